@@ -73,7 +73,7 @@ def reconciled(lakehouse: Lakehouse, table: Table, *spans: Range | None) -> Cert
             [
                 c
                 for span in spans
-                for c in reconciliation.reconcile_parts(lakehouse.lake_of(table), table, span)
+                for c in reconciliation.reconcile_parts(lakehouse.session_of(table), table, span)
             ]
         )
 
@@ -121,7 +121,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
         from lakehouse.transform import quality
         from lakehouse.transform.lateness import between, instant_of
 
-        rows, where = lakehouse.lake_of(table).read(table), "all"
+        rows, where = lakehouse.session_of(table).read(table), "all"
         if partitioned:
             span = closed(lakehouse.settings, table, config.partitions)
             moment = instant_of(table.window, lakehouse.catalog.event_time(table))

@@ -151,7 +151,7 @@ class _Demo:
         from lakehouse.declare import catalog
         from lakehouse.errors import LakehouseError
         from lakehouse.reconcile import reconciliation
-        from lakehouse.runtime import session
+        from lakehouse.runtime import spark_session
         from lakehouse.storage.lakehouse import Session
 
         loaded = catalog.load(self.settings)
@@ -159,7 +159,7 @@ class _Demo:
             found = []
             streamed = filter(loaded.is_streamed, (*loaded.derived, *loaded.keyed))
             wanted = [t for t in streamed if t.deterministic]
-            with session.opened(self.settings, "demo reconciliation") as spark:
+            with spark_session.opened(self.settings, "demo reconciliation") as spark:
                 for table in wanted:
                     try:
                         found.append(

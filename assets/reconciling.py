@@ -136,7 +136,7 @@ def repair_table(
         table = lakehouse.catalog.table(config.table)
         span = parse_range(config.start, config.end) if config.start or config.end else None
         done = []
-        for each in job.run(lakehouse.lake_of(table), table.name, span, unasked=span is None):
+        for each in job.run(lakehouse.session_of(table), table.name, span, unasked=span is None):
             done.append(each)
             metadata: dict[str, Any] = {
                 "origin": "batch",

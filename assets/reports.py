@@ -37,11 +37,11 @@ def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefin
     def evaluate(context: dg.SensorEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         from batch_jobs.reports import due
 
-        lake, hour = Lakehouse(settings, catalog), f"{datetime.now(UTC):%Y-%m-%d-%H}"
+        lakehouse, hour = Lakehouse(settings, catalog), f"{datetime.now(UTC):%Y-%m-%d-%H}"
         requests = []
         for table in reports:
             under_way = dg.RunsFilter(statuses=_UNDER_WAY, tags={_REPORT: table.name})
-            if not (spans := due(lake, table)) or context.instance.get_runs_count(under_way):
+            if not (spans := due(lakehouse, table)) or context.instance.get_runs_count(under_way):
                 continue
             for span in spans:
                 requests.append(

@@ -80,11 +80,11 @@ class Lakehouse(dg.ConfigurableResource):
         return self.master or ("local[1]" if theirs.startswith("local") else theirs)
 
     @property
-    def lake(self) -> "Session":
+    def session(self) -> "Session":
         """The lakehouse with the Spark session that runs, or else with one that goes where `LAKEHOUSE_SPARK_MASTER` says."""
         return self._lake or self._opened(self.master_of(""))
 
-    def lake_of(self, table: Table) -> "Session":
+    def session_of(self, table: Table) -> "Session":
         """The lakehouse with a Spark session where the batch runs of that table go.
 
         One for all steps of a run, started when the first of them asks; another only where the next
@@ -94,12 +94,12 @@ class Lakehouse(dg.ConfigurableResource):
         return self._lake if self._lake is not None and self._at == master else self._opened(master)
 
     def _opened(self, master: str) -> "Session":
-        from lakehouse.runtime import session
+        from lakehouse.runtime import spark_session
         from lakehouse.storage.lakehouse import Session
 
         self._close()
         spark = self._held.enter_context(
-            session.opened(replace(self.settings, spark_master=master), BATCH)
+            spark_session.opened(replace(self.settings, spark_master=master), BATCH)
         )
         self._lake, self._at = Session(self.settings, self.catalog, spark), master
         return self._lake

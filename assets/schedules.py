@@ -26,7 +26,9 @@ def update_tables(lakehouse: Lakehouse) -> Iterator[dg.AssetMaterialization | dg
         tables = job.wanted(lakehouse.catalog, None)
         yield from _reported(
             lakehouse,
-            chain.from_iterable(job.run(lakehouse.lake_of(table), table.name) for table in tables),
+            chain.from_iterable(
+                job.run(lakehouse.session_of(table), table.name) for table in tables
+            ),
         )
 
 
@@ -62,9 +64,9 @@ def fill_history(
     from batch_jobs import bootstrap as job
 
     with refusals():
-        lake = lakehouse.lake_of(lakehouse.catalog.table(config.table))
-        planned = job.plan(lake, config.table)
-        yield from _reported(lakehouse, job.run(lake, planned) if planned else ())
+        session = lakehouse.session_of(lakehouse.catalog.table(config.table))
+        planned = job.plan(session, config.table)
+        yield from _reported(lakehouse, job.run(session, planned) if planned else ())
 
 
 @dg.job(
@@ -86,7 +88,7 @@ def replay_quarantine(config: IngestTable, lakehouse: Lakehouse) -> dg.Output[in
     from batch_jobs import replay as job
 
     with refusals():
-        done = job.run(lakehouse.lake_of(lakehouse.catalog.table(config.table)), config.table)
+        done = job.run(lakehouse.session_of(lakehouse.catalog.table(config.table)), config.table)
     follow = [f"{name} {span}" for name, spans in done.follow.items() for span in spans]
     metadata: dict[str, Any] = {
         "rows": done.rows,

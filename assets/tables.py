@@ -100,10 +100,10 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         window = context.partition_time_window
         outcomes: dict[str, Commit] = {}
         with refusals():
-            lake = lakehouse.lake_of(table)
-            planned = job.plan(lake, table.name, window.start, window.end)
+            session = lakehouse.session_of(table)
+            planned = job.plan(session, table.name, window.start, window.end)
             assert planned is not None  # of a range that is given there is always one
-            for commit in job.run(lake, table.name, window.start, window.end):
+            for commit in job.run(session, table.name, window.start, window.end):
                 (key,) = commit.span.partitions(table.partition_by)
                 outcomes[key] = commit
                 context.log.info(
@@ -120,7 +120,7 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         known = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(
             lakehouse.settings, table
         )
-        metadata = of_backfill(planned, list(outcomes.values()), job.pending(lake, planned))
+        metadata = of_backfill(planned, list(outcomes.values()), job.pending(session, planned))
         return dg.MaterializeResult(metadata=metadata | known)
 
     return batch_run
@@ -134,7 +134,7 @@ def _reference(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsD
         from lakehouse.batch import reference_tables
 
         with refusals():
-            commit = reference_tables.rebuild(lakehouse.lake_of(table), table)
+            commit = reference_tables.rebuild(lakehouse.session_of(table), table)
         version, found = coverage.stored(lakehouse.settings, table)
         now: dict[str, Any] = {
             "changed": commit is not None,

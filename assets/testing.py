@@ -1,9 +1,9 @@
 """The kit for tests of assets, beside `lakehouse.testing`: run them in this process, on the session that is there.
 
 def test_views(stage):  # a lakehouse.testing.Stage with closed partitions
-    result = materialize(stage.lake.settings, "campaign_views", "2026-01-01-00", "2026-01-01-01")
+    result = materialize(stage.session.settings, "campaign_views", "2026-01-01-00", "2026-01-01-01")
     assert result.success
-    assert evaluate(stage.lake.settings, "campaign_views", "stream_equals_batch").passed
+    assert evaluate(stage.session.settings, "campaign_views", "stream_equals_batch").passed
 """
 
 from typing import Any

@@ -27,7 +27,7 @@ _LOOK = 1.0  # seconds between two looks at how far the streams are
 
 
 def run(
-    lake: Session,
+    session: Session,
     table_name: str,
     start: datetime | None = None,
     end: datetime | None = None,
@@ -44,72 +44,74 @@ def run(
     table, which has no range, is rebuilt. Raises, before anything is computed, RangeError,
     UnknownTable, DeclarationError, JobError (another process is at it).
     """
-    table = lake.catalog.table(table_name)
-    planned = plan(lake, table_name, start, end, whole=whole, ask=ask)
-    return _rebuilt(lake, table) if planned is None else _run(lake, table, planned, cascade, ask)
+    table = session.catalog.table(table_name)
+    planned = plan(session, table_name, start, end, whole=whole, ask=ask)
+    return (
+        _rebuilt(session, table) if planned is None else _run(session, table, planned, cascade, ask)
+    )
 
 
-def renew(lake: Lakehouse, table_name: str) -> None:
+def renew(lakehouse: Lakehouse, table_name: str) -> None:
     """Has the job of a keyed or versioned table compute it again when it is started the next time."""
-    table = lake.catalog.table(table_name)
-    with publishing(lake.settings, table):
-        reference_tables.renew(lake, table)
+    table = lakehouse.catalog.table(table_name)
+    with publishing(lakehouse.settings, table):
+        reference_tables.renew(lakehouse, table)
 
 
-def pending(lake: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
+def pending(lakehouse: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
     """Of the tables that read this one the partitions that wait for a batch run to show what was rewritten; from commit logs."""
-    table, found = lake.catalog.table(planned.table), {}
-    for other, span in reading(lake, table, planned.span):
-        waiting = late_merge.outdated(lake.settings, lake.catalog, other)
+    table, found = lakehouse.catalog.table(planned.table), {}
+    for other, span in reading(lakehouse, table, planned.span):
+        waiting = late_merge.outdated(lakehouse.settings, lakehouse.catalog, other)
         found[other.name] = [p for p in waiting if p in set(span.partitions(other.partition_by))]
     return {name: partitions for name, partitions in found.items() if partitions}
 
 
 def _run(
-    lake: Session, table: Table, planned: Backfill, cascade: bool, ask: Ask
+    session: Session, table: Table, planned: Backfill, cascade: bool, ask: Ask
 ) -> Iterator[Commit]:
-    with publishing(lake.settings, table):
-        creation.create(lake, table)  # refuses other columns than those on disk
+    with publishing(session.settings, table):
+        creation.create(session, table)  # refuses other columns than those on disk
         if not planned.run:
-            yield compute.backfill(lake, table, planned.span, ask)
+            yield compute.backfill(session, table, planned.span, ask)
         else:
             units = [
                 partition_range(p, table.partition_by)
                 for p in planned.partitions
                 if p not in planned.done
             ]
-            yield from _published(lake, table, units, planned.at_once, planned.run, ask)
-    for other, span in reading(lake, table, planned.span) if cascade else ():
-        yield from _followed(lake, other, span, planned.at_once)
+            yield from _published(session, table, units, planned.at_once, planned.run, ask)
+    for other, span in reading(session, table, planned.span) if cascade else ():
+        yield from _followed(session, other, span, planned.at_once)
 
 
-def _followed(lake: Session, table: Table, span: Range, at_once: int) -> Iterator[Commit]:
+def _followed(session: Session, table: Table, span: Range, at_once: int) -> Iterator[Commit]:
     """Has what is closed of `span` show what was rewritten in the table's input.
 
     What is open waits until it closes.
     """
-    with publishing(lake.settings, table):
-        end = min(span.end, frontier(lake.settings, table) or EPOCH)
+    with publishing(session.settings, table):
+        end = min(span.end, frontier(session.settings, table) or EPOCH)
         units = (
             partition_range(p, table.partition_by)
-            for p in late_merge.outdated(lake.settings, lake.catalog, table)
+            for p in late_merge.outdated(session.settings, session.catalog, table)
         )
         closed = [u for u in units if span.start <= u.start and u.end <= end]
         if closed:
-            creation.create(lake, table)
+            creation.create(session, table)
         # one may go on in any later partition: all up to there in one
         if table.window and table.window.kind == "session":
             dirt = [Dirt(p, True) for unit in closed for p in unit.partitions(table.partition_by)]
             yield from (
-                compute.backfill(lake, table, each)
-                for each in late_merge.session_spans(lake, table, dirt)
+                compute.backfill(session, table, each)
+                for each in late_merge.session_spans(session, table, dirt)
             )
         else:
-            yield from _published(lake, table, closed, at_once)
+            yield from _published(session, table, closed, at_once)
 
 
 def _published(
-    lake: Session,
+    session: Session,
     table: Table,
     units: Sequence[Range],
     at_once: int,
@@ -118,10 +120,10 @@ def _published(
 ) -> Iterator[Commit]:
     left = len(units)
     for chunk in _chunks(units, at_once):
-        _give_way(lake)
+        _give_way(session)
         started = time.monotonic()
         left -= len(chunk)
-        yield from compute.published(lake, table, chunk, started, ask=ask, run=run, left=left)
+        yield from compute.published(session, table, chunk, started, ask=ask, run=run, left=left)
 
 
 def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
@@ -136,22 +138,23 @@ def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
         yield chunk
 
 
-def _give_way(lake: Lakehouse) -> None:
+def _give_way(lakehouse: Lakehouse) -> None:
     """Waits while a streaming query is too far behind.
 
     The wait has a bound, because the query may be behind for another reason.
     """
     most, deadline = (
-        duration(lake.settings.stream_lag),
-        time.monotonic() + duration(lake.settings.batch_within).total_seconds(),
+        duration(lakehouse.settings.stream_lag),
+        time.monotonic() + duration(lakehouse.settings.batch_within).total_seconds(),
     )
     while (
-        lag(lake.settings, lake.catalog, datetime.now(UTC)) > most and time.monotonic() < deadline
+        lag(lakehouse.settings, lakehouse.catalog, datetime.now(UTC)) > most
+        and time.monotonic() < deadline
     ):
         time.sleep(_LOOK)
 
 
-def _rebuilt(lake: Session, table: Table) -> Iterator[Commit]:
-    with publishing(lake.settings, table):
-        if commit := reference_tables.rebuild(lake, table):
+def _rebuilt(session: Session, table: Table) -> Iterator[Commit]:
+    with publishing(session.settings, table):
+        if commit := reference_tables.rebuild(session, table):
             yield commit

@@ -56,7 +56,7 @@ def backfill(
     versioned table is rebuilt by its own job. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import backfill as job
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage.lakehouse import Lakehouse, Session
 
     settings, catalog, first, last = asked(start, end)
@@ -79,7 +79,7 @@ def backfill(
     )
     with ExitStack() as opened:
         with console.working("starting Spark"):
-            spark = opened.enter_context(session.opened(settings, f"backfill {table}"))
+            spark = opened.enter_context(spark_session.opened(settings, f"backfill {table}"))
         with console.counting(f"backfill {table}", total) as done:
             for commit in job.run(
                 Session(settings, catalog, spark),
@@ -107,7 +107,7 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     again. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import bootstrap as job
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage.handovers import handover_of
     from lakehouse.storage.lakehouse import Session
 
@@ -116,18 +116,18 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     commits = []
     with ExitStack() as opened:
         with console.working("starting Spark") as now:
-            lake = Session(
+            session = Session(
                 settings,
                 catalog,
-                opened.enter_context(session.opened(settings, f"handover {table}")),
+                opened.enter_context(spark_session.opened(settings, f"handover {table}")),
             )
             now(f"looking where {table} is to begin")
-            planned = job.plan(lake, table)
+            planned = job.plan(session, table)
         if planned:
             with console.counting(
                 f"history of {table}", len(planned.partitions) - len(planned.done)
             ) as done:
-                for commit in job.run(lake, planned):
+                for commit in job.run(session, planned):
                     commits.append(commit)
                     done(commit.written)
     handover = handover_of(settings, catalog.table(table))
@@ -151,7 +151,7 @@ def update(
     refused.
     """
     from batch_jobs import update as job
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage.lakehouse import Session
 
     settings, catalog, _, _ = asked(None, None)
@@ -164,7 +164,10 @@ def update(
     commits = []
     # else there is nothing to start Spark for
     if any(d.closed for dirt in found.values() for d in dirt):
-        with console.working("starting Spark") as now, session.opened(settings, "update") as spark:
+        with (
+            console.working("starting Spark") as now,
+            spark_session.opened(settings, "update") as spark,
+        ):
             now(f"computing what late rows missed in {', '.join(found)}")
             for commit in job.run(Session(settings, catalog, spark), table):
                 commits.append(commit)
@@ -193,7 +196,7 @@ def erase(
     beside the streams. Exit code 0 when done, 1 when the answer is no, 2 when refused.
     """
     from batch_jobs import erase as job
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage import savepoints, upgrades
     from lakehouse.storage.lakehouse import Session
 
@@ -206,14 +209,16 @@ def erase(
         )
     with ExitStack() as opened:
         with console.working("starting Spark") as now:
-            lake = Session(
-                settings, catalog, opened.enter_context(session.opened(settings, f"erase {table}"))
+            session = Session(
+                settings,
+                catalog,
+                opened.enter_context(spark_session.opened(settings, f"erase {table}")),
             )
             now(f"looking for the rows in {table} and what was computed from them")
             found = (
-                job.run(lake, table, where)
+                job.run(session, table, where)
                 if yes and not dry_run
-                else job.planned(lake, table, where)
+                else job.planned(session, table, where)
             )
         views.show_erasure(found, as_json)
         if names := [each.name for each in savepoints.savepoints(settings)]:
@@ -233,7 +238,7 @@ def erase(
                 console.print_note("nothing was changed")
                 raise typer.Exit(1)
             with console.working(f"erasing from {table} and what was computed from it"):
-                job.run(lake, table, where)
+                job.run(session, table, where)
             console.print_text("erased")
 
 
@@ -252,18 +257,18 @@ def replay(
     2 when refused.
     """
     from batch_jobs import replay as job
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage.lakehouse import Session
 
     settings, catalog, _, _ = asked(None, None)
     catalog.table(table)  # an unknown name is refused before a JVM starts
     with (
         console.working("starting Spark") as now,
-        session.opened(settings, f"replay {table}") as spark,
+        spark_session.opened(settings, f"replay {table}") as spark,
     ):
-        lake = Session(settings, catalog, spark)
+        session = Session(settings, catalog, spark)
         now(f"judging again what {table} has quarantined")
-        found = job.planned(lake, table) if dry_run else job.run(lake, table)
+        found = job.planned(session, table) if dry_run else job.run(session, table)
     views.show_replay(found, as_json)
     if dry_run:
         console.print_note("nothing was changed")

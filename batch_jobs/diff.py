@@ -16,7 +16,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings
 from lakehouse.storage.digest import EMPTY, NONE, Difference, Digest, differences, digests_by
 from lakehouse.storage.lakehouse import Lakehouse, Session
@@ -66,16 +66,16 @@ class Diff:
 def run(settings: Settings, catalog: Catalog, table_name: str, span: Range, code: str) -> Diff:
     """Computes `span` by the present code and by the one that `code` names, over the same input, and compares the rows.
 
-    Nothing in the lake is written. Raises UnknownTable, RangeError, DeclarationError, JobError.
+    Nothing in the lakehouse is written. Raises UnknownTable, RangeError, DeclarationError, JobError.
     """
     table = catalog.table(table_name)
-    lake = Lakehouse(settings, catalog)
-    compute.check_range(lake, table, span, whole_partitions=False)
+    lakehouse = Lakehouse(settings, catalog)
+    compute.check_range(lakehouse, table, span, whole_partitions=False)
     with tempfile.TemporaryDirectory(prefix="lakehouse-diff-") as folder:
         place = Path(folder)
         # before this process has a JVM as well
         after = other_code.compute(settings, table, span, code, place)
-        with session.opened(settings, f"diff {table.name}") as spark:
+        with spark_session.opened(settings, f"diff {table.name}") as spark:
             here = Session(settings, catalog, spark)
             before = side.write(
                 here, table.name, span, table.partition_by, place / "before", after.inputs

@@ -65,7 +65,7 @@ class Backfill:
 
 
 def plan(
-    lake: Lakehouse,
+    lakehouse: Lakehouse,
     table_name: str,
     start: datetime | None = None,
     end: datetime | None = None,
@@ -79,7 +79,7 @@ def plan(
 
     Raises RangeError, UnknownTable.
     """
-    table, catalog = lake.catalog.table(table_name), lake.catalog
+    table, catalog = lakehouse.catalog.table(table_name), lakehouse.catalog
     if ask != "missing" and not table.lookup:
         raise RangeError(
             f"table={table.name}, ask_again={ask!r}: it has no lookup, so there is no service to ask; leave it out, or name "
@@ -92,17 +92,19 @@ def plan(
             )
         return None
     span = Range(start, end)
-    ahead = compute.check_range(lake, table, span, whole_partitions=True)
+    ahead = compute.check_range(lakehouse, table, span, whole_partitions=True)
     timed = catalog.timed_inputs(table)
     context = lateness.context(span, table)
     partitions = tuple(span.partitions(table.partition_by))
-    inputs = {each.name: delta_log.files(lake.path(each)) for each in timed}
+    inputs = {each.name: delta_log.files(lakehouse.path(each)) for each in timed}
     mine = set(partitions)
-    stored = [f for f in delta_log.files(lake.path(table)) if f[f"partition.{PARTITION}"] in mine]
+    stored = [
+        f for f in delta_log.files(lakehouse.path(table)) if f[f"partition.{PARTITION}"] in mine
+    ]
     _check_retained(catalog, table, inputs, stored)
-    files = [f for each in timed for f in inputs[each.name] if lake.may_hold(each, f, context)]
+    files = [f for each in timed for f in inputs[each.name] if lakehouse.may_hold(each, f, context)]
     rows = sum(f["num_records"] or 0 for f in files)
-    run, done = (0, set()) if whole else _begun(lake, table, span)
+    run, done = (0, set()) if whole else _begun(lakehouse, table, span)
     return Backfill(
         table=table.name,
         start=span.start,
@@ -121,21 +123,23 @@ def plan(
         input_bytes=sum(f["size_bytes"] for f in files),
         downstream=tuple(
             Downstream(t.name, s.start, s.end, len(list(s.partitions(t.partition_by))))
-            for t, s in reading(lake, table, span)
+            for t, s in reading(lakehouse, table, span)
         ),
-        conflicts=tuple(_conflicts(lake, table, mine, context)),
-        estimated_seconds=_estimated(lake, table, len(partitions) - len(done)),
+        conflicts=tuple(_conflicts(lakehouse, table, mine, context)),
+        estimated_seconds=_estimated(lakehouse, table, len(partitions) - len(done)),
     )
 
 
-def reading(lake: Lakehouse, table: Table, span: Range) -> list[tuple[Table, Range]]:
+def reading(lakehouse: Lakehouse, table: Table, span: Range) -> list[tuple[Table, Range]]:
     """The tables that are computed from this one, in order, with the whole partitions that a range of it reaches."""
     found = {table.name: (table, span)}
-    for each in lake.catalog:  # inputs come first
-        changed = [found[t.name][1] for t in lake.catalog.timed_inputs(each) if t.name in found]
+    for each in lakehouse.catalog:  # inputs come first
+        changed = [
+            found[t.name][1] for t in lakehouse.catalog.timed_inputs(each) if t.name in found
+        ]
         if changed:
             length = PARTITION_LENGTHS[each.partition_by]
-            until = frontier(lake.settings, each) if each.ttl else None
+            until = frontier(lakehouse.settings, each) if each.ttl else None
             touched = [lateness.reached(each, span, until) for span in changed]
             last = max(span.end for span in touched) - timedelta(microseconds=1)
             start = ranges.floor(min(span.start for span in touched), length)
@@ -143,7 +147,7 @@ def reading(lake: Lakehouse, table: Table, span: Range) -> list[tuple[Table, Ran
     return list(found.values())[1:]
 
 
-def _begun(lake: Lakehouse, table: Table, span: Range) -> tuple[int, set[str]]:
+def _begun(lakehouse: Lakehouse, table: Table, span: Range) -> tuple[int, set[str]]:
     """The number of the run over `span` that was cut short, and what it has done.
 
     Else the next number, and nothing.
@@ -152,7 +156,9 @@ def _begun(lake: Lakehouse, table: Table, span: Range) -> tuple[int, set[str]]:
     was changed for since. Other versions of the input do not count: behind the frontier the stream
     adds to it only what is late.
     """
-    lines = [c for c in lake.commit_log(table).rewriting() if c.role == "batch" and c.generation]
+    lines = [
+        c for c in lakehouse.commit_log(table).rewriting() if c.role == "batch" and c.generation
+    ]
     last = lines[0] if lines else None
     mine = [c for c in lines if last and c.generation == last.generation]
     found = {p: c for c in mine for p in c.span.partitions(table.partition_by)}
@@ -164,9 +170,9 @@ def _begun(lake: Lakehouse, table: Table, span: Range) -> tuple[int, set[str]]:
         or len(found) + last.batch != whole
     ):
         return (last.generation if last else 0) + 1, set()
-    now = (table.code_version, compute.pinned(lake, table))
-    dirty = {d.partition for d in late_merge.dirty(lake.settings, lake.catalog, table)}
-    dirty |= set(late_merge.outdated(lake.settings, lake.catalog, table))
+    now = (table.code_version, compute.pinned(lakehouse, table))
+    dirty = {d.partition for d in late_merge.dirty(lakehouse.settings, lakehouse.catalog, table)}
+    dirty |= set(late_merge.outdated(lakehouse.settings, lakehouse.catalog, table))
     return last.generation, {
         p
         for p, c in found.items()
@@ -210,8 +216,10 @@ def _placed_by(catalog: Catalog, table: Table) -> tuple[str, timedelta]:
     return f"min.{catalog.time_statistic(table)}", before
 
 
-def _conflicts(lake: Lakehouse, table: Table, partitions: set[str], context: Range) -> list[str]:
-    settings, catalog = lake.settings, lake.catalog
+def _conflicts(
+    lakehouse: Lakehouse, table: Table, partitions: set[str], context: Range
+) -> list[str]:
+    settings, catalog = lakehouse.settings, lakehouse.catalog
     found = []
     if pid := holder(settings, table):
         found.append(
@@ -242,10 +250,10 @@ def _brief(partitions: list[str]) -> str:
     )
 
 
-def _estimated(lake: Lakehouse, table: Table, partitions: int) -> float | None:
+def _estimated(lakehouse: Lakehouse, table: Table, partitions: int) -> float | None:
     lines = list(
         islice(
-            (c for c in lake.commit_log(table).rewriting() if c.role == "batch" and c.written),
+            (c for c in lakehouse.commit_log(table).rewriting() if c.role == "batch" and c.written),
             _RUNS,
         )
     )

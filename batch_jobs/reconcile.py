@@ -9,7 +9,7 @@ from lakehouse.storage.lakehouse import Session
 
 
 def run(
-    lake: Session, table_name: str, start: datetime | None = None, end: datetime | None = None
+    session: Session, table_name: str, start: datetime | None = None, end: datetime | None = None
 ) -> Certificate:
     """Compares `[start, end)`, by default all that is closed, with its batch run.
 
@@ -17,8 +17,8 @@ def run(
 
     Nothing else is written. Raises RangeError, UnknownTable.
     """
-    table = lake.catalog.table(table_name)
-    return reconciliation.reconcile(lake, table, optional_range(start, end))
+    table = session.catalog.table(table_name)
+    return reconciliation.reconcile(session, table, optional_range(start, end))
 
 
 def exit_code(certificate: Certificate) -> int:

@@ -20,14 +20,14 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
     (PENDING, OPEN, UNVERIFIABLE); 2: refused.
     """
     from batch_jobs import reconcile as job
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage.lakehouse import Session
 
     settings, catalog, first, last = asked(start, end)
     catalog.table(table)  # an unknown name is refused before a JVM starts
     with (
         console.working("starting Spark") as now,
-        session.opened(settings, f"reconcile {table}") as spark,
+        spark_session.opened(settings, f"reconcile {table}") as spark,
     ):
         now(f"computing and comparing {table}")
         certificate = job.run(Session(settings, catalog, spark), table, first, last)
@@ -76,7 +76,7 @@ def repair(
     """
     from batch_jobs import repair as job
     from lakehouse.ranges import optional_range
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage.lakehouse import Session
 
     settings, catalog, first, last = asked(start, end)
@@ -89,7 +89,7 @@ def repair(
     done = []
     with (
         console.working("starting Spark") as now,
-        session.opened(settings, f"repair {table}") as spark,
+        spark_session.opened(settings, f"repair {table}") as spark,
     ):
         now(f"rewriting {len(planned)} partitions of {table}")
         for each in job.run(Session(settings, catalog, spark), table, span):

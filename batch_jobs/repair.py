@@ -166,7 +166,7 @@ def _refused(planned: Planned, done: list[Repaired]) -> str:
 
 
 def run(
-    lake: Session, name: str, span: Range | None = None, *, unasked: bool = False
+    session: Session, name: str, span: Range | None = None, *, unasked: bool = False
 ) -> Iterator[Repaired]:
     """Rewrites one partition after the other by its batch run, reconciles it again, and yields the verdict.
 
@@ -174,17 +174,17 @@ def run(
     JobError, RangeError (also where rows are lost of which the input is gone: they would be
     replaced by fewer).
     """
-    table = lake.catalog.table(name)
-    with publishing(lake.settings, table):
-        for planned in plan(lake.settings, lake.catalog, name, span, unasked=unasked):
+    table = session.catalog.table(name)
+    with publishing(session.settings, table):
+        for planned in plan(session.settings, session.catalog, name, span, unasked=unasked):
             if planned.refused:
                 continue
             whole = partition_range(planned.partition, table.partition_by)
             # nobody has looked whether the input still gives its rows
             if planned.cause.startswith(diagnosis.LOST):
-                planning.plan(lake, name, whole.start, whole.end)
-            commit = compute.backfill(lake, table, whole)
-            after = reconciliation.reconcile(lake, table, whole)
+                planning.plan(session, name, whole.start, whole.end)
+            commit = compute.backfill(session, table, whole)
+            after = reconciliation.reconcile(session, table, whole)
             repaired = Repaired(
                 name,
                 planned.partition,
@@ -195,7 +195,7 @@ def run(
                 datetime.now(UTC),
             )
             append_line(
-                layout.note(lake.settings, table, "repairs.jsonl"),
+                layout.note(session.settings, table, "repairs.jsonl"),
                 json.dumps(asdict(repaired), default=lambda at: at.isoformat()),
             )
             yield repaired

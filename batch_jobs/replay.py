@@ -9,19 +9,19 @@ from lakehouse.storage.publish_lock import publishing
 from lakehouse.transform import creation
 
 
-def planned(lake: Session, name: str) -> Replay:
+def planned(session: Session, name: str) -> Replay:
     """What `run` would do; changes nothing. Raises UnknownTable, RangeError."""
-    return replay_quarantine.planned(lake, lake.catalog.table(name))
+    return replay_quarantine.planned(session, session.catalog.table(name))
 
 
-def run(lake: Session, name: str) -> Replay:
+def run(session: Session, name: str) -> Replay:
     """Writes the rows that are good now to the table, and has the tables that read it follow.
 
     Raises UnknownTable, RangeError, JobError, DeclarationError.
     """
-    ingest = lake.catalog.table(name)
+    ingest = session.catalog.table(name)
     with ExitStack() as held:
-        for table in (ingest, *propagate.derived(lake, ingest)):
-            held.enter_context(publishing(lake.settings, table))
-        creation.create(lake, ingest)  # refuses other columns than those on disk
-        return replay_quarantine.replay(lake, ingest)
+        for table in (ingest, *propagate.derived(session, ingest)):
+            held.enter_context(publishing(session.settings, table))
+        creation.create(session, ingest)  # refuses other columns than those on disk
+        return replay_quarantine.replay(session, ingest)

@@ -11,23 +11,23 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lakehouse import Lakehouse
 
 
-def due(lake: Lakehouse, table: Table) -> list[Range]:
+def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
     """The ranges of a report to compute now, from the first row of its inputs on, not before `settings.since`.
 
     By logs alone, without a session.
     """
-    ahead = frontier(lake.settings, table)
+    ahead = frontier(lakehouse.settings, table)
     held = [
         partition_range(file[f"partition.{PARTITION}"], each.partition_by).start
         for each in table.closes_with
-        for file in delta_log.files(lake.path(each))
+        for file in delta_log.files(lakehouse.path(each))
         if file["num_records"]
     ]
     if ahead is None or not held:
         return []
-    since = datetime.fromisoformat(lake.settings.since).replace(tzinfo=UTC)
+    since = datetime.fromisoformat(lakehouse.settings.since).replace(tzinfo=UTC)
     start = max(floor(min(held), PARTITION_LENGTHS[table.partition_by]), since)
-    known = report_files.computed(lake.settings, table)
-    known -= set(late_merge.outdated(lake.settings, lake.catalog, table))
+    known = report_files.computed(lakehouse.settings, table)
+    known -= set(late_merge.outdated(lakehouse.settings, lakehouse.catalog, table))
     keys = Range(start, ahead).partitions(table.partition_by) if start < ahead else ()
     return joined(partition_range(key, table.partition_by) for key in keys if key not in known)

@@ -18,7 +18,7 @@ from lakehouse.declare.catalog import load
 from lakehouse.declare.columns import ARRIVAL, PARTITION, REASON
 from lakehouse.errors import LakehouseError, UnknownTable
 from lakehouse.ranges import PartitionBy, Range, parse_range
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.digest import reconciled_columns
 from lakehouse.storage.lakehouse import Session
@@ -40,7 +40,7 @@ class Side:
 
 
 def write(
-    lake: Session,
+    session: Session,
     name: str,
     span: Range,
     length: PartitionBy,
@@ -53,13 +53,13 @@ def write(
 
     Raises UnknownTable, RangeError, DeclarationError.
     """
-    table, catalog = lake.catalog.table(name), lake.catalog
-    compute.check_range(lake, table, span, whole_partitions=False)
-    plan.check(lake, table)
+    table, catalog = session.catalog.table(name), session.catalog
+    compute.check_range(session, table, span, whole_partitions=False)
+    plan.check(session, table)
     names = [each.name for each in catalog.timed_inputs(table)]
     read = inputs or {"tables": {}, "references": {}}
     versions = {name: v for name, v in read["tables"].items() if name in names}
-    computed = compute.compute(lake, table, span, versions, references=read["references"])
+    computed = compute.compute(session, table, span, versions, references=read["references"])
     outcome = Observation()
     rows = judged_rows.good(computed.judged.observe(outcome, F.count(REASON).alias("bad")))
     columns = reconciled_columns(rows)
@@ -83,7 +83,7 @@ def _answered(asked: Mapping) -> Side:
     catalog = load(settings)
     _check_origin(asked["modules"], Path(asked["folder"]))
     catalog.table(asked["table"])  # refused before a JVM starts
-    with session.opened(settings, f"diff {asked['table']}") as spark:
+    with spark_session.opened(settings, f"diff {asked['table']}") as spark:
         span = parse_range(asked["start"], asked["end"])
         return write(
             Session(settings, catalog, spark),

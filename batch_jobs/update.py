@@ -57,11 +57,11 @@ def withheld(settings: Settings, catalog: Catalog, name: str | None = None) -> l
     ]
 
 
-def run(lake: Session, name: str | None = None) -> Iterator[Commit]:
+def run(session: Session, name: str | None = None) -> Iterator[Commit]:
     """Rewrites the closed partitions that late rows made dirty, table after table, as it goes on.
 
     Also raises JobError.
     """
-    for table in wanted(lake.catalog, name):
-        with publishing(lake.settings, table):
-            yield from late_merge.update(lake, table)
+    for table in wanted(session.catalog, name):
+        with publishing(session.settings, table):
+            yield from late_merge.update(session, table)

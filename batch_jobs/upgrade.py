@@ -43,19 +43,19 @@ class Compared:
         return bool(self.missing or self.extra or self.changed)
 
 
-def plan(lake: Session, table_name: str) -> Backfill | None:
+def plan(session: Session, table_name: str) -> Backfill | None:
     """Sets where the batch run of the other version ends and its stream begins, and says what that batch run does.
 
     None if there is no history behind it. Raises UnknownTable, JobError, RangeError.
     """
-    table = lake.catalog.table(table_name)
-    other = upgrades.begin(lake.settings, lake.catalog, table)
-    there = replace(lake, settings=other)
-    inputs = lake.catalog.timed_inputs(table)
+    table = session.catalog.table(table_name)
+    other = upgrades.begin(session.settings, session.catalog, table)
+    there = replace(session, settings=other)
+    inputs = session.catalog.timed_inputs(table)
     if len(inputs) == 1:
         return bootstrap.plan(there, table_name)
     for each in inputs:  # there is no handover: the stream reads all that their logs have
-        if delta_log.oldest(lake.path(each)) > 0:
+        if delta_log.oldest(session.path(each)) > 0:
             raise JobError(
                 f"table={table.name}, input={each.name}: its log does not go back to its beginning, and a table of several "
                 "inputs is filled from all that their logs have; declare the changed table under another name"
@@ -64,27 +64,27 @@ def plan(lake: Session, table_name: str) -> Backfill | None:
     return None
 
 
-def fill(lake: Session, table_name: str, planned: Backfill | None) -> Iterator[Commit]:
+def fill(session: Session, table_name: str, planned: Backfill | None) -> Iterator[Commit]:
     """Fills the other version up to the present. One that was cut short goes on where it was."""
-    table = lake.catalog.table(table_name)
-    there = replace(lake, settings=upgrades.beside(lake.settings, table))
-    with read_holds.under_way(lake.settings):
+    table = session.catalog.table(table_name)
+    there = replace(session, settings=upgrades.beside(session.settings, table))
+    with read_holds.under_way(session.settings):
         if planned:
             yield from bootstrap.run(there, planned)
         with publishing(there.settings, table):
-            beside.catch_up(lake, table)
+            beside.catch_up(session, table)
 
 
 def compare(
-    lake: Session, table_name: str, may_differ: Range | None
+    session: Session, table_name: str, may_differ: Range | None
 ) -> tuple[Upgrade, list[Compared]]:
     """Compares what both versions have closed, and notes the result.
 
     `may_differ`: outside of this range no row may; then the version beside cannot be promoted.
     """
-    table = lake.catalog.table(table_name)
-    there = replace(lake, settings=upgrades.beside(lake.settings, table))
-    found, examples = _compared(lake, there, table)
+    table = session.catalog.table(table_name)
+    there = replace(session, settings=upgrades.beside(session.settings, table))
+    found, examples = _compared(session, there, table)
     outside = [
         each
         for each in found
@@ -103,7 +103,9 @@ def compare(
         "rows_after": sum(each.rows_after for each in found),
         "examples": examples,
     }
-    return upgrades.note(lake.settings, table, "filled", compared=summary, refused=refused), found
+    return upgrades.note(
+        session.settings, table, "filled", compared=summary, refused=refused
+    ), found
 
 
 def _within(partition: str, table: Table, span: Range) -> bool:
@@ -111,11 +113,11 @@ def _within(partition: str, table: Table, span: Range) -> bool:
     return span.start <= whole.start and whole.end <= span.end
 
 
-def _compared(lake: Session, there: Session, table: Table) -> tuple[list[Compared], list[str]]:
-    closed = min(frontier(of.settings, table) or EPOCH for of in (lake, there))
+def _compared(session: Session, there: Session, table: Table) -> tuple[list[Compared], list[str]]:
+    closed = min(frontier(of.settings, table) or EPOCH for of in (session, there))
     first = ranges.floor(closed, PARTITION_LENGTHS[table.partition_by])
     ahead = first.strftime(ranges.partition_format(table.partition_by))
-    sides = [_rows(of, table).where(F.col(PARTITION) < ahead) for of in (lake, there)]
+    sides = [_rows(of, table).where(F.col(PARTITION) < ahead) for of in (session, there)]
     common = [
         field.name
         for field in sides[0].schema
@@ -151,10 +153,10 @@ def _compared(lake: Session, there: Session, table: Table) -> tuple[list[Compare
     return compared, [e for each in found.values() for e in each.examples][:_EXAMPLES]
 
 
-def _rows(lake: Session, table: Table) -> DataFrame:
+def _rows(session: Session, table: Table) -> DataFrame:
     """The rows with what is compared of them, by the partitions of the new declaration."""
-    rows = lake.read(table)
-    moment = lateness.instant_of(table.window, lake.catalog.event_time(table))
+    rows = session.read(table)
+    moment = lateness.instant_of(table.window, session.catalog.event_time(table))
     position = (F.col(f"{ARRIVAL}.{name}") for name in ("topic", "partition", "offset"))
     arrived = [F.concat_ws(":", *position).alias(_ARRIVED)] if not table.window else []
     return rows.select(

@@ -34,7 +34,7 @@ def fill(
     """
     from batch_jobs import upgrade as job
     from lakehouse.ranges import optional_range
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage import upgrades
     from lakehouse.storage.lakehouse import Session
 
@@ -44,16 +44,16 @@ def fill(
     with ExitStack() as opened:
         opened.enter_context(upgrades.alone(settings, known))
         with console.working("starting Spark") as now:
-            spark = opened.enter_context(session.opened(settings, f"upgrade {table}"))
-            lake = Session(settings, catalog, spark)
+            spark = opened.enter_context(spark_session.opened(settings, f"upgrade {table}"))
+            session = Session(settings, catalog, spark)
             now(f"looking where {table} is to begin")
-            planned = job.plan(lake, table)
+            planned = job.plan(session, table)
         total = len(planned.partitions) - len(planned.done) if planned else 0
         with console.counting(f"history of {table}", total) as done:
-            for commit in job.fill(lake, table, planned):
+            for commit in job.fill(session, table, planned):
                 done(commit.written)
         with console.working("comparing the two versions"):
-            found, partitions = job.compare(lake, table, may_differ)
+            found, partitions = job.compare(session, table, may_differ)
     if as_json:
         console.print_json([asdict(found) | {"partitions": [asdict(each) for each in partitions]}])
     else:

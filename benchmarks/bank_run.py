@@ -18,15 +18,15 @@ from pyspark.sql import functions as F
 from benchmarks.bank import ACCOUNTS
 from benchmarks.measure import BenchmarkError
 from lakehouse.declare import catalog
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import queries
 
 
-def checked(lake: Session, transfers: int) -> int:
+def checked(session: Session, transfers: int) -> int:
     """How many versions the totals have, from the first transfers on. Raises BenchmarkError."""
-    totals = lake.path(lake.catalog.table("account_totals"))
+    totals = session.path(session.catalog.table("account_totals"))
     versions = 0
     for version in range(1, DeltaTable(str(totals)).version() + 1):
         balances = column(totals, "balance", version)
@@ -35,7 +35,7 @@ def checked(lake: Session, transfers: int) -> int:
             raise BenchmarkError(
                 f"bank: the balances of version {version} add up to {sum(balances)}; the run is void"
             )
-    made = lake.read(lake.catalog.table("bank_events")).where("kind = 'transfer'").persist()
+    made = session.read(session.catalog.table("bank_events")).where("kind = 'transfer'").persist()
     wanted = (
         legs(made, "from_account", -1)
         .unionByName(legs(made, "to_account", 1))
@@ -45,7 +45,7 @@ def checked(lake: Session, transfers: int) -> int:
             F.count(F.lit(1)).alias("transfers"),
         )
     )
-    there = lake.read(lake.catalog.table("account_totals")).select(
+    there = session.read(session.catalog.table("account_totals")).select(
         "account_id", F.col("balance").cast("decimal(38,2)").alias("balance"), "transfers"
     )
     if (
@@ -71,11 +71,11 @@ def legs(made: DataFrame, account: str, sign: int) -> DataFrame:
 if __name__ == "__main__":
     transfers, result = int(sys.argv[1]), Path(sys.argv[2])
     settings = from_environment()
-    lake = Session(settings, catalog.load(settings), session.create(settings, "bank"))
-    tables = [lake.catalog.table(name) for name in ("bank_events", "account_totals")]
-    queries.prepare(lake, tables)
-    totals, began = lake.path(tables[-1]), time.monotonic()
-    running = [queries.start(lake, table) for table in tables]
+    session = Session(settings, catalog.load(settings), spark_session.create(settings, "bank"))
+    tables = [session.catalog.table(name) for name in ("bank_events", "account_totals")]
+    queries.prepare(session, tables)
+    totals, began = session.path(tables[-1]), time.monotonic()
+    running = [queries.start(session, table) for table in tables]
     while sum(column(totals, "transfers")) < 2 * transfers:
         if failed := next((query.exception() for query in running if query.exception()), None):
             raise failed
@@ -83,5 +83,5 @@ if __name__ == "__main__":
     seconds = time.monotonic() - began
     for query in running:
         query.stop()
-    result.write_text(json.dumps({"seconds": seconds, "versions": checked(lake, transfers)}))
-    lake.spark.stop()
+    result.write_text(json.dumps({"seconds": seconds, "versions": checked(session, transfers)}))
+    session.spark.stop()

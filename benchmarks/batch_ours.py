@@ -8,21 +8,21 @@ import sys
 from benchmarks import repeated
 from lakehouse.batch import compute
 from lakehouse.declare import catalog
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.lakehouse import Session
 
 if __name__ == "__main__":
     settings = from_environment()
-    lake = Session(settings, catalog.load(settings), session.create(settings, "batch"))
-    table, span = lake.catalog.table("campaign_views"), repeated.hours(int(sys.argv[1]))
+    session = Session(settings, catalog.load(settings), spark_session.create(settings, "batch"))
+    table, span = session.catalog.table("campaign_views"), repeated.hours(int(sys.argv[1]))
     hours = ", ".join(repr(p) for p in span.partitions(table.partition_by))
     # where the rows are the same nothing is written; the plain job, too, finds its partitions filled and replaces them
-    other = f"DELETE FROM delta.`{lake.path(table)}` WHERE _partition IN ({hours}) AND views > 1"
+    other = f"DELETE FROM delta.`{session.path(table)}` WHERE _partition IN ({hours}) AND views > 1"
     repeated.measured(
-        lambda: compute.backfill(lake, table, span),
+        lambda: compute.backfill(session, table, span),
         int(sys.argv[2]),
         sys.argv[3],
-        before=lambda: lake.spark.sql(other),
+        before=lambda: session.spark.sql(other),
     )
-    lake.spark.stop()
+    session.spark.stop()

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from benchmarks import check, plain, repeated
 from lakehouse.ranges import Range
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 
 
@@ -38,7 +38,7 @@ def job(spark: SparkSession, bronze: str, gold: str, span: Range) -> None:
 
 if __name__ == "__main__":
     settings = from_environment()
-    spark = session.create(settings, "plain batch")
+    spark = spark_session.create(settings, "plain batch")
     bronze, gold = str(check.ours(settings).bronze), str(plain.batch(settings.root))
     span = repeated.hours(int(sys.argv[1]))
     repeated.measured(lambda: job(spark, bronze, gold, span), int(sys.argv[2]), sys.argv[3])

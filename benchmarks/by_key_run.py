@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.measure import BenchmarkError
 from lakehouse.declare.columns import ARRIVAL_TYPE
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.transform.process import KeyedProcess, Row, State, Timers, process
 from lakehouse.transform.versions import as_of_join
@@ -138,7 +138,7 @@ def spent(case: Case, result: Path) -> float:
 if __name__ == "__main__":
     case, rows, keys, times, result = sys.argv[1], *map(int, sys.argv[2:5]), Path(sys.argv[5])
     settings = from_environment()
-    spark = session.create(settings, case)
+    spark = spark_session.create(settings, case)
     folder = settings.root / case.replace("-", "_")
     ours, other = (joins if case == "as-of" else processes)(spark, folder, rows, keys)
     turns = [

@@ -24,7 +24,7 @@ from batch_jobs import maintain
 from benchmarks import keyed, measure
 from benchmarks.state_run import START, records
 from lakehouse.ranges import EPOCH
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import ingest
@@ -83,17 +83,17 @@ def run(base: Settings, micro_batches: int, every: float) -> Aged:
     )
 
 
-def _commit(lake: Session, query: StreamRun, n: int, step: timedelta) -> None:
+def _commit(session: Session, query: StreamRun, n: int, step: timedelta) -> None:
     at = START + step * n
     log = BatchLog(EPOCH, at, {"keys": {"0": (n + 1) * ROWS}})
-    batch = records(lake, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
+    batch = records(session, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
     ingest.ingest_batch(query, *query.judged({"key_topic": batch}), n, log)
 
 
-def _read(lake: Session, n: int, step: timedelta) -> None:
+def _read(session: Session, n: int, step: timedelta) -> None:
     """Reads what the last hundred micro-batches wrote."""
     since = (START + step * (n - FEW)).isoformat()
-    lake.read(lake.catalog.table("arrivals")).where(
+    session.read(session.catalog.table("arrivals")).where(
         F.col("at") > F.lit(since).cast("timestamp")
     ).agg(F.max("id")).collect()
 
@@ -106,21 +106,24 @@ def _timed(act: Callable[[], object]) -> float:
 
 def main(micro_batches: int, step: timedelta, result: Path) -> None:
     settings, an_hour = from_environment(), timedelta(hours=1) // step
-    spark = session.create(settings, "commits")
-    lakes = [Stage(spark, settings.root / name, keyed).lake for name in ("few", "many")]
-    queries = [stream_run(lake, lake.catalog.table("arrivals")) for lake in lakes]
+    spark = spark_session.create(settings, "commits")
+    sessions = [Stage(spark, settings.root / name, keyed).session for name in ("few", "many")]
+    queries = [stream_run(session, session.catalog.table("arrivals")) for session in sessions]
     filled = (FEW, micro_batches)
-    for lake, query, wanted in zip(lakes, queries, filled, strict=True):
+    for session, query, wanted in zip(sessions, queries, filled, strict=True):
         for n in range(wanted):
-            _commit(lake, query, n, step)
+            _commit(session, query, n, step)
             if n % an_hour == an_hour - 1:
-                list(maintain.run(lake.settings, lake.catalog))
+                list(maintain.run(session.settings, session.catalog))
     commits, reads = ([[], []] for _ in range(2))
     for n in range(MEASURED):
-        for i, (lake, query, wanted) in enumerate(zip(lakes, queries, filled, strict=True)):
-            commits[i].append(_timed(partial(_commit, lake, query, wanted + n, step)))
-            reads[i].append(_timed(partial(_read, lake, wanted + n, step)))
-    rows = [DeltaTable(str(lake.path(lake.catalog.table("arrivals")))).count() for lake in lakes]
+        for i, (session, query, wanted) in enumerate(zip(sessions, queries, filled, strict=True)):
+            commits[i].append(_timed(partial(_commit, session, query, wanted + n, step)))
+            reads[i].append(_timed(partial(_read, session, wanted + n, step)))
+    rows = [
+        DeltaTable(str(session.path(session.catalog.table("arrivals")))).count()
+        for session in sessions
+    ]
     result.write_text(json.dumps({"commits": commits, "reads": reads, "rows": rows}))
     spark.stop()
 

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from benchmarks import keyed_step_tables
 from lakehouse.ranges import EPOCH
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage import (
     delta_writer,
@@ -81,9 +81,9 @@ def store(spark: SparkSession, root: Path, keys: int, changed: int, steps: int) 
     )
 
 
-def stream(lake: Session, keys: int, changed: int, changed_versions: int, steps: int) -> None:
+def stream(session: Session, keys: int, changed: int, changed_versions: int, steps: int) -> None:
     """Steps of the real streams, one commit of the record each."""
-    run, offset, batch = stream_run(lake, lake.catalog.table("movements")), 0, 0
+    run, offset, batch = stream_run(session, session.catalog.table("movements")), 0, 0
     chance = np.random.default_rng(2)
 
     def feed(ids: DataFrame, count: int) -> None:
@@ -104,17 +104,17 @@ def stream(lake: Session, keys: int, changed: int, changed_versions: int, steps:
         ingest.ingest_batch(run, *run.judged({"movement_topic": placed}), batch, log)
         batch += 1
 
-    feed(lake.spark.range(0, keys, 1, max(2, keys // 1_000_000)), keys)
+    feed(session.spark.range(0, keys, 1, max(2, keys // 1_000_000)), keys)
     started = {}
     for name in ("balances", "cities"):
         began = time.monotonic()
-        queries.start(lake, lake.catalog.table(name), available_now=True).awaitTermination()
+        queries.start(session, session.catalog.table(name), available_now=True).awaitTermination()
         print(
             f"stream: {name}: first micro-batch, of {keys:,} rows: {time.monotonic() - began:.1f} s"
         )
     began = time.monotonic()
-    joined = lake.catalog.table("moved_and_left")
-    queries.start(lake, joined, available_now=True).awaitTermination()
+    joined = session.catalog.table("moved_and_left")
+    queries.start(session, joined, available_now=True).awaitTermination()
     print(f"stream: moved_and_left: first micro-batch: {time.monotonic() - began:.1f} s")
     for name, count in (
         ("balances", changed),
@@ -122,22 +122,24 @@ def stream(lake: Session, keys: int, changed: int, changed_versions: int, steps:
         ("moved_and_left", changed),
     ):
         if name == "moved_and_left":
-            started["balances"] = queries.start(lake, lake.catalog.table("balances"))
-        started[name] = query = queries.start(lake, lake.catalog.table(name))
-        path, seconds, spent, sizes = lake.path(lake.catalog.table(name)), [], [], []
+            started["balances"] = queries.start(session, session.catalog.table("balances"))
+        started[name] = query = queries.start(session, session.catalog.table(name))
+        path, seconds, spent, sizes = session.path(session.catalog.table(name)), [], [], []
         for _ in range(steps):
             feed(
-                lake.spark.createDataFrame(
+                session.spark.createDataFrame(
                     pa.table({"id": chance.choice(keys, count, replace=False)})
                 ).coalesce(1),
                 count,
             )
             if name == "moved_and_left":  # which reads it
                 started["balances"].processAllAvailable()
-            size, cpu = _bytes(path), _cpu(lake.spark)
+            size, cpu = _bytes(path), _cpu(session.spark)
             query.processAllAvailable()
-            spent.append(_cpu(lake.spark) - cpu)
-            seconds.append(next(lake.commit_log(lake.catalog.table(name)).by_stream()).seconds)
+            spent.append(_cpu(session.spark) - cpu)
+            seconds.append(
+                next(session.commit_log(session.catalog.table(name)).by_stream()).seconds
+            )
             sizes.append(_bytes(path) - size)
         batches = [_milliseconds(p) / 1000 for p in list(query.recentProgress)[-steps:] if _rows(p)]
         _tell(
@@ -219,7 +221,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("store", "stream"), help="one of the two parts")
     given = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="keyed_step"))
-    spark = session.create(from_environment(), "keyed_step")
+    spark = spark_session.create(from_environment(), "keyed_step")
     measured: dict[str, Callable[[], None]] = {
         "store": lambda: store(spark, root, given.keys, given.changed, given.steps),
         "stream": lambda: stream(
@@ -229,7 +231,7 @@ def main() -> None:
                 keyed_step_tables,
                 fresh_within="10 milliseconds",
                 max_files_per_trigger=1_000,
-            ).lake,
+            ).session,
             given.keys,
             given.changed,
             max(1, given.changed // 10),

@@ -32,7 +32,7 @@ from lakehouse.batch import reference_tables
 from lakehouse.declare import catalog
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import queries
@@ -70,17 +70,17 @@ def without_gate() -> Iterator[None]:
 
 def filled(spark: SparkSession, settings: Settings) -> tuple[Cost, Cost]:
     """What the record took, and what follows it: the windows and, where late rows are merged, the update."""
-    lake, tree = Session(settings, catalog.load(settings), spark), Tree(psutil.Process())
-    references = [t for t in lake.catalog if lake.catalog.kind(t) == "reference"]
+    session, tree = Session(settings, catalog.load(settings), spark), Tree(psutil.Process())
+    references = [t for t in session.catalog if session.catalog.kind(t) == "reference"]
     for table in references:
-        reference_tables.rebuild(lake, table)
-    record, windows = (t for t in lake.catalog if t not in references)
-    queries.prepare(lake, [record, windows])
+        reference_tables.rebuild(session, table)
+    record, windows = (t for t in session.catalog if t not in references)
+    queries.prepare(session, [record, windows])
     looks = [Cost(time.monotonic(), tree.cpu())]
     for table in (record, windows):
-        queries.start(lake, table, available_now=True).awaitTermination()
+        queries.start(session, table, available_now=True).awaitTermination()
         if table.late == "update":
-            list(update.run(lake))
+            list(update.run(session))
         looks.append(Cost(time.monotonic(), tree.cpu()))
     return looks[1] - looks[0], looks[2] - looks[1]
 
@@ -102,7 +102,7 @@ def checked(name: str, settings: Settings, load: Load, expected: topic.Views) ->
 
 def main(events: int, batches: int, rounds: int, servers: str, of_late: str, result: Path) -> None:
     settings = from_environment()
-    spark = session.create(settings, "late")
+    spark = spark_session.create(settings, "late")
     clean, late = (topic.loads(events, batches, share)[-1] for share in (0.0, SHARE))
     sent = {load: load.expected() for load in (clean, late)}
     cases = {"ours": (clean, servers), WITHOUT: (clean, servers), UPDATED: (late, of_late)}

@@ -28,7 +28,7 @@ from lakehouse.declare.columns import ARRIVAL
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.certificates import Certificate
 from lakehouse.stream import strategy
@@ -156,7 +156,7 @@ def outcomes(
     The streams follow one another in one lakehouse, each on a day of its own: that is cheaper by far than a lakehouse for each.
     """
     stage = Stage(spark, root, operators)
-    catalog = stage.lake.catalog
+    catalog = stage.session.catalog
     tables = [t for t in catalog if catalog.kind(t) not in ("ingest", "reference")]
     names = [t.name for t in tables]
     agreed: Counter[str] = Counter()
@@ -164,7 +164,9 @@ def outcomes(
         _play(stage, names, stream, number)
         for table in tables:
             if table.keeps:  # recomputed whole
-                agreed[table.name] += reconciliation.reconcile(stage.lake, table).verdict == "EQUAL"
+                agreed[table.name] += (
+                    reconciliation.reconcile(stage.session, table).verdict == "EQUAL"
+                )
         told(f"{number + 1} of {len(streams)}")
     # closes the days
     stage.advance("clicks", Click(0, _DAY * (len(streams) + 2), 0, 99, 0).row()[1])
@@ -173,7 +175,7 @@ def outcomes(
     for table in tables:
         if not table.keeps:
             stage.update(table.name)
-            found = reconciliation.reconcile_parts(stage.lake, table)
+            found = reconciliation.reconcile_parts(stage.session, table)
             agreed[table.name] += sum(
                 _agrees(found, _day(number)) for number in range(len(streams))
             )
@@ -217,10 +219,13 @@ def _naive(stage: Stage, table: Table, streams: Sequence[Stream]) -> int | None:
     if (
         table.window is None
         or table.late == "update"
-        or strategy.in_batch_only(stage.lake, plan.plan_of(stage.lake, table))
+        or strategy.in_batch_only(stage.session, plan.plan_of(stage.session, table))
     ):
         return None
-    spark, path = stage.lake.spark, str(stage.lake.path(stage.lake.catalog.table("clicks")))
+    spark, path = (
+        stage.session.spark,
+        str(stage.session.path(stage.session.catalog.table("clicks"))),
+    )
     # commit by commit
     reader = spark.readStream.format("delta").option("maxFilesPerTrigger", min(streams[0].files, 2))
 
@@ -230,7 +235,7 @@ def _naive(stage: Stage, table: Table, streams: Sequence[Stream]) -> int | None:
 
     found: list[Row] = []
     live = computed(reader.load(path).withWatermark("at", "5 seconds")).writeStream.option(
-        "checkpointLocation", tempfile.mkdtemp(dir=stage.lake.settings.root)
+        "checkpointLocation", tempfile.mkdtemp(dir=stage.session.settings.root)
     )
     query = (
         live.foreachBatch(lambda batch, _: found.extend(batch.collect()))
@@ -293,7 +298,7 @@ def _session() -> SparkSession:
     conf = {
         "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
     }
-    spark = session.create(
+    spark = spark_session.create(
         Settings(jars=from_environment().jars, spark_conf=conf, shuffle_partitions=1), "matrix"
     )
     spark.sparkContext.setLogLevel("OFF")  # each crash asked for would print a page

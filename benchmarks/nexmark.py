@@ -29,7 +29,7 @@ from lakehouse.declare.table import Table
 from lakehouse.examples.nexmark import producer, tables
 from lakehouse.producers.workload import Record, Workload
 from lakehouse.reconcile import reconciliation
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.row_keys import KEY
@@ -78,13 +78,13 @@ def timed(run: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def as_plain_spark(lake: Session, table: Table, place: Path) -> float:
+def as_plain_spark(session: Session, table: Table, place: Path) -> float:
     """Seconds of the table's function over the stored rows of its inputs, written as Parquet."""
     inputs = {}
     for name in table.inputs:
-        rows = lake.read(lake.catalog.table(name)).drop(KEY, PARTITION, ORIGIN)
-        if table.window and lake.catalog.table(name) in lake.catalog.timed_inputs(table):
-            event_time = lake.catalog.time_column(lake.catalog.table(name))
+        rows = session.read(session.catalog.table(name)).drop(KEY, PARTITION, ORIGIN)
+        if table.window and session.catalog.table(name) in session.catalog.timed_inputs(table):
+            event_time = session.catalog.time_column(session.catalog.table(name))
             rows = lateness.accepted(lateness.flagged(rows, table, event_time), late_too=True)
         inputs[name] = rows
     return timed(lambda: table(**inputs).write.parquet(str(place)))
@@ -101,18 +101,20 @@ def _seconds(progress: Sequence) -> list[float]:
 
 
 def measured(stage: Stage, only: Sequence[str], steps: Iterator[Sequence[Record]]) -> list[Found]:
-    lake, ahead = stage.lake, list(steps)
+    session, ahead = stage.session, list(steps)
     chosen = [
         t
-        for t in lake.catalog
-        if lake.catalog.kind(t) not in ("ingest", "reference") and (not only or t.name in only)
+        for t in session.catalog
+        if session.catalog.kind(t) not in ("ingest", "reference") and (not only or t.name in only)
     ]
     catching = {
-        t.name: timed(lambda t=t: queries.start(lake, t, available_now=True).awaitTermination())
+        t.name: timed(lambda t=t: queries.start(session, t, available_now=True).awaitTermination())
         for t in chosen
     }
-    plain = {t.name: as_plain_spark(lake, t, lake.settings.root / "plain" / t.name) for t in chosen}
-    running = {t.name: queries.start(lake, t) for t in chosen}
+    plain = {
+        t.name: as_plain_spark(session, t, session.settings.root / "plain" / t.name) for t in chosen
+    }
+    running = {t.name: queries.start(session, t) for t in chosen}
     for records in ahead:
         feed(stage, records)
         for query in running.values():  # inputs first
@@ -123,7 +125,7 @@ def measured(stage: Stage, only: Sequence[str], steps: Iterator[Sequence[Record]
     close(stage)
     stage.run(*(t.name for t in chosen))
     for t in chosen:
-        certificate = reconciliation.reconcile(lake, t)
+        certificate = reconciliation.reconcile(session, t)
         if certificate.verdict != "EQUAL":
             raise BenchmarkError(f"table={t.name}: {certificate.verdict}: {certificate.detail}")
     return [
@@ -145,7 +147,7 @@ def main() -> None:
     given = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="nexmark"))
     try:
-        with session.opened(from_environment(), "nexmark") as spark:
+        with spark_session.opened(from_environment(), "nexmark") as spark:
             stage = Stage(spark, root, tables, fresh_within="10 milliseconds")
             sent = producer.records(Workload(rate=1_000, partitions=2), START)
             for _ in range(4):

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 
@@ -53,7 +53,7 @@ def run(name: str, events: Callable[..., DataFrame], views: Callable[..., DataFr
     live, settings = parser.parse_args().live, from_environment()
     stopping = Stop()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    spark = session.create(settings, name)
+    spark = spark_session.create(settings, name)
     # as our own tables have it; Delta's default is 10
     spark.conf.set("spark.databricks.delta.properties.defaults.checkpointInterval", "50")
     rows = events(spark, settings.bootstrap_servers, settings.max_offsets_per_trigger)

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 
 from benchmarks import keyed_step_tables
 from benchmarks.measure import BenchmarkError
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage import delta_writer, keyed_files, row_keys
 from lakehouse.storage.layout import table_path
@@ -39,9 +39,9 @@ APP = "balances:stream:1"
 
 def filled(settings: Settings, keys: int) -> tuple[Settings, Path]:
     """A lakehouse whose table `balances` has so many keys, with the least number of files."""
-    with session.opened(settings, "point_reads") as spark:
-        lake = Stage(spark, settings.root, keyed_step_tables).lake
-        path = table_path(lake.settings, lake.catalog.table("balances"))
+    with spark_session.opened(settings, "point_reads") as spark:
+        session = Stage(spark, settings.root, keyed_step_tables).session
+        path = table_path(session.settings, session.catalog.table("balances"))
         rows = spark.range(keys).select(
             F.format_string("account-%09d", "id").alias("account"),
             F.col("id").cast("decimal(19,2)").alias("balance"),
@@ -50,7 +50,7 @@ def filled(settings: Settings, keys: int) -> tuple[Settings, Path]:
         made = row_keys.keyed(rows, ["account"])
         files = max(1, keys // keyed_files.LARGE)
         delta_writer.swap(made, path, APP, 0, {"inputs": {}}, files, ["account"])
-        return lake.settings, path
+        return session.settings, path
 
 
 def step(path: Path, ids: np.ndarray, batch: int) -> None:

@@ -19,7 +19,7 @@ from benchmarks.measure import BenchmarkError
 from lakehouse.batch import compute
 from lakehouse.declare import catalog
 from lakehouse.reconcile import coverage, reconciliation
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.digest import digest
 from lakehouse.storage.lakehouse import Session
@@ -28,15 +28,15 @@ from lakehouse.transform import judged_rows
 
 def main(hours: int, times: int, result: Path) -> None:
     settings = from_environment()
-    lake = Session(settings, catalog.load(settings), session.create(settings, "reconcile"))
-    table, record = lake.catalog.table("campaign_views"), lake.catalog.table("ad_events")
+    session = Session(settings, catalog.load(settings), spark_session.create(settings, "reconcile"))
+    table, record = session.catalog.table("campaign_views"), session.catalog.table("ad_events")
     span = repeated.hours(hours)
-    rows = lake.read(record).select(
+    rows = session.read(record).select(
         "user_id", "page_id", "ad_id", "ad_type", "event_type", "event_time", "ip_address"
     )
 
     def reconcile() -> None:
-        certificate = reconciliation.reconcile(lake, table, span)
+        certificate = reconciliation.reconcile(session, table, span)
         if certificate.verdict != "EQUAL" or not certificate.rows_recomputed:
             raise BenchmarkError(
                 f"reconciliation: {certificate.verdict} over {certificate.rows_recomputed:,} rows; void"
@@ -45,7 +45,7 @@ def main(hours: int, times: int, result: Path) -> None:
     def tick() -> None:
         found = [
             r
-            for r in coverage.ranges(coverage.due(settings, lake.catalog, table), table)
+            for r in coverage.ranges(coverage.due(settings, session.catalog, table), table)
             if r.start < span.end
         ]
         if found:
@@ -54,7 +54,9 @@ def main(hours: int, times: int, result: Path) -> None:
             )
 
     acts = {
-        "computing": lambda: _nowhere(judged_rows.good(compute.compute(lake, table, span).judged)),
+        "computing": lambda: _nowhere(
+            judged_rows.good(compute.compute(session, table, span).judged)
+        ),
         "reconciling": reconcile,
         "tick": tick,
         "digest": lambda: digest(rows),
@@ -64,7 +66,7 @@ def main(hours: int, times: int, result: Path) -> None:
         for name, act in acts.items():
             found[name].append(_timed(act))
     result.write_text(json.dumps(found | {"rows": rows.count()}))
-    lake.spark.stop()
+    session.spark.stop()
 
 
 def _nowhere(rows: DataFrame) -> None:

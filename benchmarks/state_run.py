@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from benchmarks import keyed
 from lakehouse.ranges import EPOCH
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import ingest, queries
@@ -29,23 +29,26 @@ from lakehouse.testing import Stage
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def fill(lake: Session, commits: int, keys: int, step: timedelta) -> None:
+def fill(session: Session, commits: int, keys: int, step: timedelta) -> None:
     """As many commits of as many keys; then two whose time closes every window."""
-    run = stream_run(lake, lake.catalog.table("arrivals"))
+    run = stream_run(session, session.catalog.table("arrivals"))
     times = [START + step * n for n in range(commits)] + [START + timedelta(days=n) for n in (1, 2)]
     for n, at in enumerate(times):
         batch = records(
-            lake, range(n * keys, (n + 1) * keys) if n < commits else range(-n, 1 - n), at, n * keys
+            session,
+            range(n * keys, (n + 1) * keys) if n < commits else range(-n, 1 - n),
+            at,
+            n * keys,
         )
         log = BatchLog(EPOCH, datetime.now(UTC), {"keys": {"0": (n + 1) * keys}})
         ingest.ingest_batch(run, *run.judged({"key_topic": batch}), n, log)
 
 
-def records(lake: Session, ids: range, at: datetime, offset: int) -> DataFrame:
+def records(session: Session, ids: range, at: datetime, offset: int) -> DataFrame:
     # numbers in order would be compressed to next to nothing
     key = F.sha2(F.col("id").cast("string"), 256).alias("id")
     value = F.to_json(F.struct(key, F.lit(at.isoformat()).alias("at"))).cast("binary")
-    return lake.spark.range(ids.start, ids.stop, 1, 1).select(
+    return session.spark.range(ids.start, ids.stop, 1, 1).select(
         F.lit(None).cast("binary").alias("key"),
         value.alias("value"),
         F.lit(0).alias("partition"),
@@ -54,20 +57,20 @@ def records(lake: Session, ids: range, at: datetime, offset: int) -> DataFrame:
     )
 
 
-def measured(lake: Session, name: str) -> dict[str, object]:
+def measured(session: Session, name: str) -> dict[str, object]:
     """Runs the table's query over all of it, a file a micro-batch, and tells what its progress says."""
-    table = lake.catalog.table(name)
+    table = session.catalog.table(name)
     began, jvm = (
         time.monotonic(),
-        psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid()),
+        psutil.Process(session.spark._jvm.java.lang.ProcessHandle.current().pid()),
     )
-    query = queries.start(lake, table, available_now=True)
+    query = queries.start(session, table, available_now=True)
     resident = []
     while not query.awaitTermination(1):
         resident.append(jvm.memory_info().rss)
     seconds = time.monotonic() - began
     states = [p.stateOperators[0] for p in query.recentProgress if p.stateOperators]
-    keys, total = lake.read(table).agg(F.count_distinct("id"), F.sum("n")).head()
+    keys, total = session.read(table).agg(F.count_distinct("id"), F.sum("n")).head()
     return {
         "rows": [s.numRowsTotal for s in states],
         "memory": [s.memoryUsedBytes for s in states],
@@ -83,11 +86,11 @@ def measured(lake: Session, name: str) -> dict[str, object]:
 if __name__ == "__main__":
     name, commits, keys, result = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     settings: Settings = from_environment()
-    spark = session.create(
+    spark = spark_session.create(
         replace(settings, spark_conf={"spark.sql.streaming.numRecentProgressUpdates": "100000"}),
         "state",
     )
     stage = Stage(spark, settings.root, keyed, max_files_per_trigger=1)
-    fill(stage.lake, commits, keys, timedelta(seconds=120 if name == "advancing" else 1))
-    result.write_text(json.dumps(measured(stage.lake, name)))
+    fill(stage.session, commits, keys, timedelta(seconds=120 if name == "advancing" else 1))
+    result.write_text(json.dumps(measured(stage.session, name)))
     spark.stop()

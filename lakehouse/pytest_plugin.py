@@ -21,10 +21,10 @@ def spark() -> "Iterator[SparkSession]":
     """A Spark session as the library makes it, of one shuffle partition."""
     from dataclasses import replace
 
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.settings import from_environment
 
-    made = session.create(replace(from_environment(), shuffle_partitions=1), "tests")
+    made = spark_session.create(replace(from_environment(), shuffle_partitions=1), "tests")
     yield made
     made.stop()
 

@@ -64,17 +64,17 @@ class Stage:
         self, spark: SparkSession, root: Path, *modules: ModuleType, **settings: Any
     ) -> None:
         names = tuple(m.__name__ for m in modules)
-        self.lake = Session(
+        self.session = Session(
             Settings(root=root, tables=names, **settings), catalog_of(modules), spark
         )
-        for table in self.lake.catalog:
-            if self.lake.catalog.kind(table) == "reference":
-                reference_tables.rebuild(self.lake, table)
-        catalog = self.lake.catalog
-        queries.prepare(self.lake, list(filter(catalog.is_streamed, catalog)))
+        for table in self.session.catalog:
+            if self.session.catalog.kind(table) == "reference":
+                reference_tables.rebuild(self.session, table)
+        catalog = self.session.catalog
+        queries.prepare(self.session, list(filter(catalog.is_streamed, catalog)))
         for table in catalog:
             if table.report:
-                creation.create(self.lake, table)
+                creation.create(self.session, table)
         # (table, commit point): how often it crashed there
         self.crashes: Counter[tuple[str, str]] = Counter()
         # how often a streaming query went on from where an earlier life of it had ended
@@ -85,9 +85,9 @@ class Stage:
 
     def copied(self, root: Path) -> "Stage":
         """A second stage, in a copy of this one's folder, that goes on from where this one is: cheaper than a new one."""
-        copy_root(self.lake.settings, root)
+        copy_root(self.session.settings, root)
         other = copy(self)
-        other.lake = replace(self.lake, settings=replace(self.lake.settings, root=root))
+        other.session = replace(self.session, settings=replace(self.session.settings, root=root))
         for name in ("crashes", "_offsets", "_batches"):
             setattr(other, name, deepcopy(getattr(self, name)))
         return other
@@ -110,8 +110,8 @@ class Stage:
         (one of COMMIT_POINTS) the batch crashes there; the crash is followed by a resume of the
         same batch, as Spark would.
         """
-        table = self.lake.catalog.table(ingest_table)
-        sources = self.lake.catalog.sources_of(table)
+        table = self.session.catalog.table(ingest_table)
+        sources = self.session.catalog.sources_of(table)
         source = source or table.inputs[0]
         progress = self._offsets.setdefault(ingest_table, {})
         offsets = progress.setdefault(sources[source].topic, {})
@@ -152,9 +152,9 @@ class Stage:
         if batch_id % 2:  # one file, written without Spark
             log = replace(log, rows=len(rows))
         else:  # two files, written by Spark
-            records = self.lake.spark.createDataFrame(arrow).repartition(2)
+            records = self.session.spark.createDataFrame(arrow).repartition(2)
         self._batches[ingest_table] = batch_id + 1
-        run = stream_run(self.lake, table)
+        run = stream_run(self.session, table)
         none = arrow.schema.empty_table()
         judged = run.judged({name: records if name == source else none for name in sources})
         if abort_at:
@@ -165,7 +165,7 @@ class Stage:
                     batch_id,
                     log,
                 )
-            run = stream_run(self.lake, table)
+            run = stream_run(self.session, table)
         ingest.ingest_batch(run, *judged, batch_id, log)
 
     def advance(self, ingest_table: str, row: Value, *, source: str = "") -> None:
@@ -174,8 +174,8 @@ class Stage:
         Of an ingest table that reads several topics: those of its input `source`, and the least of
         them all counts.
         """
-        table = self.lake.catalog.table(ingest_table)
-        topic = self.lake.catalog.sources_of(table)[source or table.inputs[0]].topic
+        table = self.session.catalog.table(ingest_table)
+        topic = self.session.catalog.sources_of(table)[source or table.inputs[0]].topic
         partitions = sorted(self._offsets.get(ingest_table, {}).get(topic) or [0])
         # the first raises the heads, the second carries the watermark that follows from them
         for _ in range(2):
@@ -183,7 +183,7 @@ class Stage:
 
     def quiet(self, ingest_table: str, passed: timedelta) -> None:
         """Has an ingest table note that its topics were silent for so long, by which event time goes on (`quiet_timeout`)."""
-        table = self.lake.catalog.table(ingest_table)
+        table = self.session.catalog.table(ingest_table)
         self._now += passed
         ends = {
             topic: {str(p): n for p, n in offsets.items()}
@@ -191,8 +191,8 @@ class Stage:
         }
         batch_id = self._batches[ingest_table]
         self._batches[ingest_table] = batch_id + 1
-        none = self.lake.spark.createDataFrame([], decode.KAFKA_SCHEMA)
-        run = stream_run(self.lake, table)
+        none = self.session.spark.createDataFrame([], decode.KAFKA_SCHEMA)
+        run = stream_run(self.session, table)
         judged = run.judged(dict.fromkeys(run.plan.sources, none))
         ingest.ingest_batch(run, *judged, batch_id, BatchLog(EPOCH, self._now, ends, 0, passed))
 
@@ -205,8 +205,8 @@ class Stage:
 
         Rows that are fed from then on see these, if the table is declared with `refresh=`.
         """
-        table = self.lake.catalog.table(reference_table)
-        return reference_tables.refresh(self.lake, table) is not None
+        table = self.session.catalog.table(reference_table)
+        return reference_tables.refresh(self.session, table) is not None
 
     def run(
         self,
@@ -220,25 +220,25 @@ class Stage:
         With `abort_at` each query crashes in its first micro-batch at that commit point, and is
         then resumed. `by_spark` has Spark write what is few enough to be written without it, too.
         """
-        few = 0 if by_spark else self.lake.settings.step_rows
-        lake = replace(
-            self.lake,
+        few = 0 if by_spark else self.session.settings.step_rows
+        session = replace(
+            self.session,
             settings=replace(
-                self.lake.settings, max_files_per_trigger=files_per_batch, step_rows=few
+                self.session.settings, max_files_per_trigger=files_per_batch, step_rows=few
             ),
         )
         for name in tables:
-            table = lake.catalog.table(name)
+            table = session.catalog.table(name)
             before = self._last_batch(name)
             if abort_at:
                 try:
                     queries.start(
-                        lake, table, available_now=True, reached=self._aborting(name, abort_at)
+                        session, table, available_now=True, reached=self._aborting(name, abort_at)
                     ).awaitTermination()
                 except (StreamingQueryException, StepFailed) as err:
                     if Aborted.__name__ not in str(err):
                         raise
-            query = queries.start(lake, table, available_now=True)
+            query = queries.start(session, table, available_now=True)
             query.awaitTermination()
             dropped = sum(
                 o.numRowsDroppedByWatermark for p in query.recentProgress for o in p.stateOperators
@@ -249,7 +249,7 @@ class Stage:
             self.resumed += before is not None and before != self._last_batch(name)
 
     def _last_batch(self, name: str) -> tuple[int, int] | None:
-        last = next(self.lake.commit_log(self.lake.catalog.table(name)).by_stream(), None)
+        last = next(self.session.commit_log(self.session.catalog.table(name)).by_stream(), None)
         return (last.generation, last.batch) if last else None
 
     def _aborting(self, name: str, point: str) -> Callable[[str], None]:
@@ -269,17 +269,17 @@ class Stage:
 
     def rows(self, table: str, side: Side = "") -> DataFrame:
         """The rows of a table or, with side='quarantine', those quarantined."""
-        return self.lake.read(self.lake.catalog.table(table), side=side)
+        return self.session.read(self.session.catalog.table(table), side=side)
 
     def frontier(self, table: str) -> datetime | None:
-        return frontier(self.lake.settings, self.lake.catalog.table(table))
+        return frontier(self.session.settings, self.session.catalog.table(table))
 
     def backfill(self, table: str, span: Range) -> Commit:
-        return compute.backfill(self.lake, self.lake.catalog.table(table), span)
+        return compute.backfill(self.session, self.session.catalog.table(table), span)
 
     def update(self, table: str) -> list[Commit]:
         """Rewrites what late rows made dirty and has closed (`late="update"`)."""
-        return late_merge.update(self.lake, self.lake.catalog.table(table))
+        return late_merge.update(self.session, self.session.catalog.table(table))
 
 
 class ChangeEvent(dict[str, object]):
@@ -315,7 +315,7 @@ def assert_stream_equals_batch(stage: Stage, table: str, span: Range | None = No
 
     Fails with the rows that differ, or if none was compared.
     """
-    certificate = reconciliation.reconcile(stage.lake, stage.lake.catalog.table(table), span)
+    certificate = reconciliation.reconcile(stage.session, stage.session.catalog.table(table), span)
     shown = "\n".join(certificate.examples)
     assert certificate.verdict == "EQUAL", (
         f"{table} {certificate.verdict}: {certificate.detail}\n{shown}"

@@ -29,7 +29,7 @@ from lakehouse import logs
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError, LakehouseError
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
@@ -99,28 +99,28 @@ class Job:
             _check_topics(self.settings, topics)
         if any(t.expectations for t in tables):  # an import of seconds, while the JVM starts
             threading.Thread(target=quality.preload, daemon=True).start()
-        lake = Session(
+        session = Session(
             self.settings,
             loaded,
-            session.create(self.settings, f"streaming job {self.pipeline}", ui=True),
+            spark_session.create(self.settings, f"streaming job {self.pipeline}", ui=True),
         )
-        gateway: Any = lake.spark._jvm
+        gateway: Any = session.spark._jvm
         jvm = psutil.Process(gateway.java.lang.ProcessHandle.current().pid())
         self.say(
-            jvm=jvm.pid, jvm_started=jvm.create_time(), ui=lake.spark.sparkContext.uiWebUrl or ""
+            jvm=jvm.pid, jvm_started=jvm.create_time(), ui=session.spark.sparkContext.uiWebUrl or ""
         )
-        tables = self._prepared(lake)
+        tables = self._prepared(session)
         queries = [
             SupervisedQuery(
-                lake,
+                session,
                 t,
-                partial(self._guard, available_now or lake.catalog.at_head(t)),
+                partial(self._guard, available_now or session.catalog.at_head(t)),
                 self.paused.get(t.name),
             )
             for t in tables
         ]
         if available_now:
-            self._to_the_present(lake, queries)
+            self._to_the_present(session, queries)
         else:
             for each in queries:
                 self.queries[each.table.name] = each
@@ -129,23 +129,23 @@ class Job:
             assert self.references is not None  # it has filled its tables
             self.references.start()
             early = [t for t in tables if t.early_results and self.settings.early_results]
-            self.previews = {f"{t.name}__early": early_results.start(lake, t) for t in early}
+            self.previews = {f"{t.name}__early": early_results.start(session, t) for t in early}
             self._await(self.stopping.is_set)
             self.references.stop()
         self.say(state="stopping")
-        self._drain(lake, tables, available_now)
+        self._drain(session, tables, available_now)
         self.say(queries=self._observed())
         log_tables.flush(self.settings, tables)
-        lake.spark.stop()
+        session.spark.stop()
 
-    def _to_the_present(self, lake: Lakehouse, queries: list[SupervisedQuery]) -> None:
+    def _to_the_present(self, lakehouse: Lakehouse, queries: list[SupervisedQuery]) -> None:
         """One query after the other: each finds its input complete and reads it in few, large micro-batches.
 
         The topics twice: a window closes by what is recorded after its last row, so that what came
         in while the first micro-batches ran closes what they read, now and not when the next run
         comes.
         """
-        records = [each for each in queries if lake.catalog.kind(each.table) == "ingest"]
+        records = [each for each in queries if lakehouse.catalog.kind(each.table) == "ingest"]
         for each in (*records, *queries):
             if not self.stopping.is_set():
                 self.queries[each.table.name] = each
@@ -155,12 +155,14 @@ class Job:
     def _is_through(self, query: SupervisedQuery) -> bool:
         return self.stopping.is_set() or not query.active
 
-    def _prepared(self, lake: Session) -> list[Table]:
-        tables = lake.catalog.of_pipeline(self.pipeline)
-        self.references = References(lake, tables, self.turn.check if self.turn else lambda: None)
+    def _prepared(self, session: Session) -> list[Table]:
+        tables = session.catalog.of_pipeline(self.pipeline)
+        self.references = References(
+            session, tables, self.turn.check if self.turn else lambda: None
+        )
         self.references.fill()
-        streamed = [t for t in tables if lake.catalog.is_streamed(t)]
-        queries.prepare(lake, streamed)
+        streamed = [t for t in tables if session.catalog.is_streamed(t)]
+        queries.prepare(session, streamed)
         for table in streamed:  # before a query looks where it was
             if message := commit_log_repair.mend(self.settings, table):
                 _log.warning(message)
@@ -247,7 +249,7 @@ class Job:
         _log.warning(message)
         self.say(error=message)
 
-    def _drain(self, lake: Session, tables: list[Table], available_now: bool) -> None:
+    def _drain(self, session: Session, tables: list[Table], available_now: bool) -> None:
         """Ends the queries in order: between two micro-batches.
 
         What another query of this job fed, when all is read.
@@ -262,7 +264,7 @@ class Job:
             query = each.query
             if query is None:
                 continue
-            if not available_now and not lake.catalog.at_head(each.table):
+            if not available_now and not session.catalog.at_head(each.table):
                 if query.isActive and time.monotonic() < deadline:
                     query.processAllAvailable()
             else:
@@ -281,7 +283,7 @@ class Job:
             self.say(error=message)
         for table in (t for t in tables if t.early_results and self.settings.early_results):
             try:
-                early_results.settle(lake, table)
+                early_results.settle(session, table)
             except Exception as err:  # all that counts has been written
                 self._report_stale(f"{table.name}__early", err)
 

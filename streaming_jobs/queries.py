@@ -42,12 +42,12 @@ class SupervisedQuery:
 
     def __init__(
         self,
-        lake: Session,
+        session: Session,
         table: Table,
         guard: Callable[[str], None] = lambda point: None,
         before: QueryStatus | None = None,
     ) -> None:
-        self.lake, self.table, self.guard = lake, table, guard
+        self.session, self.table, self.guard = session, table, guard
         self.query: StreamingQuery | Stepped | None = None
         self.status = before or QueryStatus(table.name, False, since=progress.now())
         self.failures: list[Failure] = []
@@ -70,14 +70,14 @@ class SupervisedQuery:
         self.ends = available_now
         try:
             self.query = queries.start(
-                self.lake, self.table, available_now=available_now, reached=self.guard
+                self.session, self.table, available_now=available_now, reached=self.guard
             )
         except (SourceError, CommitError) as err:
             if available_now:
                 raise
             self._pause(str(err))  # the others go on: what to do is said
             return
-        begun = checkpoints.beginning(self.lake.settings, self.table)
+        begun = checkpoints.beginning(self.session.settings, self.table)
         # its micro-batches may be numbered from 0 on
         if begun and (at := datetime.fromisoformat(begun.at)) > self.began:
             self.began, self.noted = at, -1
@@ -97,7 +97,7 @@ class SupervisedQuery:
         if error is None and self.ends:
             return ""
         message = str(error or "its query ended without an error message, though nobody stopped it")
-        progress.note_failure(self.lake.settings, self.table.pipeline, self.table.name, message)
+        progress.note_failure(self.session.settings, self.table.pipeline, self.table.name, message)
         return cause(message)
 
     def tend(self) -> None:
@@ -118,11 +118,11 @@ class SupervisedQuery:
         stuck = (
             self.query.in_flight
             if isinstance(self.query, Stepped)
-            else _in_flight(self.lake, self.table)
+            else _in_flight(self.session, self.table)
         )
         now = datetime.now(UTC)
         self.failures = [*self.failures[-100:], Failure(now, stuck and stuck[0], error)]
-        most = self.lake.settings.query_restarts
+        most = self.session.settings.query_restarts
         match healing.after_failure(self.failures, most):
             case "end":
                 raise JobError(f"table={self.table.name}: its query failed; {error}")
@@ -167,10 +167,10 @@ class SupervisedQuery:
                     "whether Spark dropped rows there; `lakehouse reconcile run` compares their hours"
                 )
             self.noted = report.batchId
-            progress.note(self.lake.settings, self.table.pipeline, json.loads(report.json))
+            progress.note(self.session.settings, self.table.pipeline, json.loads(report.json))
             dropped = sum(o.numRowsDroppedByWatermark for o in report.stateOperators)
             if dropped:
-                note_dropped(self.lake.settings, self.table, dropped)
+                note_dropped(self.session.settings, self.table, dropped)
             status = replace(
                 status,
                 busy_since=None,
@@ -196,7 +196,7 @@ class SupervisedQuery:
             read = {name: last.inputs.get(name, {}) for name in ("references", SEEN)}
             if last.at > self.began and read != self.references:
                 self.references = read
-                status = replace(status, reads=queries.read_as_of(self.lake, self.table, read))
+                status = replace(status, reads=queries.read_as_of(self.session, self.table, read))
         # between two looks at a query that is idle its trigger may be active, too, but not at each
         # look
         busy = self.query is not None and self.active and self.query.status["isTriggerActive"]
@@ -206,7 +206,7 @@ class SupervisedQuery:
         return self.status
 
     def _commit_log(self):
-        return self.lake.commit_log(self.table).by_stream()
+        return self.session.commit_log(self.table).by_stream()
 
     def _enter(self, state: QueryState, **changes: Any) -> None:
         self.status = replace(
@@ -280,12 +280,12 @@ def _files(source) -> int:
     return int(float((source.metrics or {}).get("numFilesOutstanding", 0)))
 
 
-def _in_flight(lake: Session, table: Table) -> tuple[int, str] | None:
+def _in_flight(session: Session, table: Table) -> tuple[int, str] | None:
     """The micro-batch that has begun and is not committed, and its range of offsets.
 
     None if there is none.
     """
-    checkpoint = checkpoint_files.newest(lake.settings, table)
+    checkpoint = checkpoint_files.newest(session.settings, table)
     if checkpoint is None:
         return None
     begun, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)

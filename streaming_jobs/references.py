@@ -29,9 +29,9 @@ _STOP = 30.0  # seconds for a refresh under way to end
 class References:
     """The reference tables of a job. `check` is called before one is computed, and may refuse to go on."""
 
-    def __init__(self, lake: Session, tables: list[Table], check: Callable[[], None]) -> None:
-        self.lake, self.check = lake, check
-        self.tables = [t for t in tables if lake.catalog.kind(t) == "reference"]
+    def __init__(self, session: Session, tables: list[Table], check: Callable[[], None]) -> None:
+        self.session, self.check = session, check
+        self.tables = [t for t in tables if session.catalog.kind(t) == "reference"]
         self.refreshed = [t for t in self.tables if t.refresh]
         self._status = {t.name: ReferenceStatus(t.name) for t in self.refreshed}
         self._due: dict[str, float] = {}
@@ -45,10 +45,10 @@ class References:
     def fill(self) -> None:
         """Brings all of them up to date. Raises what one fails with that has no rows to go on with, or is not refreshed."""
         for table in self.tables:
-            if table.refresh and delta_log.latest(self.lake.path(table)) > 0:
+            if table.refresh and delta_log.latest(self.session.path(table)) > 0:
                 self._refresh(table)
             else:
-                reference_tables.refresh(self.lake, table)
+                reference_tables.refresh(self.session, table)
                 self._note(table)
 
     def start(self) -> None:
@@ -69,7 +69,7 @@ class References:
     def _refresh(self, table: Table) -> None:
         try:
             self.check()
-            commit = reference_tables.refresh(self.lake, table)
+            commit = reference_tables.refresh(self.session, table)
         except Exception as err:  # of whatever kind: the streams go on with what there is
             self._failed(table, cause(str(err)))
             return
@@ -92,7 +92,7 @@ class References:
             self._schedule(table, ReferenceStatus(table.name, looked=progress.now()))
 
     def _schedule(self, table: Table, status: ReferenceStatus) -> None:
-        path = self.lake.path(table)
+        path = self.session.path(table)
         version = delta_log.latest(path)
         made = delta_log.written(path, version)
         self._status[table.name] = replace(status, version=version, made=text(made) if made else "")

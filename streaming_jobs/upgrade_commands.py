@@ -36,7 +36,7 @@ def roll_back(table: _Name) -> None:
 
 def _exchange(name: str, command: "Command") -> None:
     from lakehouse.declare.catalog import load
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.settings import from_environment
     from lakehouse.storage import upgrades
     from lakehouse.storage.lakehouse import Session
@@ -53,7 +53,7 @@ def _exchange(name: str, command: "Command") -> None:
         if not upgrades.check(settings, catalog, table, command):
             with (
                 console.working("starting Spark") as now,
-                session.opened(settings, f"upgrade {name}") as spark,
+                spark_session.opened(settings, f"upgrade {name}") as spark,
             ):
                 now(f"reading what came since {name} was filled")
                 beside.catch_up(Session(settings, catalog, spark), table)

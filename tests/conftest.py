@@ -12,7 +12,7 @@ import pytest
 
 from lakehouse import logs
 from lakehouse.examples.sensors import tables as sensors
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.testing import Stage
 from stories.suites import Player
@@ -111,7 +111,7 @@ def quick_jvm() -> dict[str, str]:
 def spark(pytestconfig):
     """The session of all tests."""
     jvm = LASTING_JVM | INTERPRETED if pytestconfig.getoption("lasting") else QUICK_JVM
-    spark = session.create(
+    spark = spark_session.create(
         Settings(
             jars=from_environment().jars,
             spark_conf=jvm,

@@ -29,31 +29,27 @@ from lakehouse.transform.plan import Origin, Plan
 
 _EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
 # computed at once: kept in memory or on disk, and the streams wait for it to end
-_ROWS, _PARTITIONS = (
-    5_000_000,
-    24,
-)
+_ROWS, _PARTITIONS = 5_000_000, 24
 # of event time: more than a micro-batch of the stream brings unless it catches up
 _LONG = timedelta(minutes=5)
 
 
-def closed_until(lake: Lakehouse, table: Table) -> datetime:
+def closed_until(lakehouse: Lakehouse, table: Table) -> datetime:
     """The frontier of a table that has ranges to compute.
 
     Raises RangeError for an ingest table, a reference table, or before any commit.
     """
-    lake.catalog.check_derived(table)
-    ahead = frontier(lake.settings, table)
+    lakehouse.catalog.check_derived(table)
+    ahead = frontier(lakehouse.settings, table)
     if ahead is None and table.report:
         raise RangeError(
             f"table={table.name}, inputs={', '.join(t.name for t in table.closes_with)}: a report is computed of partitions that "
             "all of these have closed, and not all have a frontier yet; start their jobs"
         )
-    if ahead is None and delta_log.files(lake.path(table)):
+    if ahead is None and delta_log.files(lakehouse.path(table)):
         raise RangeError(
-            f"table={table.name}, commit log={lake.commit_log(table).path}: the table has rows, and its commit "
-            "log no line of the "
-            "stream, so its frontier is not known; restore the commit log, or start the job of the table"
+            f"table={table.name}, commit log={lakehouse.commit_log(table).path}: the table has rows, and its commit "
+            "log no line of the stream, so its frontier is not known; restore the commit log, or start the job of the table"
         )
     if ahead is None:
         raise RangeError(
@@ -62,44 +58,46 @@ def closed_until(lake: Lakehouse, table: Table) -> datetime:
     return ahead
 
 
-def first(lake: Session, table: Table, at: Mapping[str, int] | None = None) -> datetime | None:
+def first(session: Session, table: Table, at: Mapping[str, int] | None = None) -> datetime | None:
     """The first event time that the table's inputs have, now or `at` their versions, to a millisecond."""
-    inputs = lake.catalog.timed_inputs(table)
-    found = (_first(lake, each, (at or {}).get(each.name)) for each in inputs)
+    inputs = session.catalog.timed_inputs(table)
+    found = (_first(session, each, (at or {}).get(each.name)) for each in inputs)
     return min(filter(None, found), default=None)
 
 
-def _first(lake: Session, of: Table, version: int | None) -> datetime | None:
+def _first(session: Session, of: Table, version: int | None) -> datetime | None:
     """As the statistics of its files say; read only if one has none, as files of other writers may."""
-    least = lake.least(of, version)
+    least = session.least(of, version)
     if None not in least:
         return min(filter(None, least), default=None)
-    rows = lake.spanning(of, _EVER, version)
-    found = observing.only(rows.agg(F.min(_moment(lake, of))))[0]
+    rows = session.spanning(of, _EVER, version)
+    found = observing.only(rows.agg(F.min(_moment(session, of))))[0]
     return found and found.astimezone(UTC)
 
 
-def _moment(lake: Lakehouse, driving: Table) -> Column:
+def _moment(lakehouse: Lakehouse, driving: Table) -> Column:
     """The instant that places a stored row of an input in time."""
-    return lateness.instant_of(driving.window, lake.catalog.event_time(driving))
+    return lateness.instant_of(driving.window, lakehouse.catalog.event_time(driving))
 
 
-def behind(lake: Session, table: Table, ahead: datetime) -> Range | None:
+def behind(session: Session, table: Table, ahead: datetime) -> Range | None:
     """From the partition of the first row of the table's input up to an instant.
 
     None if that is no range.
     """
-    found = first(lake, table)
+    found = first(session, table)
     start = ranges.floor(found, PARTITION_LENGTHS[table.partition_by]) if found else ahead
     return Range(start, ahead) if start < ahead else None
 
 
-def check_range(lake: Lakehouse, table: Table, span: Range, *, whole_partitions: bool) -> datetime:
+def check_range(
+    lakehouse: Lakehouse, table: Table, span: Range, *, whole_partitions: bool
+) -> datetime:
     """The frontier, if `span` may be computed.
 
     Raises RangeError as `closed_until`, and for a range that crosses it.
     """
-    ahead = closed_until(lake, table)
+    ahead = closed_until(lakehouse, table)
     if span.end > ahead and table.report:
         raise RangeError(
             f"table={table.name}, range end={ranges.text(span.end)}: its inputs are complete up to {ranges.text(ahead)}, and a "
@@ -119,7 +117,7 @@ def check_range(lake: Lakehouse, table: Table, span: Range, *, whole_partitions:
 
 
 def compute(
-    lake: Session,
+    session: Session,
     table: Table,
     span: Range,
     versions: Mapping[str, int] | None = None,
@@ -138,85 +136,86 @@ def compute(
     (`kept_states`). A lookup's answers are the recorded ones; `ask` has rows without one asked for
     first, "failed" and "all" also those again. Raises LookupFailed.
     """
-    at = present(lake, table) | dict(versions or {})
-    used = pinned(lake, table) | dict(references or {})
+    at = present(session, table) | dict(versions or {})
+    used = pinned(session, table) | dict(references or {})
     # no later version of a versioned table changes what was valid behind the frontier
     kept = {
-        versioned.name: delta_writer.version(lake.path(versioned))
-        for versioned in lake.catalog.versioned_inputs(table)
+        versioned.name: delta_writer.version(session.path(versioned))
+        for versioned in session.catalog.versioned_inputs(table)
     }
-    others = lake.references(used | kept)
+    others = session.references(used | kept)
     covers = None if touched is None else observing.covers(touched) or [span]
 
     def read(of: Table, span: Range) -> DataFrame:
-        return lake.spanning(of, span, at[of.name], covers)
+        return session.spanning(of, span, at[of.name], covers)
 
     context = Range(covers[0].start, covers[-1].end) if covers else None
-    step, begun = plan.plan_of(lake, table), None
+    step, begun = plan.plan_of(session, table), None
     if table.ttl:
-        begun = kept_states.batch_begins(lake, table, span, at, states)
-    looked_up = partial(lookups.of_range, lake, step, ask) if table.lookup else None
-    met = _met(lake, table, span, read)
+        begun = kept_states.batch_begins(session, table, span, at, states)
+    looked_up = partial(lookups.of_range, session, step, ask) if table.lookup else None
+    met = _met(session, table, span, read)
     judged = _computed(
-        lake, step, span, read, others, "batch", touched, context, begun, looked_up, met, at
+        session, step, span, read, others, "batch", touched, context, begun, looked_up, met, at
     )
     inputs: dict[str, dict[str, Any]] = {"tables": at, "references": used, **refreshed.seen(met)}
     return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}), begun)
 
 
-def present(lake: Lakehouse, table: Table) -> dict[str, int]:
+def present(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     """The versions that the table's inputs with event time have now."""
-    return {t.name: delta_writer.version(lake.path(t)) for t in lake.catalog.timed_inputs(table)}
+    inputs = lakehouse.catalog.timed_inputs(table)
+    return {each.name: delta_writer.version(lakehouse.path(each)) for each in inputs}
 
 
-def questions(lake: Session, table: Table, span: Range) -> DataFrame:
+def questions(session: Session, table: Table, span: Range) -> DataFrame:
     """The rows of a range that a batch run has the table's lookup asked for (`Plan.questions`)."""
-    driving = lake.catalog.driving(table)
-    rows = lake.spanning(driving, span).where(lateness.between(_moment(lake, driving), span))
-    return plan.plan_of(lake, table).questions(rows, "batch")
+    driving = session.catalog.driving(table)
+    rows = session.spanning(driving, span).where(lateness.between(_moment(session, driving), span))
+    return plan.plan_of(session, table).questions(rows, "batch")
 
 
 def preview(
-    lake: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
+    session: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
 ) -> DataFrame:
     """The judged rows of `span`, open or not, as the stream would write them: late rows stay out, whatever the policy."""
-    return _computed(lake, step, span, lake.spanning, references, "early")
+    return _computed(session, step, span, session.spanning, references, "early")
 
 
 def closing(
-    lake: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
+    session: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
 ) -> Computed:
     """The rows of a span that has just closed, for a stream that computes each range as it closes.
 
     Of what lies before it a state is made of what the inputs hold now, as a batch run would.
     """
     table = step.table
-    at = present(lake, table) if table.ttl else {}
-    begun = kept_states.stream_begins(lake, table, span, at) if at else None
+    at = present(session, table) if table.ttl else {}
+    begun = kept_states.stream_begins(session, table, span, at) if at else None
 
     def read(of: Table, context: Range) -> DataFrame:
         by_stream = F.col(ORIGIN) == "stream"
-        before = _moment(lake, of) < F.lit(span.start) if begun else F.lit(False)
-        return lake.spanning(of, context, at.get(of.name)).where(by_stream | before)
+        before = _moment(session, of) < F.lit(span.start) if begun else F.lit(False)
+        return session.spanning(of, context, at.get(of.name)).where(by_stream | before)
 
-    met = _met(lake, table, span, read)
-    judged = _computed(lake, step, span, read, references, "stream", begun=begun, met=met)
+    met = _met(session, table, span, read)
+    judged = _computed(session, step, span, read, references, "stream", begun=begun, met=met)
     return Computed(judged, refreshed.seen(met), begun)
 
 
 def _met(
-    lake: Session, table: Table, span: Range, read: Callable[[Table, Range], DataFrame]
+    session: Session, table: Table, span: Range, read: Callable[[Table, Range], DataFrame]
 ) -> list[Met]:
-    driving = lake.catalog.driving(table)
+    driving = session.catalog.driving(table)
 
     def rows() -> DataFrame:
-        return read(driving, span).where(lateness.between(_moment(lake, driving), span))
+        return read(driving, span).where(lateness.between(_moment(session, driving), span))
 
-    return refreshed.met(lake, table, rows)
+    return refreshed.met(session, table, rows)
 
 
 def _computed(
-    lake: Session,
+    session: Session,
     step: Plan,
     span: Range,
     read: Callable[[Table, Range], DataFrame],
@@ -233,16 +232,16 @@ def _computed(
 
     `context`: what `touched` covers. `begun`: with which states a process function begins. `at`: versions of the inputs.
     """
-    table, (driving, *others) = step.table, lake.catalog.timed_inputs(step.table)
+    table, (driving, *others) = step.table, session.catalog.timed_inputs(step.table)
     if table.report:
-        return _reported(lake, step, span, read, references)
+        return _reported(session, step, span, read, references)
     # to choose files and pages by pays for code of its own if there may be many
     chosen = origin == "batch" or span.end - span.start > _LONG
     between = lateness.between if chosen else lateness.between_passing
     within = between(lateness.instant_of(table.window, step.event_time), span)
 
     def rows(of: Table, span: Range) -> DataFrame:
-        return read(of, span).where(between(_moment(lake, of), span))
+        return read(of, span).where(between(_moment(session, of), span))
 
     def computed(context: Range) -> DataFrame:
         among = (
@@ -265,25 +264,25 @@ def _computed(
         with lasting.over(begun.run):
             return computed(Range(begun.start, span.end))
     if table.window and table.window.kind == "session":
-        begins = first(lake, table, at)
+        begins = first(session, table, at)
         context = _holding_whole_sessions(context, table.window.size, begins, computed)
     return computed(context)
 
 
 def _reported(
-    lake: Lakehouse,
+    lakehouse: Lakehouse,
     step: Plan,
     span: Range,
     read: Callable[[Table, Range], DataFrame],
     references: Mapping[str, DataFrame],
 ) -> DataFrame:
     """The judged rows of the partitions of a report that end in `span`, each computed by itself."""
-    table, timed = step.table, lake.catalog.timed_inputs(step.table)
+    table, timed = step.table, lakehouse.catalog.timed_inputs(step.table)
 
     def computed(key: str) -> DataFrame:
         whole = ranges.partition_range(key, table.partition_by)
         rows = {
-            each.name: read(each, whole).where(lateness.between(_moment(lake, each), whole))
+            each.name: read(each, whole).where(lateness.between(_moment(lakehouse, each), whole))
             for each in timed
         }
         return step.report({**references, **rows}, whole)
@@ -312,37 +311,37 @@ def _holding_whole_sessions(
     return context
 
 
-def pinned(lake: Lakehouse, table: Table) -> dict[str, int]:
+def pinned(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     """The versions of pinned inputs that the stream read; the present ones if it has not run."""
-    last = next(lake.commit_log(table).by_stream(), None)
+    last = next(lakehouse.commit_log(table).by_stream(), None)
     known = dict(last.inputs["references"]) if last else {}
     return {
-        t.name: known.get(t.name, delta_writer.version(lake.path(t)))
-        for t in lake.catalog.pinned_inputs(table)
+        t.name: known.get(t.name, delta_writer.version(lakehouse.path(t)))
+        for t in lakehouse.catalog.pinned_inputs(table)
     }
 
 
-def backfill(lake: Session, table: Table, span: Range, ask: Ask = "missing") -> Commit:
+def backfill(session: Session, table: Table, span: Range, ask: Ask = "missing") -> Commit:
     """Makes `span` (whole partitions, behind the frontier) of `table` hold its batch run, in one Delta commit.
 
     Rows that are these already stay, and the commit has the version NOTHING. A lookup is asked for
     rows without a recorded answer, or again (`compute`). Raises RangeError before anything is computed.
     """
     started = time.monotonic()
-    check_range(lake, table, span, whole_partitions=True)
-    [commit] = published(lake, table, [span], started, ask=ask)
+    check_range(session, table, span, whole_partitions=True)
+    [commit] = published(session, table, [span], started, ask=ask)
     return commit
 
 
-def backfill_together(lake: Session, table: Table, units: Sequence[Range]) -> list[Commit]:
+def backfill_together(session: Session, table: Table, units: Sequence[Range]) -> list[Commit]:
     """As `backfill` of each of the units, which follow each other without a gap: computed at once, one Delta commit for all."""
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
-    check_range(lake, table, span, whole_partitions=True)
-    return list(published(lake, table, units, started, together=True))
+    check_range(session, table, span, whole_partitions=True)
+    return list(published(session, table, units, started, together=True))
 
 
 def published(
-    lake: Session,
+    session: Session,
     table: Table,
     units: Sequence[Range],
     started: float,
@@ -351,13 +350,13 @@ def published(
 ) -> Iterator[Commit]:
     """Computes the units, which follow each other without a gap, at once, and publishes them."""
     span = Range(units[0].start, units[-1].end)
-    computed = compute(lake, table, span, states="keep", ask=ask)
-    with kept_states.keeping(lake, computed.begun):
-        yield from publish(lake, table, computed, units, started, **how)
+    computed = compute(session, table, span, states="keep", ask=ask)
+    with kept_states.keeping(session, computed.begun):
+        yield from publish(session, table, computed, units, started, **how)
 
 
 def rewrite(
-    lake: Session,
+    session: Session,
     table: Table,
     units: Sequence[Range],
     touched: DataFrame,
@@ -369,18 +368,20 @@ def rewrite(
     is computed.
     """
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
-    check_range(lake, table, span, whole_partitions=True)
+    check_range(session, table, span, whole_partitions=True)
     if touched.isEmpty():
         commits = [_looked_at(table, unit, versions) for unit in units]
         for commit in commits:
-            lake.commit_log(table).append(commit)
+            session.commit_log(table).append(commit)
         return commits
-    computed = compute(lake, table, span, versions, touched, ask="missing")
+    computed = compute(session, table, span, versions, touched, ask="missing")
     partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
-    there = lake.partitions(table, partitions, delta_writer.version(lake.path(table)))
-    unit = plan.plan_of(lake, table, judged=False).unit
+    there = session.partitions(table, partitions, delta_writer.version(session.path(table)))
+    unit = plan.plan_of(session, table, judged=False).unit
     untouched = there.join(F.broadcast(touched.select(unit)), unit, "left_anti")
-    return list(publish(lake, table, computed, units, started, untouched=untouched, together=True))
+    return list(
+        publish(session, table, computed, units, started, untouched=untouched, together=True)
+    )
 
 
 def _looked_at(table: Table, unit: Range, versions: Mapping[str, int]) -> Commit:

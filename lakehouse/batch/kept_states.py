@@ -52,12 +52,12 @@ class Beginning:
     )
 
 
-def rewrites(lake: Lakehouse, table: Table) -> list[Rewrite]:
+def rewrites(lakehouse: Lakehouse, table: Table) -> list[Rewrite]:
     """What batch runs replaced in the table's inputs."""
     return [
         Rewrite(each.name, commit.version, commit.span)
-        for each in lake.catalog.timed_inputs(table)
-        for commit in CommitLog(lake.settings, each).rewriting()
+        for each in lakehouse.catalog.timed_inputs(table)
+        for commit in CommitLog(lakehouse.settings, each).rewriting()
         if commit.role == "batch" and commit.version != NOTHING
     ]
 
@@ -71,46 +71,46 @@ def holds(kept: Kept, changed: list[Rewrite]) -> bool:
 
 
 def stream_begins(
-    lake: Session, table: Table, span: Range, versions: Mapping[str, int]
+    session: Session, table: Table, span: Range, versions: Mapping[str, int]
 ) -> Beginning:
     """Of a step of the stream.
 
     It keeps states at the start of a partition, and inside one when computing from there costs more
     than keeping them: not where an input was rewritten ahead of the table, for it passes over that.
     """
-    changed = rewrites(lake, table)
-    before = _newest(lake, table, span.start, changed)
+    changed = rewrites(session, table)
+    before = _newest(session, table, span.start, changed)
     since = before.at if before else EPOCH
     keep_at: datetime | None = floor(span.end, PARTITION_LENGTHS[table.partition_by])
     if keep_at and keep_at <= since:
-        rows = _rows(lake, table, Range(since, span.end), versions)
+        rows = _rows(session, table, Range(since, span.end), versions)
         keep_at = span.end if rows > max(_MANY, before.keys if before else 0) else None
     passed_over = any(
         each.version <= versions[each.input] and each.span.overlaps(span) for each in changed
     )
-    return _beginning(lake, table, span, versions, before, None if passed_over else keep_at)
+    return _beginning(session, table, span, versions, before, None if passed_over else keep_at)
 
 
 def batch_begins(
-    lake: Session, table: Table, span: Range, versions: Mapping[str, int], states: States
+    session: Session, table: Table, span: Range, versions: Mapping[str, int], states: States
 ) -> Beginning:
     """Of a batch run: whether the states at its end are to be kept, or the last kept in its range compared."""
-    changed = rewrites(lake, table)
-    before = _newest(lake, table, span.start, changed)
+    changed = rewrites(session, table)
+    before = _newest(session, table, span.start, changed)
     if states != "compare":
         keep_at = span.end if states == "keep" else None
-        return _beginning(lake, table, span, versions, before, keep_at)
-    last = _newest(lake, table, span.end, changed)
+        return _beginning(session, table, span, versions, before, keep_at)
+    last = _newest(session, table, span.end, changed)
     if last is None or last.at <= span.start or last.code_version != table.code_version:
-        return _beginning(lake, table, span, versions, before, None)
-    return replace(_beginning(lake, table, span, versions, before, last.at), compared=last)
+        return _beginning(session, table, span, versions, before, None)
+    return replace(_beginning(session, table, span, versions, before, last.at), compared=last)
 
 
-def differing(lake: Session, begun: Beginning | None) -> datetime | None:
+def differing(session: Session, begun: Beginning | None) -> datetime | None:
     """The instant of the kept states that were compared, if the rows before give others."""
     if not begun or not begun.compared or begun.run.states is None:
         return None
-    there = state_files.rows(lake.spark, lake.settings, begun.table, begun.compared)
+    there = state_files.rows(session.spark, session.settings, begun.table, begun.compared)
     # under other names: a checksum leaves technical columns out
     sides = (rows.toDF(*map(str, range(len(rows.columns)))) for rows in (there, begun.run.states))
     try:
@@ -122,30 +122,30 @@ def differing(lake: Session, begun: Beginning | None) -> datetime | None:
 
 
 @contextmanager
-def keeping(lake: Session, begun: Beginning | None) -> Iterator[None]:
+def keeping(session: Session, begun: Beginning | None) -> Iterator[None]:
     """Keeps the states that are wanted of a run once what is done inside, writing its rows, has succeeded."""
     try:
         yield
         if begun and begun.run.states is not None:
-            _keep(lake, begun)
+            _keep(session, begun)
     finally:
         if begun and begun.run.full is not None:
             begun.run.full.unpersist()
 
 
-def _keep(lake: Session, begun: Beginning) -> None:
+def _keep(session: Session, begun: Beginning) -> None:
     """Writes the states, and removes those that hold no more, or are not worth keeping.
 
     A run over history, range after range, finds those of the range before, however old they are.
     """
     run, table = begun.run, begun.table
     assert run.states is not None and run.keep_at is not None
-    state_files.keep(lake.settings, table, run.states, run.keep_at, begun.versions)
-    changed, known = rewrites(lake, table), state_files.kept(lake.settings, table)
+    state_files.keep(session.settings, table, run.states, run.keep_at, begun.versions)
+    changed, known = rewrites(session, table), state_files.kept(session.settings, table)
     instants = [each.at for each in known if holds(each, changed)]
     wanted = {run.keep_at} | worth_keeping(instants, PARTITION_LENGTHS[table.partition_by])
     gone = [each for each in known if each.at not in wanted or not holds(each, changed)]
-    state_files.forget(lake.settings, table, gone)
+    state_files.forget(session.settings, table, gone)
 
 
 def worth_keeping(instants: list[datetime], length: timedelta) -> set[datetime]:
@@ -162,33 +162,33 @@ def worth_keeping(instants: list[datetime], length: timedelta) -> set[datetime]:
 
 
 def _newest(
-    lake: Lakehouse, table: Table, instant: datetime, changed: list[Rewrite]
+    lakehouse: Lakehouse, table: Table, instant: datetime, changed: list[Rewrite]
 ) -> Kept | None:
     """The last that holds and is not after the instant."""
-    found = (each for each in state_files.kept(lake.settings, table) if each.at <= instant)
+    found = (each for each in state_files.kept(lakehouse.settings, table) if each.at <= instant)
     return max(
         (each for each in found if holds(each, changed)), key=lambda each: each.at, default=None
     )
 
 
 def _beginning(
-    lake: Session,
+    session: Session,
     table: Table,
     span: Range,
     versions: Mapping[str, int],
     before: Kept | None,
     keep_at: datetime | None,
 ) -> Beginning:
-    states = state_files.rows(lake.spark, lake.settings, table, before) if before else None
+    states = state_files.rows(session.spark, session.settings, table, before) if before else None
     start = before.at if before else EPOCH
     return Beginning(table, Run(span.end, states, keep_at), start, versions)
 
 
-def _rows(lake: Lakehouse, table: Table, span: Range, versions: Mapping[str, int]) -> int:
+def _rows(lakehouse: Lakehouse, table: Table, span: Range, versions: Mapping[str, int]) -> int:
     """About how many rows the inputs have there, by the statistics of their files."""
     return sum(
         file["num_records"] or 0
-        for each in lake.catalog.timed_inputs(table)
-        for file in delta_log.files(lake.path(each), versions[each.name])
-        if lake.may_hold(each, file, span)
+        for each in lakehouse.catalog.timed_inputs(table)
+        for file in delta_log.files(lakehouse.path(each), versions[each.name])
+        if lakehouse.may_hold(each, file, span)
     )

@@ -142,25 +142,29 @@ def _uncovered(
     )
 
 
-def update(lake: Session, table: Table) -> list[Commit]:
+def update(session: Session, table: Table) -> list[Commit]:
     """Rewrites the closed dirty partitions of `table`, many in one Delta commit, and returns a line for each rewritten.
 
     Run again, it finds nothing to do. What is dirty and open stays so until it closes.
     """
-    closed = [d for d in dirty(lake.settings, lake.catalog, table) if d.closed]
+    closed = [d for d in dirty(session.settings, session.catalog, table) if d.closed]
     if not closed:
         return []
     if table.window and table.window.kind == "session":
-        found = [compute.backfill(lake, table, span) for span in session_spans(lake, table, closed)]
+        found = [
+            compute.backfill(session, table, span) for span in session_spans(session, table, closed)
+        ]
     else:
         entire = (
-            {d.partition for d in closed} if table.by_neighbours else _entire(lake, table, closed)
+            {d.partition for d in closed}
+            if table.by_neighbours
+            else _entire(session, table, closed)
         )
-        found = _updated(lake, table, [d for d in closed if d.partition not in entire])
+        found = _updated(session, table, [d for d in closed if d.partition not in entire])
         for units in _lots(
-            lake, table, _whole(table, [d for d in closed if d.partition in entire])
+            session, table, _whole(table, [d for d in closed if d.partition in entire])
         ):
-            found += compute.backfill_together(lake, table, units)
+            found += compute.backfill_together(session, table, units)
     return sorted((c for c in found if c.version != NOTHING), key=lambda commit: commit.span.start)
 
 
@@ -168,52 +172,59 @@ def _whole(table: Table, dirt: list[Dirt]) -> list[Range]:
     return [partition_range(d.partition, table.partition_by) for d in dirt]
 
 
-def _entire(lake: Lakehouse, table: Table, closed: list[Dirt]) -> set[str]:
+def _entire(lakehouse: Lakehouse, table: Table, closed: list[Dirt]) -> set[str]:
     """The partitions to be rewritten whole: the window of a quarantined row, or the rows of a lost file, are not known."""
     keys = {d.partition for d in closed}
     aside = {
-        file[f"partition.{PARTITION}"] for file in delta_log.files(lake.path(table, "quarantine"))
+        file[f"partition.{PARTITION}"]
+        for file in delta_log.files(lakehouse.path(table, "quarantine"))
     } & keys
-    return aside | lake.lost(table, keys).keys() | {d.partition for d in closed if d.since is None}
+    return (
+        aside
+        | lakehouse.lost(table, keys).keys()
+        | {d.partition for d in closed if d.since is None}
+    )
 
 
-def _lots(lake: Lakehouse, table: Table, units: list[Range]) -> Iterator[list[Range]]:
+def _lots(lakehouse: Lakehouse, table: Table, units: list[Range]) -> Iterator[list[Range]]:
     """Units that follow each other without a gap, at most so many as are computed at once."""
-    inputs = lake.catalog.timed_inputs(table) if units else []
-    files = [(each, file) for each in inputs for file in delta_log.files(lake.path(each))]
+    inputs = lakehouse.catalog.timed_inputs(table) if units else []
+    files = [(each, file) for each in inputs for file in delta_log.files(lakehouse.path(each))]
     for span in ranges.joined(units):
         context = lateness.context(span, table)
         rows = sum(
-            file["num_records"] or 0 for each, file in files if lake.may_hold(each, file, context)
+            file["num_records"] or 0
+            for each, file in files
+            if lakehouse.may_hold(each, file, context)
         )
         inside = [unit for unit in units if span.start <= unit.start < span.end]
         most = compute.at_once(rows, len(inside))
         yield from (inside[first : first + most] for first in range(0, len(inside), most))
 
 
-def _updated(lake: Session, table: Table, dirt: list[Dirt]) -> list[Commit]:
+def _updated(session: Session, table: Table, dirt: list[Dirt]) -> list[Commit]:
     """Rewrites the windows (of a row table: the rows) that late rows missed in these partitions."""
     if not dirt:
         return []
-    versions = compute.present(lake, table)
+    versions = compute.present(session, table)
     whole = _whole(table, dirt)
     # of all partitions at once: the input is read once for it
     span, since = Range(whole[0].start, whole[-1].end), min(d.since for d in dirt if d.since)
-    touched = missed(lake, table, span, since, versions).persist()
+    touched = missed(session, table, span, since, versions).persist()
     try:
         commits = []
         for first in range(0, len(dirt), _TOGETHER):
             keys = [d.partition for d in dirt[first : first + _TOGETHER]]
             mine = touched.where(F.col(PARTITION).isin(keys)).drop(PARTITION)
             units = whole[first : first + _TOGETHER]
-            commits += compute.rewrite(lake, table, units, mine, versions)
+            commits += compute.rewrite(session, table, units, mine, versions)
         return commits
     finally:
         touched.unpersist()
 
 
 def missed(
-    lake: Session,
+    session: Session,
     table: Table,
     span: Range,
     since: datetime | None,
@@ -225,21 +236,21 @@ def missed(
     that lies in `span`, and maybe more. Not for tables whose rows are computed with their
     neighbours (`Table.by_neighbours`).
     """
-    step = plan.plan_of(lake, table, judged=False)
+    step = plan.plan_of(session, table, judged=False)
     found = (
-        _missed(lake, step, each, span, since, versions[each.name])
-        for each in lake.catalog.timed_inputs(table)
+        _missed(session, step, each, span, since, versions[each.name])
+        for each in session.catalog.timed_inputs(table)
     )
     return reduce(DataFrame.unionByName, found).distinct()
 
 
 def _missed(
-    lake: Session, step: Plan, of: Table, span: Range, since: datetime | None, version: int
+    session: Session, step: Plan, of: Table, span: Range, since: datetime | None, version: int
 ) -> DataFrame:
     """What rows of one input missed."""
     table, event_time = step.table, step.timed[of.name]
     moment, context = F.col(event_time), lateness.context(span, table)
-    rows = step.as_input(lake.spanning(of, context, version), of.name).where(
+    rows = step.as_input(session.spanning(of, context, version), of.name).where(
         (F.col(ORIGIN) == "stream")
         & lateness.between(moment, context)
         & (F.col(f"{ARRIVAL}.watermark") >= F.lit(since))
@@ -258,7 +269,7 @@ def _missed(
 
 
 def settled(
-    lake: Session, table: Table, span: Range, waiting: list[Dirt]
+    session: Session, table: Table, span: Range, waiting: list[Dirt]
 ) -> Callable[[DataFrame], DataFrame]:
     """Leaves out of the table's rows, computed or stored, what waits for an update, or for the stream to read it."""
     whole = [d.partition for d in waiting if d.since is None or table.by_neighbours]
@@ -267,22 +278,22 @@ def settled(
         return lambda rows: rows.where(F.col(PARTITION) < min(whole, default="~"))
     if table.by_neighbours:
         return lambda rows: rows.where(~F.col(PARTITION).isin(whole))
-    present, last = compute.present(lake, table), next(lake.commit_log(table).by_stream())
+    present, last = compute.present(session, table), next(session.commit_log(table).by_stream())
     parts = []
     if since := min((d.since for d in waiting if d.since), default=None):
         # what was missed in other partitions then, a batch run has merged since
         waits = F.col(PARTITION).isin([d.partition for d in waiting])
-        parts.append(missed(lake, table, span, since, present).where(waits))
+        parts.append(missed(session, table, span, since, present).where(waits))
     if any(version > last.version_read(name) for name, version in present.items()):
-        parts.append(missed(lake, table, span, last.watermark, present))
+        parts.append(missed(session, table, span, last.watermark, present))
     if not parts:
         return lambda rows: rows.where(~F.col(PARTITION).isin(whole))
-    unit = plan.plan_of(lake, table, judged=False).unit
+    unit = plan.plan_of(session, table, judged=False).unit
     touched = F.broadcast(reduce(DataFrame.unionByName, parts).select(unit).distinct())
     return lambda rows: rows.where(~F.col(PARTITION).isin(whole)).join(touched, unit, "left_anti")
 
 
-def session_spans(lake: Session, table: Table, closed: list[Dirt]) -> Iterator[Range]:
+def session_spans(session: Session, table: Table, closed: list[Dirt]) -> Iterator[Range]:
     """The ranges to rewrite: a late row may join sessions, of which one ended partitions later.
 
     So all up to there, in one.
@@ -290,7 +301,7 @@ def session_spans(lake: Session, table: Table, closed: list[Dirt]) -> Iterator[R
     While such a session goes on nothing is rewritten: the stream is still to write it, without the
     late row.
     """
-    ahead = frontier(lake.settings, table) or EPOCH
+    ahead = frontier(session.settings, table) or EPOCH
     length = PARTITION_LENGTHS[table.partition_by]
     done = EPOCH
     for dirt in closed:
@@ -298,7 +309,7 @@ def session_spans(lake: Session, table: Table, closed: list[Dirt]) -> Iterator[R
         if span.start < done:
             continue
         joined = F.col(f"{WINDOW}.start") <= F.lit(dirt.until or span.end)
-        following = compute.compute(lake, table, Range(span.end, _EVER)).judged.where(joined)
+        following = compute.compute(session, table, Range(span.end, _EVER)).judged.where(joined)
         latest = observing.only(following.agg(F.max(f"{WINDOW}.end")))[0]
         end = (
             ranges.floor(latest.astimezone(UTC) - _INSTANT, length) + length if latest else span.end

@@ -12,20 +12,20 @@ from lakehouse.transform import lateness, plan
 from lakehouse.transform.plan import Plan
 
 
-def late_rows(lake: Session, table: Table) -> DataFrame:
+def late_rows(session: Session, table: Table) -> DataFrame:
     """The late view: rows of the inputs that came too late for this table, with the window they missed.
 
     Of several inputs each row has its own columns, and null in those of the others.
     """
-    if not lake.catalog.has_late_rows(table):
+    if not session.catalog.has_late_rows(table):
         raise RangeError(
             f"table={table.name}: only row and window tables have late rows; name one of these"
         )
-    step = plan.plan_of(lake, table, judged=False)
-    found = (_late_rows(lake, step, each) for each in lake.catalog.timed_inputs(table))
+    step = plan.plan_of(session, table, judged=False)
+    found = (_late_rows(session, step, each) for each in session.catalog.timed_inputs(table))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found)
 
 
-def _late_rows(lake: Session, step: Plan, of: Table) -> DataFrame:
-    rows = step.as_input(lake.read(of).where(f"{ORIGIN} = 'stream'"), of.name)
+def _late_rows(session: Session, step: Plan, of: Table) -> DataFrame:
+    rows = step.as_input(session.read(of).where(f"{ORIGIN} = 'stream'"), of.name)
     return lateness.late(lateness.flagged(rows, step.table, step.timed[of.name]))

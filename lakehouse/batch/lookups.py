@@ -51,9 +51,9 @@ class StepLookups:
     a table that is filled again.
     """
 
-    def __init__(self, lake: Session, step: Plan, service: Service) -> None:
-        self._lake, self._step, self._service = lake, step, service
-        self._path = lake.path(step.table, "answers")
+    def __init__(self, session: Session, step: Plan, service: Service) -> None:
+        self._lake, self._step, self._service = session, step, service
+        self._path = session.path(step.table, "answers")
         # what it records itself it reads no second time: each row comes once
         self._before = delta_log.files(self._path)
 
@@ -97,7 +97,7 @@ def _say_lost(table: Table, files: Sequence[str]) -> None:
 
 
 def of_range(
-    lake: Session,
+    session: Session,
     step: Plan,
     ask: Ask | None,
     rows: DataFrame,
@@ -110,13 +110,13 @@ def of_range(
     LookupFailed.
     """
     table = step.table
-    recorded = partial(_recorded, lake, table, context)
+    recorded = partial(_recorded, session, table, context)
     partitions = set(context.partitions(table.partition_by))
-    if lost := lake.lost(table, partitions, side="answers"):
+    if lost := session.lost(table, partitions, side="answers"):
         _say_lost(table, [file["path"] for files in lost.values() for file in files])
     if ask is not None:
         if ask != "missing":
-            answers.note_again(lake.settings, table, partitions)
+            answers.note_again(session.settings, table, partitions)
         questions = step.questions(rows, "batch", touched)
         begun = None if ask == "missing" else _after(recorded())
         enough = F.lit(True) if ask == "missing" else F.col("asked") >= F.lit(begun)
@@ -129,21 +129,21 @@ def of_range(
             left = questions.join(there, ROW, "left_anti").limit(_AT_ONCE).toArrow()
             if not left.num_rows:
                 break
-            _asked(lake, table, service, left.to_pylist(), f"{table.name}:batch", begun)
+            _asked(session, table, service, left.to_pylist(), f"{table.name}:batch", begun)
     latest = F.max_by(F.struct("answer", "failure"), "asked").alias("last")
     return Answers(recorded().groupBy(ROW).agg(latest).select(ROW, "last.*"))
 
 
-def missing(lake: Session, table: Table, questions: DataFrame, span: Range) -> dict[str, int]:
+def missing(session: Session, table: Table, questions: DataFrame, span: Range) -> dict[str, int]:
     """Of each partition how many rows have no recorded answer, if any."""
-    left = questions.join(_recorded(lake, table, span).select(ROW), ROW, "left_anti")
+    left = questions.join(_recorded(session, table, span).select(ROW), ROW, "left_anti")
     return {row[PARTITION]: row["count"] for row in left.groupBy(PARTITION).count().collect()}
 
 
-def forget(lake: Session, table: Table, questions: DataFrame, span: Range) -> None:
+def forget(session: Session, table: Table, questions: DataFrame, span: Range) -> None:
     """Removes the answers for rows of closed partitions that are not there any more."""
-    path, partitions = lake.path(table, "answers"), list(span.partitions(table.partition_by))
-    there = _recorded(lake, table, span)
+    path, partitions = session.path(table, "answers"), list(span.partitions(table.partition_by))
+    there = _recorded(session, table, span)
     kept = there.join(questions.select(ROW), ROW, "left_semi").select(there.columns)
     if kept.count() < there.count():
         delta_writer.replace(kept, path, partitions, {"run": uuid.uuid4().hex})
@@ -156,17 +156,17 @@ def _after(recorded: DataFrame) -> datetime:
     return max(now, last.astimezone(UTC) + _INSTANT) if last else now
 
 
-def _recorded(lake: Session, table: Table, context: Range) -> DataFrame:
+def _recorded(session: Session, table: Table, context: Range) -> DataFrame:
     partitions = set(context.partitions(table.partition_by))
-    return lake.partitions(table, partitions, side="answers", without_lost=True)
+    return session.partitions(table, partitions, side="answers", without_lost=True)
 
 
-def _schema(lake: Lakehouse, table: Table) -> pa.Schema:
-    return to_arrow_schema(delta_log.schema(lake.path(table, "answers")), timezone="UTC")
+def _schema(lakehouse: Lakehouse, table: Table) -> pa.Schema:
+    return to_arrow_schema(delta_log.schema(lakehouse.path(table, "answers")), timezone="UTC")
 
 
 def _asked(
-    lake: Lakehouse,
+    lakehouse: Lakehouse,
     table: Table,
     service: Service,
     missing: Sequence[dict[str, Any]],
@@ -177,7 +177,11 @@ def _asked(
 
     `begun`: they are asked again, since then. Raises LookupFailed for a failure that is waited for.
     """
-    path, schema, lookup = lake.path(table, "answers"), _schema(lake, table), lookup_of(table)
+    path, schema, lookup = (
+        lakehouse.path(table, "answers"),
+        _schema(lakehouse, table),
+        lookup_of(table),
+    )
     rows_of: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for each in missing:
         rows_of.setdefault(tuple(each["key"].values()), []).append(each)

@@ -63,7 +63,7 @@ class _Line:
 
 
 def publish(
-    lake: Session,
+    session: Session,
     table: Table,
     computed: Computed,
     units: Sequence[Range],
@@ -81,12 +81,12 @@ def publish(
     The first line has the time since `started`. `together`: the units that differ are replaced
     in one Delta commit; each unit has its own line all the same.
     """
-    recover(lake, table)
+    recover(session, table)
     judged = computed.judged.persist()
     try:
         keys = {unit: list(unit.partitions(table.partition_by)) for unit in units}
         found = _found(
-            lake, table, replace(computed, judged=judged), list(chain(*keys.values())), untouched
+            session, table, replace(computed, judged=judged), list(chain(*keys.values())), untouched
         )
         lines: list[_Line] = []
         for position, (unit, partitions) in enumerate(keys.items(), 1):
@@ -107,40 +107,42 @@ def publish(
             )
             lines.append(_Line(commit, partitions))
         for lot in [lines] if together else [[line] for line in lines]:
-            yield from _committed(lake, table, found, lot, started)
+            yield from _committed(session, table, found, lot, started)
             started = time.monotonic()
     finally:
         judged.unpersist()
 
 
-def recover(lake: Lakehouse, table: Table) -> None:
+def recover(lakehouse: Lakehouse, table: Table) -> None:
     """Adds the lines that a crash kept from the commit log: of units whose Delta commit was made.
 
     Without them, what reads the table would never follow, because the next run finds the rows
     there.
     """
-    path = layout.note(lake.settings, table, "publishing.json")
+    path = layout.note(lakehouse.settings, table, "publishing.json")
     doubt = (
         f"a killed batch run of {table.name} may lack its line in the commit log: `lakehouse reconcile run` "
         "finds what differs"
     )
     if (noted := read_value(path, dict, doubt)) is None:
         return
-    version = delta_writer.replaced(lake.path(table), noted["run"], noted["before"])
+    version = delta_writer.replaced(lakehouse.path(table), noted["run"], noted["before"])
     if version is not None:
-        known = {(line.version, line.start) for line in lake.commit_log(table).rewriting()}
+        known = {(line.version, line.start) for line in lakehouse.commit_log(table).rewriting()}
         # of an earlier version of this library: one
         for line in map(decoded, noted.get("commits") or [noted["commit"]]):
             if (version, line.start) not in known:
-                lake.commit_log(table).append(replace(line, version=version, at=datetime.now(UTC)))
+                lakehouse.commit_log(table).append(
+                    replace(line, version=version, at=datetime.now(UTC))
+                )
     remove(path)
 
 
 def _committed(
-    lake: Lakehouse, table: Table, found: _Found, lot: Sequence[_Line], started: float
+    lakehouse: Lakehouse, table: Table, found: _Found, lot: Sequence[_Line], started: float
 ) -> Iterator[Commit]:
     """Replaces what differs of these units, in one Delta commit; then their lines."""
-    path, commit_log = lake.path(table), lake.commit_log(table)
+    path, commit_log = lakehouse.path(table), lakehouse.commit_log(table)
     span = Range(lot[0].commit.span.start, lot[-1].commit.span.end)
     metadata = {
         "run": uuid.uuid4().hex,
@@ -151,7 +153,7 @@ def _committed(
     if aside := [p for line in lot if line.among(found.aside) for p in line.partitions]:
         delta_writer.replace(
             found.bad.where(F.col(PARTITION).isin(aside)),
-            lake.path(table, "quarantine"),
+            lakehouse.path(table, "quarantine"),
             aside,
             metadata,
         )
@@ -170,14 +172,14 @@ def _committed(
             "before": delta_writer.version(path),
             "commits": [encoded(e.commit) for e in differing],
         }
-        replace_file(layout.note(lake.settings, table, "publishing.json"), noted)
+        replace_file(layout.note(lakehouse.settings, table, "publishing.json"), noted)
         written = delta_writer.replace(
             found.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata
         )
     for partition, content in files.items():
         rows = str(found.wanted.get(partition, EMPTY))
         report_files.keep(
-            lake.settings, table, partition, delta_writer.version(path), rows, content
+            lakehouse.settings, table, partition, delta_writer.version(path), rows, content
         )
     for number, line in enumerate(lot):
         took = time.monotonic() - started if number == 0 else 0.0
@@ -185,14 +187,14 @@ def _committed(
         commit = replace(line.commit, version=version, at=datetime.now(UTC), seconds=took)
         commit_log.append(commit)
         if table.lookup:
-            answers.note_shown(lake.settings, table, line.partitions)
+            answers.note_shown(lakehouse.settings, table, line.partitions)
         if number + 1 == len(lot):  # all of them are on disk
-            remove(layout.note(lake.settings, table, "publishing.json"))
+            remove(layout.note(lakehouse.settings, table, "publishing.json"))
         yield commit
 
 
 def _found(
-    lake: Session,
+    session: Session,
     table: Table,
     computed: Computed,
     partitions: list[str],
@@ -202,7 +204,7 @@ def _found(
     rows, bad = judged_rows.good(judged), judged_rows.bad(judged)
     outcome = F.struct(PARTITION, F.col(REASON).isNull().alias("good"))
     all_good = F.struct(PARTITION, F.lit(True).alias("good"))
-    stored = [_stored(lake, table, "", partitions)]
+    stored = [_stored(session, table, "", partitions)]
     if untouched is not None:
         rows, stored = rows.unionByName(untouched), [*stored, untouched]
     outcomes, *others = digests_by((judged, outcome), *((each, all_good) for each in stored))
@@ -215,25 +217,25 @@ def _found(
     there, *kept = ({partition: each for (partition, _), each in found.items()} for found in others)
     for partition, each in chain(*(of.items() for of in kept)):
         wanted[partition] = wanted.get(partition, EMPTY) + each
-    aside = frozenset(lake.lost(table, partitions, side="quarantine"))
+    aside = frozenset(session.lost(table, partitions, side="quarantine"))
     # two passes over bad rows are paid for only when there is something to quarantined or to take
     # away
     if any(each["bad"] for each in counts.values()) or delta_writer.holds(
-        lake.path(table, "quarantine"), partitions
+        session.path(table, "quarantine"), partitions
     ):
-        quarantined_rows = _stored(lake, table, "quarantine", partitions)
+        quarantined_rows = _stored(session, table, "quarantine", partitions)
         made_bad, held = digests_by((bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION)))
         aside |= _differing(made_bad, held, partitions)
-    differ = _differing(wanted, there, partitions) | frozenset(lake.lost(table, partitions))
+    differ = _differing(wanted, there, partitions) | frozenset(session.lost(table, partitions))
     return _Found(rows, bad, counts, differ, aside, wanted)
 
 
-def _stored(lake: Session, table: Table, side: Side, partitions: list[str]) -> DataFrame:
+def _stored(session: Session, table: Table, side: Side, partitions: list[str]) -> DataFrame:
     """What the table holds of them and can be read: a partition with a file that is lost is replaced whatever that is."""
-    return lake.partitions(
+    return session.partitions(
         table,
         set(partitions),
-        delta_writer.version(lake.path(table, side)),
+        delta_writer.version(session.path(table, side)),
         side,
         without_lost=True,
     )

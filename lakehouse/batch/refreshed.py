@@ -19,7 +19,7 @@ References = Mapping[str, DataFrame]
 
 
 def met(
-    lake: Session,
+    session: Session,
     table: Table,
     rows: Callable[[], DataFrame],
     *,
@@ -32,19 +32,19 @@ def met(
 
     Raises NotKept for a version that cannot be read any more.
     """
-    if not lake.catalog.refreshed_inputs(table):
+    if not session.catalog.refreshed_inputs(table):
         return []
     spans = [
         each
-        for each in reference_versions.of_table(lake, table)
+        for each in reference_versions.of_table(session, table)
         if each.until is None or each.until > after
     ]
     if len(spans) > 1:
         first, last = observing.only(rows().agg(F.min(_arrived()), F.max(_arrived())))
         spans = [s for s in spans if s.among(utc(first), utc(last))] if first else spans[-1:]
     for each in spans:
-        _check_kept(lake, each.versions)
-    read = read or (lambda versions: lake.references(dict(versions)))
+        _check_kept(session, each.versions)
+    read = read or (lambda versions: session.references(dict(versions)))
     return [
         Met(each.versions, read(each.versions), each.since, rows)
         for each, rows in zip(spans, _apart(spans), strict=True)
@@ -72,9 +72,9 @@ def _apart(spans: Sequence[InForce]) -> list[Column | None]:
     return [first, *between, last]
 
 
-def _check_kept(lake: Session, versions: Mapping[str, int]) -> None:
+def _check_kept(session: Session, versions: Mapping[str, int]) -> None:
     for name, version in versions.items():
-        path = lake.path(lake.catalog.table(name))
+        path = session.path(session.catalog.table(name))
         oldest, latest = delta_log.oldest(path), delta_log.latest(path)
         if not oldest <= version <= latest:
             raise NotKept(

@@ -173,18 +173,19 @@ def validate(
 
 
 def _refused_by_spark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> list[str]:
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage.lakehouse import Session
     from lakehouse.transform.validation import refusal, unreadable
 
-    with console.working("starting Spark") as now, session.opened(settings, "validate") as spark:
-        lake = Session(settings, catalog, spark)
+    opened = spark_session.opened(settings, "validate")
+    with console.working("starting Spark") as now, opened as spark:
+        session = Session(settings, catalog, spark)
         refused: list[str] = []
         for table in tables:
             now(f"looking at {table.name}")
-            refused += filter(None, [refusal(lake, table)])
+            refused += filter(None, [refusal(session, table)])
             try:
-                refused += unreadable(lake, table)
+                refused += unreadable(session, table)
             except RegistryAway as err:
                 console.print_note(
                     f"table={table.name}, its topics' schemas were not compared: {err}"
@@ -327,8 +328,7 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
     )
     console.print_text(
         "The numbers are upper bounds, as if each row were a micro-batch of its own. Fewer rows are late where "
-        "micro-batches hold "
-        "many rows, or where a partition of the topic lags behind the others."
+        "micro-batches hold many rows, or where a partition of the topic lags behind the others."
     )
 
 
@@ -345,7 +345,7 @@ def state(
     The command works while the job runs and when it is stopped.
     """
     from lakehouse.cli import query as engine
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage.lakehouse import Session
     from lakehouse.stream.state_reader import state as kept
 
@@ -356,12 +356,12 @@ def state(
         raise RangeError(f"key={unusable!r}: a column and its value; write column=value")
     with (
         console.working("starting Spark") as now,
-        session.opened(settings, f"state {table}") as spark,
+        spark_session.opened(settings, f"state {table}") as spark,
     ):
         now(f"reading the state of {table}")
-        lake = Session(settings, catalog, spark)
+        session = Session(settings, catalog, spark)
         answer = engine.answer(
-            kept(lake, catalog.table(table), {name: value for name, _, value in pairs}),
+            kept(session, catalog.table(table), {name: value for name, _, value in pairs}),
             limit or None,
         )
     _print(answer, as_json)
@@ -378,10 +378,10 @@ def _in_spark(
     settings: Settings, catalog: "Catalog", sql: str, limit: int, as_of: str = ""
 ) -> "Answer":
     from lakehouse.cli import query as engine
-    from lakehouse.runtime import session
+    from lakehouse.runtime import spark_session
     from lakehouse.storage.lakehouse import Session
 
-    with console.working("starting Spark") as now, session.opened(settings, "query") as spark:
+    with console.working("starting Spark") as now, spark_session.opened(settings, "query") as spark:
         now("running the query")
         return engine.run_in_spark(Session(settings, catalog, spark), sql, limit or None, as_of)
 

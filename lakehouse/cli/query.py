@@ -90,23 +90,23 @@ def run(
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
 
 
-def run_in_spark(lake: "Session", sql: str, limit: int | None = None, as_of: str = "") -> Answer:
+def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: str = "") -> Answer:
     """The same in Spark, where the late views can be named too, as they are now."""
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger
 
     from lakehouse.batch import late_view
 
-    sql, catalog = _select(sql), lake.catalog
+    sql, catalog = _select(sql), session.catalog
     # what it would print is raised as well
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
     if named(sql, [_COMMITS]):
-        log_tables.flush(lake.settings, catalog)
-    known = names(lake.settings, catalog)
+        log_tables.flush(session.settings, catalog)
+    known = names(session.settings, catalog)
     read = {name: known[name] for name in named(sql, known)}
     versions = _versions(read, as_of)
     for name, path in read.items():
-        reader = lake.spark.read.format("delta")
+        reader = session.spark.read.format("delta")
         if name in versions:
             reader = reader.option("versionAsOf", versions[name])
         reader.load(str(path)).createOrReplaceTempView(name)
@@ -118,17 +118,17 @@ def run_in_spark(lake: "Session", sql: str, limit: int | None = None, as_of: str
         )
     for name in late:
         late_view.late_rows(
-            lake, catalog.table(name.removesuffix("__late"))
+            session, catalog.table(name.removesuffix("__late"))
         ).createOrReplaceTempView(name)
     try:
         # WITH .. INSERT would run at once; as a subquery it cannot be said
-        lake.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
-        rows = lake.spark.sql(sql)
+        session.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
+        rows = session.spark.sql(sql)
         return answer(rows, limit)
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             wanted = (err.getMessageParameters() or {})["relationName"].strip("`")
-            raise _unknown(wanted, lake.settings, catalog) from err
+            raise _unknown(wanted, session.settings, catalog) from err
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
     except PySparkException as err:
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err

@@ -15,7 +15,7 @@ from lakehouse.examples.sensors import tables as sensors
 from lakehouse.producers.sender import send
 from lakehouse.ranges import parse_range
 from lakehouse.reconcile import reconciliation
-from lakehouse.runtime import cds_archive, jars, kafka_broker, session
+from lakehouse.runtime import cds_archive, jars, kafka_broker, spark_session
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import delta_log
@@ -31,7 +31,7 @@ def _record(spark_to: Path, kafka_to: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         recording = {"spark.driver.extraJavaOptions": cds_archive.recording(spark_to)}
         settings = Settings(root=Path(folder), jars=from_environment().jars, spark_conf=recording)
-        spark = session.create(settings, "class data", ui=True)
+        spark = spark_session.create(settings, "class data", ui=True)
         stage = Stage(spark, Path(folder), sensors)
         first, last = (
             {"sensor_id": "a", "event_time": f"2026-01-01T0{hour}:00:00Z", "temperature_f": "50.00"}
@@ -41,9 +41,11 @@ def _record(spark_to: Path, kafka_to: Path) -> None:
         stage.advance("sensor_readings", last)
         stage.run("valid_readings", "sensor_averages")
         # else it would write nothing
-        delta_log.open_table(stage.lake.path(stage.lake.catalog.table("valid_readings"))).delete()
+        delta_log.open_table(
+            stage.session.path(stage.session.catalog.table("valid_readings"))
+        ).delete()
         stage.backfill("valid_readings", parse_range("2026-01-01T00:00", "2026-01-01T01:00"))
-        reconciliation.reconcile(stage.lake, stage.lake.catalog.table("valid_readings"))
+        reconciliation.reconcile(stage.session, stage.session.catalog.table("valid_readings"))
         _from_topic(spark, Path(folder, "topic"), kafka_to)
         gateway: Any = SparkContext._gateway
         spark.stop()
@@ -60,8 +62,10 @@ def _from_topic(spark: SparkSession, root: Path, kafka_to: Path) -> None:
             settings, jars.resolve(from_environment().jars), [cds_archive.recording(kafka_to)]
         ).bootstrap_servers
         stage = Stage(spark, root, ads, bootstrap_servers=servers)
-        record, views = (stage.lake.catalog.table(name) for name in ("ad_events", "campaign_views"))
-        kafka_broker.ensure_topics(stage.lake.settings, {made.topic: made.workload.partitions})
+        record, views = (
+            stage.session.catalog.table(name) for name in ("ad_events", "campaign_views")
+        )
+        kafka_broker.ensure_topics(stage.session.settings, {made.topic: made.workload.partitions})
         now = int(time.time() * 1000)
         # milliseconds: a window closes by what is recorded after its last row
         for ago in (
@@ -71,11 +75,11 @@ def _from_topic(spark: SparkSession, root: Path, kafka_to: Path) -> None:
             send(
                 made.records(made.workload, now - ago, now - ago + 1_000),
                 made.topic,
-                client_config(stage.lake.settings),
+                client_config(stage.session.settings),
             )
-            queries.start(stage.lake, record, available_now=True).awaitTermination()
+            queries.start(stage.session, record, available_now=True).awaitTermination()
         stage.run(views.name)
-        early_results.settle(stage.lake, views)
+        early_results.settle(stage.session, views)
     finally:
         kafka_broker.stop(settings)
 

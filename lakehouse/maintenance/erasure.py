@@ -54,23 +54,25 @@ class Erasure:
         return sum(self.hours.values())
 
 
-def planned(lake: Session, ingest: Table, where: str) -> Erasure:
+def planned(session: Session, ingest: Table, where: str) -> Erasure:
     """What `erase` would do, refusing what it would refuse; changes nothing.
 
     Raises RangeError, JobError.
     """
-    kind = lake.catalog.kind(ingest)
+    kind = session.catalog.kind(ingest)
     if kind != "ingest":
         raise RangeError(
             f"table={ingest.name}: the rows of a {kind} table are computed again and would come back; erase "
             "them in its ingest table"
         )
-    if kept := [t.name for t in lake.catalog.keyed if t.name in lake.catalog.downstream(ingest)]:
+    if kept := [
+        t.name for t in session.catalog.keyed if t.name in session.catalog.downstream(ingest)
+    ]:
         raise RangeError(
             f"table={ingest.name}: {', '.join(kept)} keep what its rows added up to, and what was joined with it may be of any "
             "later time; erasing does not reach these yet, so nothing was erased"
         )
-    downstream = map(lake.catalog.table, lake.catalog.downstream(ingest))
+    downstream = map(session.catalog.table, session.catalog.downstream(ingest))
     if lasting := [t.name for t in downstream if t.ttl]:
         raise RangeError(
             f"table={ingest.name}: {', '.join(lasting)} keep a state (ttl=) that its rows went into, also where a stream still "
@@ -78,15 +80,15 @@ def planned(lake: Session, ingest: Table, where: str) -> Erasure:
         )
     try:
         matched, (aside, undecoded) = (
-            lake.read(ingest).where(where),
-            _quarantine_rows(lake, ingest, where),
+            session.read(ingest).where(where),
+            _quarantine_rows(session, ingest, where),
         )
     except (AnalysisException, ParseException) as err:
         said = str(err).splitlines()[0]
         raise RangeError(
             f"where={where!r}: a condition on the columns of {ingest.name} ({said}); correct it"
         ) from err
-    moment = lake.catalog.event_time(ingest)
+    moment = session.catalog.event_time(ingest)
     found = matched.groupBy(PARTITION, F.date_trunc("hour", moment).alias("hour")).count().collect()
     hours: Counter[datetime] = Counter()
     for each in found:
@@ -99,41 +101,41 @@ def planned(lake: Session, ingest: Table, where: str) -> Erasure:
         len(held),
         undecoded,
         tuple(arrivals),
-        propagate.spans(lake, ingest, hours),
+        propagate.spans(session, ingest, hours),
     )
     _check_over(ingest, erasure)
-    _check_read(lake, ingest, erasure)
+    _check_read(session, ingest, erasure)
     return erasure
 
 
-def erase(lake: Session, ingest: Table, where: str) -> Erasure:
+def erase(session: Session, ingest: Table, where: str) -> Erasure:
     """Erases the rows of the ingest table that meet the condition.
 
     Run again, it does what is left, after a crash say.
     """
-    erasure = planned(lake, ingest, where)
+    erasure = planned(session, ingest, where)
     if erasure.arrivals:
-        _rewrite(lake, ingest, where, erasure)
-    propagate.follow(lake, erasure.follow)
+        _rewrite(session, ingest, where, erasure)
+    propagate.follow(session, erasure.follow)
     for name, spans in erasure.follow.items():
-        table = lake.catalog.table(name)
+        table = session.catalog.table(name)
         for span in spans if table.lookup else ():
-            lookups.forget(lake, table, compute.questions(lake, table, span), span)
-    _forget(lake, ingest, list(erasure.arrivals))
+            lookups.forget(session, table, compute.questions(session, table, span), span)
+    _forget(session, ingest, list(erasure.arrivals))
     for name, spans in erasure.follow.items():
-        table = lake.catalog.table(name)
-        _forget(lake, table, [p for span in spans for p in span.partitions(table.partition_by)])
+        table = session.catalog.table(name)
+        _forget(session, table, [p for span in spans for p in span.partitions(table.partition_by)])
     return erasure
 
 
-def _quarantine_rows(lake: Session, ingest: Table, where: str) -> tuple[DataFrame, int]:
+def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataFrame, int]:
     """The rows quarantined that meet the condition as far as their value can be decoded: partition and position of each."""
-    rows = quarantined_rows(lake, ingest, judged=False)
+    rows = quarantined_rows(session, ingest, judged=False)
     known = [
         F.col(c).cast("string") for c in rows.columns if not c.startswith("_") and c != INGESTION
     ]
     undecoded = rows.where(F.coalesce(*known).isNull()).count() + sum(
-        of_other_topics(lake, ingest).values()
+        of_other_topics(session, ingest).values()
     )
     position = (F.col(f"{ARRIVAL}.{name}").alias(name) for name in _POSITION)
     return rows.where(where).select(PARTITION, *position), undecoded
@@ -149,18 +151,18 @@ def _check_over(ingest: Table, erasure: Erasure) -> None:
         )
 
 
-def _check_read(lake: Lakehouse, ingest: Table, erasure: Erasure) -> None:
+def _check_read(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
     """Raises JobError if a stream may still read files that will be gone."""
     touched = {ingest.name: set(erasure.arrivals)}
     for name, spans in erasure.follow.items():
         touched[name] = {
-            p for span in spans for p in span.partitions(lake.catalog.table(name).partition_by)
+            p for span in spans for p in span.partitions(lakehouse.catalog.table(name).partition_by)
         }
     for name, partitions in touched.items():
-        table = lake.catalog.table(name)
-        last = delta_log.last_streamed(lake.path(table), partitions) if partitions else -1
-        reading = needs.needed(lake.settings, lake.catalog, table)
-        if lake.catalog.kind(table) == "window":
+        table = lakehouse.catalog.table(name)
+        last = delta_log.last_streamed(lakehouse.path(table), partitions) if partitions else -1
+        reading = needs.needed(lakehouse.settings, lakehouse.catalog, table)
+        if lakehouse.catalog.kind(table) == "window":
             reading.pop(needs.OWN, None)  # what it replays it computes from its input
         behind = [who for who, version in reading.items() if version <= last]
         if behind:
@@ -170,7 +172,7 @@ def _check_read(lake: Lakehouse, ingest: Table, erasure: Erasure) -> None:
             )
 
 
-def _rewrite(lake: Session, ingest: Table, where: str, erasure: Erasure) -> None:
+def _rewrite(session: Session, ingest: Table, where: str, erasure: Erasure) -> None:
     """The ingest table and its quarantine without the rows.
 
     Neither commit nor commit log names the condition, which may name a person.
@@ -182,8 +184,8 @@ def _rewrite(lake: Session, ingest: Table, where: str, erasure: Erasure) -> None
         "erased": erasure.rows,
     }
     if erasure.quarantined:
-        stored = lake.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
-        gone = _quarantine_rows(lake, ingest, where)[0].select(
+        stored = session.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
+        gone = _quarantine_rows(session, ingest, where)[0].select(
             F.struct(*_POSITION).alias("_position")
         )
         position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION))
@@ -192,37 +194,41 @@ def _rewrite(lake: Session, ingest: Table, where: str, erasure: Erasure) -> None
             .join(F.broadcast(gone), "_position", "left_anti")
             .drop("_position")
         )
-        delta_writer.replace(kept, lake.path(ingest, "quarantine"), arrivals, metadata)
+        delta_writer.replace(kept, session.path(ingest, "quarantine"), arrivals, metadata)
     if not erasure.rows:
         return
     # noted before it is done: of a run that is killed in between the next finds no rows, but what
     # was computed from them
     propagate.note(
-        lake, ingest, delta_writer.version(lake.path(ingest)) + 1, erasure.hours, written=False
+        session,
+        ingest,
+        delta_writer.version(session.path(ingest)) + 1,
+        erasure.hours,
+        written=False,
     )
-    kept = lake.read(ingest).where(
+    kept = session.read(ingest).where(
         F.col(PARTITION).isin(arrivals) & ~F.coalesce(F.expr(where), F.lit(False))
     )
-    delta_writer.replace(kept, lake.path(ingest), arrivals, metadata)
+    delta_writer.replace(kept, session.path(ingest), arrivals, metadata)
 
 
-def _forget(lake: Session, table: Table, partitions: list[str]) -> None:
+def _forget(session: Session, table: Table, partitions: list[str]) -> None:
     """Removes what only older versions had of closed partitions, and those versions as far as nobody needs them."""
     if not partitions:
         return
-    for place in retention.places(lake.settings, lake.catalog, table):
+    for place in retention.places(session.settings, session.catalog, table):
         delta_writer.purge(place.path, partitions)
         retention.forget(place)
     if table.report:
-        report_files.forget(lake.settings, table, partitions)
-    if table.early_results and delta_log.exists(lake.path(table, "early")):
-        _forget_early(lake, table, partitions)
+        report_files.forget(session.settings, table, partitions)
+    if table.early_results and delta_log.exists(session.path(table, "early")):
+        _forget_early(session, table, partitions)
 
 
-def _forget_early(lake: Session, table: Table, partitions: list[str]) -> None:
+def _forget_early(session: Session, table: Table, partitions: list[str]) -> None:
     """Early results are of what is open and show nothing of it, but those that a killed job left, and older versions."""
-    if not lake.read(table, side="early").where(F.col(PARTITION).isin(partitions)).isEmpty():
-        early_results.settle(lake, table)
-    path = lake.path(table, "early")
+    if not session.read(table, side="early").where(F.col(PARTITION).isin(partitions)).isEmpty():
+        early_results.settle(session, table)
+    path = session.path(table, "early")
     delta_writer.tidy(path, 0)
     retention.forget(Place(f"{table.name}__early", path, lambda _: False, {}))

@@ -20,20 +20,22 @@ _HOUR = timedelta(hours=1)
 _EVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-def derived(lake: Lakehouse, ingest: Table) -> list[Table]:
+def derived(lakehouse: Lakehouse, ingest: Table) -> list[Table]:
     """The tables that hold something computed from the ingest table, inputs first."""
-    tables = (lake.catalog.table(name) for name in lake.catalog.downstream(ingest))
+    tables = (lakehouse.catalog.table(name) for name in lakehouse.catalog.downstream(ingest))
     # by its rows as well: a batch run up to a handover may have written them, or the commit log may
     # be gone
-    filled = (t for t in tables if lake.catalog.is_derived(t))
+    filled = (t for t in tables if lakehouse.catalog.is_derived(t))
     return [
         t
         for t in filled
-        if next(lake.commit_log(t).by_stream(), None) or delta_log.files(lake.path(t))
+        if next(lakehouse.commit_log(t).by_stream(), None) or delta_log.files(lakehouse.path(t))
     ]
 
 
-def spans(lake: Session, ingest: Table, hours: Iterable[datetime]) -> dict[str, tuple[Range, ...]]:
+def spans(
+    session: Session, ingest: Table, hours: Iterable[datetime]
+) -> dict[str, tuple[Range, ...]]:
     """The ranges to compute again of each table, and what it has not followed of earlier rewrites and has closed since.
 
     Raises RangeError if a stream still writes there, or if it is not known where the rows are.
@@ -41,13 +43,13 @@ def spans(lake: Session, ingest: Table, hours: Iterable[datetime]) -> dict[str, 
     found: dict[str, list[Range]] = {
         ingest.name: [Range(hour, hour + _HOUR) for hour in sorted(hours)]
     }
-    for table in derived(lake, ingest):
-        inputs = lake.catalog.timed_inputs(table)
-        _check_event_time(lake, inputs[0], table)
-        ahead = frontier(lake.settings, table) or EPOCH
+    for table in derived(session, ingest):
+        inputs = session.catalog.timed_inputs(table)
+        _check_event_time(session, inputs[0], table)
+        ahead = frontier(session.settings, table) or EPOCH
         waiting = (
             partition_range(p, table.partition_by)
-            for p in late_merge.outdated(lake.settings, lake.catalog, table)
+            for p in late_merge.outdated(session.settings, session.catalog, table)
         )
         changed = [span for each in inputs for span in found.get(each.name, ())]
         closed = floor(ahead, PARTITION_LENGTHS[table.partition_by])
@@ -55,7 +57,7 @@ def spans(lake: Session, ingest: Table, hours: Iterable[datetime]) -> dict[str, 
             w for w in waiting if w.end <= ahead
         ]
         touched = [
-            _extended(lake, table, span)
+            _extended(session, table, span)
             for span in joined(sorted(reached, key=lambda span: span.start))
         ]
         partitions = {p for span in touched for p in span.partitions(table.partition_by)}
@@ -72,7 +74,12 @@ def spans(lake: Session, ingest: Table, hours: Iterable[datetime]) -> dict[str, 
 
 
 def note(
-    lake: Lakehouse, ingest: Table, version: int, hours: Mapping[datetime, int], *, written: bool
+    lakehouse: Lakehouse,
+    ingest: Table,
+    version: int,
+    hours: Mapping[datetime, int],
+    *,
+    written: bool,
 ) -> None:
     """Commit logs that rows of these hours of event time came or went.
 
@@ -93,18 +100,18 @@ def note(
             start=span.start,
             end=span.end,
         )
-        lake.commit_log(ingest).append(commit)
+        lakehouse.commit_log(ingest).append(commit)
 
 
-def follow(lake: Session, spans: Mapping[str, Iterable[Range]]) -> None:
+def follow(session: Session, spans: Mapping[str, Iterable[Range]]) -> None:
     """Computes the ranges of each table again."""
     for name, each in spans.items():
         for span in each:
-            compute.backfill(lake, lake.catalog.table(name), span)
+            compute.backfill(session, session.catalog.table(name), span)
 
 
-def _check_event_time(lake: Lakehouse, driving: Table, table: Table) -> None:
-    own, moment = lake.catalog.event_time(table), lake.catalog.time_column(driving)
+def _check_event_time(lakehouse: Lakehouse, driving: Table, table: Table) -> None:
+    own, moment = lakehouse.catalog.event_time(table), lakehouse.catalog.time_column(driving)
     if own != moment:
         raise RangeError(
             f"table={table.name}, event_time={own}: rows of {driving.name} are followed by its {moment}, and may lie anywhere in "
@@ -112,15 +119,15 @@ def _check_event_time(lake: Lakehouse, driving: Table, table: Table) -> None:
         )
 
 
-def _extended(lake: Session, table: Table, span: Range) -> Range:
+def _extended(session: Session, table: Table, span: Range) -> Range:
     """The span up to the ends of the sessions that it reaches into."""
     if table.window is None or table.window.kind != "session":
         return span
     # by the input as well: of a session that goes on nothing is stored yet
-    computed = compute.compute(lake, table, Range(span.start, _EVER)).judged.select(WINDOW)
+    computed = compute.compute(session, table, Range(span.start, _EVER)).judged.select(WINDOW)
     inside = (F.col(f"{WINDOW}.start") < F.lit(span.end)) & (
         F.col(f"{WINDOW}.end") > F.lit(span.start)
     )
-    windows = lake.read(table).select(WINDOW).unionByName(computed).where(inside)
+    windows = session.read(table).select(WINDOW).unionByName(computed).where(inside)
     latest = observing.only(windows.agg(F.max(f"{WINDOW}.end")))[0]
     return Range(span.start, max(span.end, latest.astimezone(UTC))) if latest else span

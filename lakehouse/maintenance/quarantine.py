@@ -11,14 +11,14 @@ from lakehouse.storage.lakehouse import Session
 from lakehouse.transform import plan, schemas
 
 
-def quarantined_rows(lake: Session, ingest: Table, *, judged: bool = True) -> DataFrame:
+def quarantined_rows(session: Session, ingest: Table, *, judged: bool = True) -> DataFrame:
     """The rows of the quarantine by the present declaration: the ingest table's columns, the reason, `_arrival`, `_partition`.
 
     The time of arrival takes the place of a record's own timestamp, by which event times too far
     ahead are found. With judged=False expectations are left out. Raises RangeError if the
     quarantine is not there, RegistryAway if the registry is to be asked for a schema and does not answer.
     """
-    step, stored = plan.plan_of(lake, ingest, judged=judged), _quarantine(lake, ingest)
+    step, stored = plan.plan_of(session, ingest, judged=judged), _quarantine(session, ingest)
     # with the time, for of a topic that was made again the offsets come again
     of = {"partition": "partition", "offset": "offset", "timestamp": "time"}
     position = {name: F.col(f"{ARRIVAL}.{there}") for name, there in of.items()}
@@ -27,7 +27,7 @@ def quarantined_rows(lake: Session, ingest: Table, *, judged: bool = True) -> Da
         own = stored.where(F.col(f"{ARRIVAL}.topic") == source.topic)
         raw = own.select("key", "value", *(c.alias(n) for n, c in position.items()))
         records = {n: raw if n == name else raw.limit(0) for n in step.sources}
-        written_by = schemas.of_records(lake, ingest, {name: source}, records)
+        written_by = schemas.of_records(session, ingest, {name: source}, records)
         rows = step.ingest(records, written_by, timed=True)
         arrived = own.select(
             *(c.alias(f"{RECORD}_{n}") for n, c in position.items()), ARRIVAL, PARTITION
@@ -41,12 +41,12 @@ def quarantined_rows(lake: Session, ingest: Table, *, judged: bool = True) -> Da
     return found.withColumn(INGESTION, F.col(f"{ARRIVAL}.time")) if step.by_ingestion else found
 
 
-def of_other_topics(lake: Session, ingest: Table) -> dict[str, int]:
+def of_other_topics(session: Session, ingest: Table) -> dict[str, int]:
     """Topic -> rows in the quarantine, of topics that the ingest table does not read any more: nothing says how to parse them."""
-    read = [source.topic for source in lake.catalog.sources_of(ingest).values()]
+    read = [source.topic for source in session.catalog.sources_of(ingest).values()]
     topic = F.col(f"{ARRIVAL}.topic")
     found = (
-        _quarantine(lake, ingest)
+        _quarantine(session, ingest)
         .where(~topic.isin(read))
         .groupBy(topic.alias("topic"))
         .count()
@@ -55,10 +55,10 @@ def of_other_topics(lake: Session, ingest: Table) -> dict[str, int]:
     return {row["topic"]: row["count"] for row in found}
 
 
-def _quarantine(lake: Session, ingest: Table) -> DataFrame:
-    if not delta_log.exists(lake.path(ingest, "quarantine")):
+def _quarantine(session: Session, ingest: Table) -> DataFrame:
+    if not delta_log.exists(session.path(ingest, "quarantine")):
         raise RangeError(
-            f"table={ingest.name}, quarantine={lake.path(ingest, 'quarantine')}: the folder is gone, and the quarantined rows "
+            f"table={ingest.name}, quarantine={session.path(ingest, 'quarantine')}: the folder is gone, and the quarantined rows "
             "with it; restore it, or start the job of the table, which makes an empty one"
         )
-    return lake.read(ingest, side="quarantine")
+    return session.read(ingest, side="quarantine")

@@ -56,43 +56,44 @@ class Replay:
         return sum(self.hours.values())
 
 
-def planned(lake: Session, ingest: Table) -> Replay:
+def planned(session: Session, ingest: Table) -> Replay:
     """What `replay` would do; changes nothing. Raises RangeError."""
-    return _planned(lake, ingest, _judged(lake, ingest), _taken(lake, ingest))
+    return _planned(session, ingest, _judged(session, ingest), _taken(session, ingest))
 
 
-def replay(lake: Session, ingest: Table) -> Replay:
+def replay(session: Session, ingest: Table) -> Replay:
     """Writes the rows that are good now to the table.
 
     Run again, it does what is left, after a crash for example: no row is written twice.
     """
-    judged, taken = _judged(lake, ingest).persist(), _taken(lake, ingest)
+    judged, taken = _judged(session, ingest).persist(), _taken(session, ingest)
     try:
-        found = _planned(lake, ingest, judged, taken)
+        found = _planned(session, ingest, judged, taken)
         if found.rows:
-            _put_in(lake, ingest, judged.where(taken), found)
+            _put_in(session, ingest, judged.where(taken), found)
     finally:
         judged.unpersist()
-    propagate.follow(lake, found.follow)
+    propagate.follow(session, found.follow)
     return found
 
 
-def _judged(lake: Session, ingest: Table) -> DataFrame:
-    if (kind := lake.catalog.kind(ingest)) != "ingest":
+def _judged(session: Session, ingest: Table) -> DataFrame:
+    if (kind := session.catalog.kind(ingest)) != "ingest":
         raise RangeError(
             f"table={ingest.name}: a backfill judges the quarantined rows of a {kind} table again; run `lakehouse backfill`"
         )
-    return quarantined_rows(lake, ingest).withColumn(ORIGIN, F.lit("batch"))
+    return quarantined_rows(session, ingest).withColumn(ORIGIN, F.lit("batch"))
 
 
-def _taken(lake: Lakehouse, ingest: Table) -> Column:
+def _taken(lakehouse: Lakehouse, ingest: Table) -> Column:
     """Whether a row is good, and all that streams compute from its hour has closed.
 
     Of what still arrives nothing is taken.
     """
-    derived = [t for t in propagate.derived(lake, ingest) if lake.catalog.is_streamed(t)]
+    derived = [t for t in propagate.derived(lakehouse, ingest) if lakehouse.catalog.is_streamed(t)]
     closed = min(
-        (frontier(lake.settings, table) or EPOCH for table in derived), default=datetime.now(UTC)
+        (frontier(lakehouse.settings, table) or EPOCH for table in derived),
+        default=datetime.now(UTC),
     )
     hour = Range(EPOCH, EPOCH + _HOUR)
     reach = max(
@@ -105,13 +106,13 @@ def _taken(lake: Lakehouse, ingest: Table) -> Column:
     now = datetime.now(UTC).strftime(ranges.partition_format(ingest.partition_by))
     return (
         F.col(REASON).isNull()
-        & (F.col(lake.catalog.event_time(ingest)) < F.lit(over))
+        & (F.col(lakehouse.catalog.event_time(ingest)) < F.lit(over))
         & (F.col(PARTITION) < now)
     )
 
 
-def _planned(lake: Session, ingest: Table, judged: DataFrame, taken: Column) -> Replay:
-    hour = F.date_trunc("hour", lake.catalog.event_time(ingest))
+def _planned(session: Session, ingest: Table, judged: DataFrame, taken: Column) -> Replay:
+    hour = F.date_trunc("hour", session.catalog.event_time(ingest))
     found = (
         judged.groupBy(
             F.when(taken, hour).alias("hour"),
@@ -128,7 +129,7 @@ def _planned(lake: Session, ingest: Table, judged: DataFrame, taken: Column) -> 
             hours[each["hour"].astimezone(UTC)] += each["count"]
         if each["reason"]:
             bad[each["reason"]] += each["count"]
-    for topic, rows in of_other_topics(lake, ingest).items():
+    for topic, rows in of_other_topics(session, ingest).items():
         bad[f"topic {topic} is no input of the table any more"] += rows
     waiting = sum(each["count"] for each in found if not each["hour"] and not each["reason"])
     arrivals = sorted({each["arrived"] for each in found if each["arrived"]})
@@ -138,18 +139,18 @@ def _planned(lake: Session, ingest: Table, judged: DataFrame, taken: Column) -> 
         waiting,
         dict(bad),
         tuple(arrivals),
-        propagate.spans(lake, ingest, hours),
+        propagate.spans(session, ingest, hours),
     )
 
 
-def _put_in(lake: Session, ingest: Table, rows: DataFrame, found: Replay) -> None:
+def _put_in(session: Session, ingest: Table, rows: DataFrame, found: Replay) -> None:
     """Rows, then the commit log's lines, then they are no longer quarantined: what a crash leaves
     undone is done by the next run."""
     arrivals, run = list(found.arrivals), uuid.uuid4().hex
     metadata = {"run": run, "code_version": ingest.code_version, "replayed": found.rows}
     position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION)).alias("_position")
     there = (
-        lake.read(ingest)
+        session.read(ingest)
         .where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "batch"))
         .select(position)
     )
@@ -159,13 +160,13 @@ def _put_in(lake: Session, ingest: Table, rows: DataFrame, found: Replay) -> Non
         .join(there, "_position", "left_anti")
         .drop("_position")
     )
-    version = delta_writer.append(missing, lake.path(ingest), f"batch:{run}", 0, metadata)
-    propagate.note(lake, ingest, version, found.hours, written=True)
-    aside = lake.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
+    version = delta_writer.append(missing, session.path(ingest), f"batch:{run}", 0, metadata)
+    propagate.note(session, ingest, version, found.hours, written=True)
+    aside = session.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
     good = rows.select(position)
     kept = (
         aside.withColumn("_position", position)
         .join(good, "_position", "left_anti")
         .drop("_position")
     )
-    delta_writer.replace(kept, lake.path(ingest, "quarantine"), arrivals, metadata)
+    delta_writer.replace(kept, session.path(ingest, "quarantine"), arrivals, metadata)

@@ -34,7 +34,7 @@ NOT_COMPUTED = "the report is not computed yet; a backfill of this range compute
 
 
 def causes(
-    lake: Lakehouse,
+    lakehouse: Lakehouse,
     table: Table,
     partitions: Sequence[str],
     computed: Mapping[str, Digest],
@@ -47,22 +47,22 @@ def causes(
     if not partitions:
         return {}
     # an older certificate is about another table of that name
-    identity = delta_log.made(lake.path(table))
+    identity = delta_log.made(lakehouse.path(table))
     assert identity is not None  # it has partitions
     reconciled = {
         key: c
-        for key, c in latest(lake.settings, table, "EQUAL").items()
+        for key, c in latest(lakehouse.settings, table, "EQUAL").items()
         if key in partitions and c.at >= identity[1]
     }
     # evidence is what came after that
     wrote = {key: reconciled[key].version if key in reconciled else -1 for key in partitions}
-    own = _changes(lake, table, min(wrote.values()))
+    own = _changes(lakehouse, table, min(wrote.values()))
     inputs = [
         (each, change, read)
-        for each in lake.catalog.timed_inputs(table)
-        for change, read in _input_changes(lake, each, reconciled, partitions)
+        for each in lakehouse.catalog.timed_inputs(table)
+        for change, read in _input_changes(lakehouse, each, reconciled, partitions)
     ]
-    made = written_by(lake.settings, table, partitions)
+    made = written_by(lakehouse.settings, table, partitions)
     second = again()
 
     def cause(key: str) -> str:
@@ -76,7 +76,7 @@ def causes(
         ]
         by_hand = ((each, change) for each, change in reached if not change.ours)
         dropped = dropped_by_spark(
-            lake.settings, table, reconciled[key].at if key in reconciled else None
+            lakehouse.settings, table, reconciled[key].at if key in reconciled else None
         )
         return (
             _by_change(BY_HAND, (c for c in here if not c.app), "is by no run of this lakehouse")
@@ -110,16 +110,18 @@ def unanswered(rows: int) -> str:
     return f"{UNANSWERED}: {rows} rows have no recorded answer of the lookup; a backfill or repair asks for them"
 
 
-def of_files(lake: Lakehouse, table: Table, rows: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def of_files(
+    lakehouse: Lakehouse, table: Table, rows: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
     """What is to be said of the partitions of a report whose rows are EQUAL and whose file is not of them.
 
     `rows`: their checksum, by partition.
     """
-    done, found = report_files.computed(lake.settings, table), {}
+    done, found = report_files.computed(lakehouse.settings, table), {}
     for key, held in rows.items():
         if key not in done:
             found[key] = {"verdict": "PENDING", "detail": NOT_COMPUTED}
-        elif why := report_files.fault(lake.settings, table, key, held):
+        elif why := report_files.fault(lakehouse.settings, table, key, held):
             cause = f"{REPORT}: {why}; a repair draws it again"
             found[key] = {"verdict": "DIFFERENT", "cause": cause}
     return found
@@ -146,19 +148,22 @@ def lost(file: str) -> str:
 
 
 def _input_changes(
-    lake: Lakehouse, of: Table, reconciled: Mapping[str, Certificate], partitions: Sequence[str]
+    lakehouse: Lakehouse,
+    of: Table,
+    reconciled: Mapping[str, Certificate],
+    partitions: Sequence[str],
 ) -> Iterator[tuple[Change, Mapping[str, int]]]:
     """The changes of an input, each with the version of it that is reconciled, by partition."""
     read = {
         key: version_of(reconciled[key], of.name) if key in reconciled else -1 for key in partitions
     }
-    column = lake.catalog.event_time(of) if lake.catalog.kind(of) == "ingest" else ""
-    return ((change, read) for change in _changes(lake, of, min(read.values()), column))
+    column = lakehouse.catalog.event_time(of) if lakehouse.catalog.kind(of) == "ingest" else ""
+    return ((change, read) for change in _changes(lakehouse, of, min(read.values()), column))
 
 
-def _changes(lake: Lakehouse, table: Table, after: int, column: str = "") -> list[Change]:
+def _changes(lakehouse: Lakehouse, table: Table, after: int, column: str = "") -> list[Change]:
     """Those later than `after`, as far back as the log goes."""
-    path = lake.path(table)
+    path = lakehouse.path(table)
     return delta_log.changes(path, max(after, delta_log.oldest(path) - 1), column) or []
 
 

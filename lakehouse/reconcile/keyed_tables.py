@@ -18,22 +18,22 @@ from lakehouse.stream import keyed
 from lakehouse.transform.versions import VALID
 
 
-def reconciled(lake: Session, table: Table, span: Range | None, started: float) -> Certificate:
+def reconciled(session: Session, table: Table, span: Range | None, started: float) -> Certificate:
     """The certificate, not recorded yet. Raises RangeError for a `span`, and before the first commit."""
     if span is not None:
-        lake.catalog.check_derived(table)  # raises
-    last = next(lake.commit_log(table).by_stream(), None)
+        session.catalog.check_derived(table)  # raises
+    last = next(session.commit_log(table).by_stream(), None)
     if last is None or last.frontier is None:
         raise RangeError(
             f"table={table.name}: nothing is computed before the stream's first commit; start its job"
         )
-    followed = lake.catalog.followed_inputs(table)
+    followed = session.catalog.followed_inputs(table)
     read = {each.name: last.version_read(each.name) for each in followed}
-    lake.check_whole(table, last.version)
-    actual = lake.read(table, last.version)
-    expected = keyed.recomputed(lake, table, read, dict(last.inputs["references"]))
+    session.check_whole(table, last.version)
+    actual = session.read(table, last.version)
+    expected = keyed.recomputed(session, table, read, dict(last.inputs["references"]))
     ours, theirs = digests(actual, expected)
-    first = compute.first(lake, table) or last.frontier
+    first = compute.first(session, table) or last.frontier
     found = Certificate(
         table=table.name,
         start=min(first, last.frontier),

@@ -129,18 +129,18 @@ def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
 
 
 def by_references(
-    lake: Lakehouse, table: Table, span: Range
+    lakehouse: Lakehouse, table: Table, span: Range
 ) -> Iterator[tuple[Range, Mapping[str, int]]]:
     """The range in parts, each with the versions of reference tables that the writers of its rows read last."""
     start, versions = span.start, None
-    if lake.catalog.pinned_inputs(table):
-        _, stored = coverage.stored(lake.settings, table)
+    if lakehouse.catalog.pinned_inputs(table):
+        _, stored = coverage.stored(lakehouse.settings, table)
         wholes = {
             key: whole
             for key in sorted(stored)
             if (whole := partition_range(key, table.partition_by)).overlaps(span)
         }
-        made = written_by(lake.settings, table, wholes)
+        made = written_by(lakehouse.settings, table, wholes)
         for key, whole in wholes.items():
             references = made[key].references[-1] if key in made and made[key].references else {}
             if versions not in (None, references):

@@ -58,15 +58,15 @@ class _Sides:
         ]
 
 
-def reconcile(lake: Session, table: Table, span: Range | None = None) -> Certificate:
+def reconcile(session: Session, table: Table, span: Range | None = None) -> Certificate:
     """`reconcile`, in sum: one certificate over the whole range, with the gravest of the verdicts.
 
     Only its parts are recorded.
     """
-    return summed(reconcile_parts(lake, table, span))
+    return summed(reconcile_parts(session, table, span))
 
 
-def reconcile_parts(lake: Session, table: Table, span: Range | None = None) -> list[Certificate]:
+def reconcile_parts(session: Session, table: Table, span: Range | None = None) -> list[Certificate]:
     """Recomputes `span` (default: from the first row up to the frontier) and compares it with the table.
 
     A certificate for each partition, in order; neighbours without a row on either side share one.
@@ -76,24 +76,24 @@ def reconcile_parts(lake: Session, table: Table, span: Range | None = None) -> l
     recorded in `_certificates`. A keyed or versioned table has no ranges: it is recomputed whole,
     from the ingest table at the version that its last commit had read. Raises RangeError.
     """
-    with noting_failure(lake.settings, table, span) as found:
-        found += _reconciled(lake, table, span)
-        certify(lake.settings, found)
+    with noting_failure(session.settings, table, span) as found:
+        found += _reconciled(session, table, span)
+        certify(session.settings, found)
     return found
 
 
-def _reconciled(lake: Session, table: Table, span: Range | None) -> list[Certificate]:
+def _reconciled(session: Session, table: Table, span: Range | None) -> list[Certificate]:
     """The certificates of `reconcile`, not recorded yet."""
     started = time.monotonic()
     if table.keeps:
-        return [keyed_tables.reconciled(lake, table, span, started)]
-    ahead = compute.closed_until(lake, table)
-    if table.report and not lake.exists(table):
+        return [keyed_tables.reconciled(session, table, span, started)]
+    ahead = compute.closed_until(session, table)
+    if table.report and not session.exists(table):
         raise RangeError(
             f"table={table.name}: nothing of this report is computed yet, so nothing to compare; Dagster computes what closes, "
             f"or `lakehouse backfill {table.name}`"
         )
-    span = span or _whole(lake, table, ahead)
+    span = span or _whole(session, table, ahead)
     blank = Certificate(
         table=table.name,
         start=span.start,
@@ -105,15 +105,15 @@ def _reconciled(lake: Session, table: Table, span: Range | None) -> list[Certifi
         checksum_in_table=str(EMPTY),
         checksum_recomputed=str(EMPTY),
         frontier=ahead,
-        version=delta_writer.version(lake.path(table)),
-        inputs={"tables": compute.present(lake, table)},
+        version=delta_writer.version(session.path(table)),
+        inputs={"tables": compute.present(session, table)},
         code_version=table.code_version,
         at=datetime.now(UTC),
         seconds=0.0,
     )
     found: list[Certificate] = []
     if span.start < ahead:
-        found += _behind(lake, table, Range(span.start, min(span.end, ahead)), blank)
+        found += _behind(session, table, Range(span.start, min(span.end, ahead)), blank)
     if span.end > ahead:
         detail = f"ahead of the frontier {ranges.text(ahead)}, where the stream is still to write"
         found.append(replace(blank, start=max(span.start, ahead), verdict="OPEN", detail=detail))
@@ -147,17 +147,19 @@ def summed(found: Sequence[Certificate]) -> Certificate:
     )
 
 
-def _behind(lake: Session, table: Table, span: Range, blank: Certificate) -> Iterator[Certificate]:
+def _behind(
+    session: Session, table: Table, span: Range, blank: Certificate
+) -> Iterator[Certificate]:
     """The certificates of a range behind the frontier, in order."""
     if not table.deterministic:
         detail = "declared with deterministic=False: its runs may differ, so a difference would say nothing"
         yield replace(blank, end=span.end, verdict="UNVERIFIABLE", detail=detail)
         return
-    for part, references in by_references(lake, table, span):
+    for part, references in by_references(session, table, span):
         gone = [
             f"{n} at version {v}"
             for n, v in references.items()
-            if v < delta_log.oldest(lake.path(lake.catalog.table(n)))
+            if v < delta_log.oldest(session.path(session.catalog.table(n)))
         ]
         if gone:
             detail = f"it was computed with {', '.join(gone)}, not kept any more"
@@ -166,26 +168,26 @@ def _behind(lake: Session, table: Table, span: Range, blank: Certificate) -> Ite
             )
             continue
         try:
-            sides = _computed(lake, table, part, references, blank)
+            sides = _computed(session, table, part, references, blank)
         except NotKept as err:  # of some rows, perhaps of some partitions only
-            yield from _apart(lake, table, part, blank, str(err))
+            yield from _apart(session, table, part, blank, str(err))
             continue
         # of all that there is: not read without need
-        first = compute.first(lake, table) if sides.unequal else None
+        first = compute.first(session, table) if sides.unequal else None
         found = {key: c for key in sides.unequal if (c := _gone(table, key, sides, first, blank))}
         unequal = [key for key in sides.unequal if key not in found]
         if unequal:
             found |= _compared(
-                lake,
+                session,
                 table,
                 sides,
                 unequal,
                 blank,
-                partial(_computed, lake, table, part, references, blank),
+                partial(_computed, session, table, part, references, blank),
             )
         if table.report:
             sound = {k: str(sides.ours.get(k, EMPTY)) for k in sides.keys if k not in found}
-            for key, judged in diagnosis.of_files(lake, table, sound).items():
+            for key, judged in diagnosis.of_files(session, table, sound).items():
                 found[key] = _certificate(sides, _piece([key], table, part), key, blank, **judged)
         yield from (
             diagnosis.of_states(each, sides.states) for each in _pieces(table, sides, found, blank)
@@ -208,7 +210,7 @@ def _pieces(
 
 
 def _apart(
-    lake: Session, table: Table, span: Range, blank: Certificate, why: str
+    session: Session, table: Table, span: Range, blank: Certificate, why: str
 ) -> Iterator[Certificate]:
     """As `_behind`, by halves, until a partition alone cannot be computed any more."""
     keys = list(span.partitions(table.partition_by))
@@ -217,26 +219,27 @@ def _apart(
         return
     middle = partition_range(keys[len(keys) // 2], table.partition_by).start
     for part in (Range(span.start, middle), Range(middle, span.end)):
-        yield from _behind(lake, table, part, blank)
+        yield from _behind(session, table, part, blank)
 
 
 def _computed(
-    lake: Session, table: Table, span: Range, references: Mapping[str, int], blank: Certificate
+    session: Session, table: Table, span: Range, references: Mapping[str, int], blank: Certificate
 ) -> _Sides:
-    computed = compute.compute(lake, table, span, references=references, states="compare")
-    instant = lateness.instant_of(table.window, lake.catalog.event_time(table))
+    computed = compute.compute(session, table, span, references=references, states="compare")
+    instant = lateness.instant_of(table.window, session.catalog.event_time(table))
     partitions = set(span.partitions(table.partition_by))
     lost = {
-        key: files[0]["path"] for key, files in lake.lost(table, partitions, blank.version).items()
+        key: files[0]["path"]
+        for key, files in session.lost(table, partitions, blank.version).items()
     }
     if lost:
-        lake.check_reachable(table, blank.version)
-    stored = lake.partitions(table, partitions, blank.version, without_lost=True)
+        session.check_reachable(table, blank.version)
+    stored = session.partitions(table, partitions, blank.version, without_lost=True)
     actual, expected = (
         stored.where(lateness.between(instant, span)),
         judged_rows.good(computed.judged),
     )
-    if lake.catalog.kind(table) == "row":
+    if session.catalog.kind(table) == "row":
         settled = F.col(f"{ARRIVAL}.watermark") < F.lit(blank.frontier)
         expected, actual = expected.where(settled), actual.where(settled)
     once_more = F.struct(PARTITION, F.lit("batch").alias(ORIGIN))
@@ -250,7 +253,7 @@ def _computed(
     theirs = {key: part for (key, _), part in made.items()}
     if table.report:  # of a partition without rows there is a file, too
         theirs = dict.fromkeys(_wholes(table, span), EMPTY) | theirs
-    states = kept_states.differing(lake, computed.begun)
+    states = kept_states.differing(session, computed.begun)
     return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_batch, lost, states)
 
 
@@ -277,7 +280,7 @@ def _certificate(
 
 
 def _compared(
-    lake: Session,
+    session: Session,
     table: Table,
     sides: _Sides,
     keys: list[str],
@@ -286,14 +289,14 @@ def _compared(
 ) -> dict[str, Certificate]:
     """The certificates of partitions whose digests are not the same: row by row, and explained."""
     here = F.col(PARTITION).isin(keys)
-    found = _differences(lake, table, sides.expected.where(here), sides.actual.where(here))
-    waiting, found = _pending(lake, table, sides, found)
+    found = _differences(session, table, sides.expected.where(here), sides.actual.where(here))
+    waiting, found = _pending(session, table, sides, found)
     unanswered = (
-        lookups.missing(lake, table, compute.questions(lake, table, sides.span), sides.span)
+        lookups.missing(session, table, compute.questions(session, table, sides.span), sides.span)
         if table.lookup and found
         else {}
     )
-    why = diagnosis.causes(lake, table, list(found), sides.theirs, lambda: again().theirs)
+    why = diagnosis.causes(session, table, list(found), sides.theirs, lambda: again().theirs)
     why |= {key: diagnosis.unanswered(unanswered[key]) for key in found if key in unanswered}
     # within the tolerance
     judged: dict[str, dict[str, Any]] = {key: {"verdict": "EQUAL"} for key in keys}
@@ -321,39 +324,39 @@ def _wholes(table: Table, span: Range) -> list[str]:
 
 
 def _differences(
-    lake: Lakehouse, table: Table, expected: DataFrame, actual: DataFrame
+    lakehouse: Lakehouse, table: Table, expected: DataFrame, actual: DataFrame
 ) -> dict[str, Difference]:
     keys = (WINDOW, *table.keys) if table.window else table.keys
     return differences(expected, actual, keys, PARTITION, table.tolerance)
 
 
 def _pending(
-    lake: Session, table: Table, sides: _Sides, found: dict[str, Difference]
+    session: Session, table: Table, sides: _Sides, found: dict[str, Difference]
 ) -> tuple[dict[str, tuple[Difference, str]], dict[str, Difference]]:
     """What of the differences waits for a batch run, and for which; and what does not."""
     if not found:
         return {}, {}
     if table.late != "update":
-        inputs = " or ".join(each.name for each in lake.catalog.timed_inputs(table))
+        inputs = " or ".join(each.name for each in session.catalog.timed_inputs(table))
         again = ", or its lookup asked again," if table.lookup else ""
         why = dict.fromkeys(
-            late_merge.outdated(lake.settings, lake.catalog, table),
+            late_merge.outdated(session.settings, session.catalog, table),
             f"{inputs} was rewritten{again} since; backfill this range to follow",
         )
         if table.report:
-            done = report_files.computed(lake.settings, table)
+            done = report_files.computed(session.settings, table)
             why |= {key: diagnosis.NOT_COMPUTED for key in found if key not in done}
         waiting = {key: (found[key], why[key]) for key in found if key in why}
         return waiting, {key: difference for key, difference in found.items() if key not in waiting}
     dirt = [
         d
-        for d in late_merge.dirty(lake.settings, lake.catalog, table)
+        for d in late_merge.dirty(session.settings, session.catalog, table)
         if partition_range(d.partition, table.partition_by).overlaps(sides.span)
     ]
     detail = f"late rows wait in {', '.join(d.partition for d in dirt) or 'the input'}; `lakehouse update {table.name}`"
     detail += " rewrites a partition once it has closed" if any(not d.closed for d in dirt) else ""
-    settled = late_merge.settled(lake, table, sides.span, dirt)
-    others = _differences(lake, table, settled(sides.expected), settled(sides.actual))
+    settled = late_merge.settled(session, table, sides.span, dirt)
+    others = _differences(session, table, settled(sides.expected), settled(sides.actual))
     return {key: (found[key], detail) for key in found if key not in others}, {
         key: others[key] for key in others if key in found
     }
@@ -382,8 +385,8 @@ def _gone(
     return _certificate(sides, span, key, blank, verdict="UNVERIFIABLE", detail=detail)
 
 
-def _whole(lake: Session, table: Table, ahead: datetime) -> Range:
-    if (span := compute.behind(lake, table, ahead)) is None:
+def _whole(session: Session, table: Table, ahead: datetime) -> Range:
+    if (span := compute.behind(session, table, ahead)) is None:
         raise RangeError(
             f"table={table.name}: its frontier {ranges.text(ahead)} is not past its first row yet; nothing to compare"
         )

@@ -1,6 +1,6 @@
 """What the library runs on: Spark, its jars, Kafka.
 
-session            the Spark session
+spark_session      the Spark session
 jars               the jars that pip does not bring
 cds_archive        Spark's classes, mapped instead of loaded
 schema_registry    the schema registry, asked over HTTP

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lakehouse.errors import BrokerError
 
-LARGEST_RECORD = 16 << 20  # bytes; Kafka's own limit of 1 MiB is no limit of a lake
+LARGEST_RECORD = 16 << 20  # bytes; Kafka's own limit of 1 MiB is no limit of a lakehouse
 # below the ephemeral ports: no outgoing connection takes one while we are down
 _FIRST_PORT, _PORTS = (
     20_000,

@@ -83,19 +83,19 @@ def taken_up(settings: Settings, ingest: Table) -> tuple[TakenUp, ...]:
     return lines
 
 
-def of_table(lake: Lakehouse, table: Table) -> list[InForce]:
+def of_table(lakehouse: Lakehouse, table: Table) -> list[InForce]:
     """What is in force for the rows of a table that reads refreshed reference tables; the first versions, if none is yet.
 
     Raises CommitError if a reference table was never filled, or if what its rows saw is not noted any more.
     """
-    [ingest] = lake.catalog.ingest_tables_of(table)
-    names = [each.name for each in lake.catalog.refreshed_inputs(table)]
-    lines = taken_up(lake.settings, ingest)
-    last = next(lake.commit_log(table).by_stream(), None)
-    _check_noted(layout.note(lake.settings, ingest, "references.jsonl"), table, last, lines)
+    [ingest] = lakehouse.catalog.ingest_tables_of(table)
+    names = [each.name for each in lakehouse.catalog.refreshed_inputs(table)]
+    lines = taken_up(lakehouse.settings, ingest)
+    last = next(lakehouse.commit_log(table).by_stream(), None)
+    _check_noted(layout.note(lakehouse.settings, ingest, "references.jsonl"), table, last, lines)
     known = {line.reference for line in lines}
     for name in (each for each in names if each not in known):
-        path = lake.path(lake.catalog.table(name))
+        path = lakehouse.path(lakehouse.catalog.table(name))
         # what its rows saw before the reference table was declared to move
         pinned = last.inputs.get("references", {}).get(name) if last else None
         version = pinned or delta_log.latest(path)
@@ -104,37 +104,39 @@ def of_table(lake: Lakehouse, table: Table) -> list[InForce]:
                 f"table={table.name}, input={name}: it has not been filled yet; start the job of its pipeline, or "
                 f"`lakehouse backfill {name}`"
             )
-        lines = _add(lake, ingest, TakenUp(name, version, EPOCH))
+        lines = _add(lakehouse, ingest, TakenUp(name, version, EPOCH))
     return in_force(lines, names)
 
 
-def take_up(lake: Lakehouse, ingest: Table, readers: Mapping[str, Table], at: datetime) -> None:
+def take_up(
+    lakehouse: Lakehouse, ingest: Table, readers: Mapping[str, Table], at: datetime
+) -> None:
     """Notes the present versions of reference tables for rows that arrive at that instant, and are not written yet.
 
     `readers`: `Catalog.refreshed_behind`.
     """
     for name, reader in readers.items():
-        present = delta_log.latest(lake.path(lake.catalog.table(name)))
+        present = delta_log.latest(lakehouse.path(lakehouse.catalog.table(name)))
         if present < 1:
             continue  # not filled yet, so nothing can have been computed with it
-        lines = taken_up(lake.settings, ingest)
+        lines = taken_up(lakehouse.settings, ingest)
         if all(line.reference != name for line in lines):
-            of_table(lake, reader)
-            lines = taken_up(lake.settings, ingest)
+            of_table(lakehouse, reader)
+            lines = taken_up(lakehouse.settings, ingest)
         known = [each.versions[name] for each in in_force(lines, [name]) if each.since <= at]
         if known[-1] != present:
-            _add(lake, ingest, TakenUp(name, present, at))
+            _add(lakehouse, ingest, TakenUp(name, present, at))
 
 
-def _add(lake: Lakehouse, ingest: Table, line: TakenUp) -> tuple[TakenUp, ...]:
+def _add(lakehouse: Lakehouse, ingest: Table, line: TakenUp) -> tuple[TakenUp, ...]:
     """Adds a line, unless it is a first one and another process was faster."""
-    path = layout.note(lake.settings, ingest, "references.jsonl")
+    path = layout.note(lakehouse.settings, ingest, "references.jsonl")
     with alone(path.with_suffix(".lock")):
-        lines = taken_up(lake.settings, ingest)
+        lines = taken_up(lakehouse.settings, ingest)
         first = all(each.reference != line.reference for each in lines)
         if first or line.since > EPOCH:
             append_line(path, _encoded(line))
-    return taken_up(lake.settings, ingest)
+    return taken_up(lakehouse.settings, ingest)
 
 
 def _check_noted(path: Path, table: Table, last: Commit | None, lines: Sequence[TakenUp]) -> None:

@@ -177,7 +177,7 @@ class Stepped(ABC, Generic[P]):
         if self.run.service:
             self.run.service.stop()
         if self._thread.is_alive():
-            self.run.lake.spark.sparkContext.cancelJobsWithTag(self._tag)
+            self.run.session.spark.sparkContext.cancelJobsWithTag(self._tag)
             self._thread.join(_STOP)
             if self._thread.is_alive():
                 message = (
@@ -206,7 +206,7 @@ class Stepped(ABC, Generic[P]):
         return f"{self.name}-{id(self)}"
 
     def _go_on(self) -> None:
-        context = self.run.lake.spark.sparkContext
+        context = self.run.session.spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", self.name)
         context.addJobTag(self._tag)
         try:

@@ -8,7 +8,7 @@ from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import queries
 
 
-def catch_up(lake: Session, table: Table) -> None:
+def catch_up(session: Session, table: Table) -> None:
     """Has the version beside the table read all that its inputs have now."""
-    there = replace(lake, settings=upgrades.beside(lake.settings, table))
+    there = replace(session, settings=upgrades.beside(session.settings, table))
     queries.start(there, table, available_now=True).awaitTermination()

@@ -20,20 +20,20 @@ Read = Mapping[str, int]  # ingest table -> the version up to which it is read
 class Cuts:
     """Which versions of a table's inputs may be read together."""
 
-    lake: Session
+    session: Session
     inputs: Sequence[Table]
     # input -> the ingest tables that others are computed from, too
     shared: Mapping[str, frozenset[str]]
 
     @classmethod
-    def of(cls, lake: Session, table: Table) -> "Cuts":
-        inputs = lake.catalog.followed_inputs(table)
-        of = {t.name: {i.name for i in lake.catalog.ingest_tables_of(t)} for t in inputs}
+    def of(cls, session: Session, table: Table) -> "Cuts":
+        inputs = session.catalog.followed_inputs(table)
+        of = {t.name: {i.name for i in session.catalog.ingest_tables_of(t)} for t in inputs}
         shared = {
             name: frozenset(i for i in own if any(i in of[other] for other in of if other != name))
             for name, own in of.items()
         }
-        return cls(lake, inputs, shared)
+        return cls(session, inputs, shared)
 
     def newest(self, least: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
         """The newest versions up to `most` that are consistent.
@@ -70,11 +70,11 @@ class Cuts:
     def _cuts(self, table: Table, least: int, most: int) -> Iterator[tuple[int, Read]]:
         """The versions of an input, newest first, each with what it has read of the ingest tables that are shared."""
         shared = self.shared[table.name]
-        if self.lake.catalog.sources_of(table):
+        if self.session.catalog.sources_of(table):
             yield from ((version, {table.name: version}) for version in range(most, least - 1, -1))
             return
         version, later = most, None
-        for line in self.lake.commit_log(table).by_stream():
+        for line in self.session.commit_log(table).by_stream():
             if line.version > most:
                 continue
             if later is None:
@@ -90,7 +90,7 @@ class Cuts:
 
     def _last_of(self, table: Table, version: int, most: int) -> int:
         """The last version before the stream's next commit, whose line in the commit log is yet to come."""
-        path = self.lake.path(table)
+        path = self.session.path(table)
         while version < most:
             noted = (delta_log.commit_info(path, version + 1) or {}).get("userMetadata") or ""
             if checkpoints.is_of_stream(table, noted):
@@ -100,13 +100,13 @@ class Cuts:
 
     def _read(self, table: Table, line: Commit) -> Read:
         found: dict[str, int] = {}
-        for each in self.lake.catalog.followed_inputs(table):
+        for each in self.session.catalog.followed_inputs(table):
             version = line.version_read(each.name)
             read: Read = {each.name: version}
-            if not self.lake.catalog.sources_of(each):
-                lines = self.lake.commit_log(each).by_stream()
+            if not self.session.catalog.sources_of(each):
+                lines = self.session.commit_log(each).by_stream()
                 before = next((one for one in lines if one.version <= version), None)
-                nothing = {i.name: -1 for i in self.lake.catalog.ingest_tables_of(each)}
+                nothing = {i.name: -1 for i in self.session.catalog.ingest_tables_of(each)}
                 read = self._read(each, before) if before else nothing
             for name, at in read.items():
                 found[name] = min(at, found.get(name, at))

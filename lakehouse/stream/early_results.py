@@ -26,19 +26,22 @@ _BEHIND = timedelta(minutes=2)
 _TIDY = 500  # refreshes between two removals of what earlier ones left
 
 
-def refresh(lake: Session, step: Plan, references: Mapping[str, DataFrame], number: int = 0) -> int:
+def refresh(
+    session: Session, step: Plan, references: Mapping[str, DataFrame], number: int = 0
+) -> int:
     """Replaces the early rows of a window table by what its input holds now.
 
     Returns the Delta version.
     """
     ahead, complete = (
-        frontier(lake.settings, t) or EPOCH for t in (step.table, lake.catalog.table(step.driving))
+        frontier(session.settings, t) or EPOCH
+        for t in (step.table, session.catalog.table(step.driving))
     )
     # in a catch-up the table is far behind: what its input has completed comes as final rows, not
     # each second as early ones
     ahead = max(ahead, complete - _BEHIND)
-    rows = judged_rows.good(compute.preview(lake, step, Range(ahead, _END), references))
-    path = lake.path(step.table, "early")
+    rows = judged_rows.good(compute.preview(session, step, Range(ahead, _END), references))
+    path = session.path(step.table, "early")
     version = delta_writer.overwrite(
         rows, path, {"run": f"early {number}", "frontier": text(ahead)}
     )
@@ -47,31 +50,34 @@ def refresh(lake: Session, step: Plan, references: Mapping[str, DataFrame], numb
     return version
 
 
-def settle(lake: Session, table: Table) -> None:
+def settle(session: Session, table: Table) -> None:
     """Refreshes once, after the stream has ended: else windows that it has finished since would still be shown as open."""
-    run = stream_run(lake, table)
-    refresh(lake, run.plan, run.references())
+    run = stream_run(session, table)
+    refresh(session, run.plan, run.references())
 
 
-def start(lake: Session, table: Table) -> StreamingQuery:
+def start(session: Session, table: Table) -> StreamingQuery:
     """Starts the query that refreshes whenever the input has grown, at most every `table.early_results`.
 
     It keeps nothing: a new process begins with the input as it is.
     """
-    run = stream_run(lake, table)
+    run = stream_run(session, table)
     step, references = run.plan, run.references()
-    checkpoint = layout.query_checkpoints(lake.settings, f"{table.name}__early")
-    checkpoint_files.remove(lake.settings, checkpoint.name)
+    checkpoint = layout.query_checkpoints(session.settings, f"{table.name}__early")
+    checkpoint_files.remove(session.settings, checkpoint.name)
     grown = streams.table_stream(
-        lake.spark, lake.settings, str(lake.path(lake.catalog.table(step.driving))), since="latest"
+        session.spark,
+        session.settings,
+        str(session.path(session.catalog.table(step.driving))),
+        since="latest",
     )
-    lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", checkpoint.name)
+    session.spark.sparkContext.setLocalProperty("spark.scheduler.pool", checkpoint.name)
     writer = grown.writeStream.queryName(checkpoint.name).option(
         "checkpointLocation", str(checkpoint)
     )
     trigger = f"{table.early_results.total_seconds()} seconds"
 
     def batches(_: DataFrame, number: int) -> None:
-        refresh(lake, step, references, number)
+        refresh(session, step, references, number)
 
     return writer.foreachBatch(batches).trigger(processingTime=trigger).start()

@@ -38,7 +38,7 @@ class FileSteps(SourceSteps):
 
     def __init__(self, run: StreamRun, take: Take, finish: Finish, **how: Any) -> None:
         super().__init__(run, take, finish, **how)
-        settings, last = run.lake.settings, self._last()
+        settings, last = run.session.settings, self._last()
         (self._source,) = (file_source(each) for each in run.plan.sources.values())
         self._topic = self._source.topic
         self._gaps = offsets.known(settings, run.table).gaps
@@ -124,7 +124,7 @@ class FileSteps(SourceSteps):
 
     def _look(self) -> None:
         """Has what has come registered, and says what is amiss."""
-        most = self.run.lake.settings.max_offsets_per_trigger
+        most = self.run.session.settings.max_offsets_per_trigger
         started = time.monotonic()
         try:
             self._feed.look(self._number, most)
@@ -143,7 +143,7 @@ class FileSteps(SourceSteps):
     def _range(self) -> tuple[int, int]:
         """What the next step may read: not what someone has accepted to be lost."""
         begin, end = self._number, self._register.end
-        end = min(end, begin + self.run.lake.settings.max_offsets_per_trigger)
+        end = min(end, begin + self.run.session.settings.max_offsets_per_trigger)
         for gap in sorted(self._gaps, key=lambda gap: gap.since):
             if gap.since <= begin < gap.until:
                 begin = gap.until

@@ -38,61 +38,61 @@ from lakehouse.stream.strategy import is_stepped, strategy
 _log = logging.getLogger(__name__)
 
 
-def fit(lake: Session, table: Table) -> str:
+def fit(session: Session, table: Table) -> str:
     """Makes sure that the newest checkpoint of the table's query fits the table.
 
     What was done for it, empty if nothing.
 
     Raises CommitError where rows might be lost.
     """
-    standing = checkpoints.standing(lake.settings, table)
-    if is_stepped(lake, table):
-        return _fit_stepped(lake, table, standing)
-    own = checkpoints.generation(lake.settings, table)
-    checkpoint = checkpoint_files.folder_of(lake.settings, table, own)
-    kind = lake.catalog.kind(table)
-    last, begun = standing.last, checkpoints.beginning(lake.settings, table, own)
-    inputs = _position(lake, table, last) if last else None
+    standing = checkpoints.standing(session.settings, table)
+    if is_stepped(session, table):
+        return _fit_stepped(session, table, standing)
+    own = checkpoints.generation(session.settings, table)
+    checkpoint = checkpoint_files.folder_of(session.settings, table, own)
+    kind = session.catalog.kind(table)
+    last, begun = standing.last, checkpoints.beginning(session.settings, table, own)
+    inputs = _position(session, table, last) if last else None
     wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind == "window")
     if kind == "keyed" and not wrong and (done := checkpoint_files.done(checkpoint)):
         wrong = checkpoint_files.state_gone(checkpoint, done[-1])
-    if fault := last and _input_fault(lake, table, last):
+    if fault := last and _input_fault(session, table, last):
         if not table.keeps:
             raise CommitError(f"table={table.name}, {fault}")
         wrong = wrong or fault
-    wrong = wrong or _beginning_gone(lake, table)
+    wrong = wrong or _beginning_gone(session, table)
     if standing.taken_back:  # with its checkpoint gone, too, nothing else says so
         wrong = wrong or f"the table was put back to version {standing.version}"
     if not wrong:
-        return _renewed(lake, table, standing)
+        return _renewed(session, table, standing)
     if standing.taken_back:
-        _check_readers(lake, table, standing)
-        _put_back_aside(lake, table, standing)
-        _void(lake, table, standing, own + 1)
-    message = _begin(lake, table, standing, wrong)
+        _check_readers(session, table, standing)
+        _put_back_aside(session, table, standing)
+        _void(session, table, standing, own + 1)
+    message = _begin(session, table, standing, wrong)
     _log.warning(message)
     return message
 
 
-def _fit_stepped(lake: Session, table: Table, standing: Standing) -> str:
+def _fit_stepped(session: Session, table: Table, standing: Standing) -> str:
     """Of a table that keeps its position itself only what was taken back is amiss: it goes on from what it holds."""
-    if checkpoints.forget(lake.settings, table):
+    if checkpoints.forget(session.settings, table):
         _log.warning(
             f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed"
         )
-    fault = standing.last and _input_fault(lake, table, standing.last)
+    fault = standing.last and _input_fault(session, table, standing.last)
     if fault and not table.keeps:
         raise CommitError(f"table={table.name}, {fault}")
-    unknown = _beginning_gone(lake, table)
+    unknown = _beginning_gone(session, table)
     if not standing.taken_back and not fault and not unknown:
-        return _renewed(lake, table, standing)
+        return _renewed(session, table, standing)
     why = fault or unknown or f"it was put back to version {standing.version}"
     if standing.taken_back:
-        _check_readers(lake, table, standing)
-        _put_back_aside(lake, table, standing)
-        _void(lake, table, standing, checkpoints.generation(lake.settings, table) + 1)
+        _check_readers(session, table, standing)
+        _put_back_aside(session, table, standing)
+        _void(session, table, standing, checkpoints.generation(session.settings, table) + 1)
     begun = checkpoints.begin(
-        lake.settings,
+        session.settings,
         table,
         standing.number,
         why,
@@ -106,22 +106,22 @@ def _fit_stepped(lake: Session, table: Table, standing: Standing) -> str:
     return message
 
 
-def _renewed(lake: Session, table: Table, standing: Standing) -> str:
+def _renewed(session: Session, table: Table, standing: Standing) -> str:
     """Begins a keyed or versioned table again of which a reference table has changed; what is said of it, empty if none has."""
     last = standing.last
-    if not table.keeps or last is None or strategy(lake, table) == "groups":
+    if not table.keeps or last is None or strategy(session, table) == "groups":
         return ""
-    if checkpoints.generation(lake.settings, table) > last.generation:
+    if checkpoints.generation(session.settings, table) > last.generation:
         return ""  # it begins again as it is
     changed = [
         f"{name} was read at version {version} and is at {now}"
         for name, version in last.inputs["references"].items()
-        if (now := delta_writer.version(lake.path(lake.catalog.table(name)))) != version
+        if (now := delta_writer.version(session.path(session.catalog.table(name)))) != version
     ]
     if not changed:
         return ""
     why = "; ".join(changed)
-    begun = checkpoints.begin(lake.settings, table, standing.number, why)
+    begun = checkpoints.begin(session.settings, table, standing.number, why)
     message = (
         f"table={table.name}, generation={begun.generation}: {why}; all rows are computed again from all that the inputs have, "
         "because rows of one table are as of the same version"
@@ -130,12 +130,12 @@ def _renewed(lake: Session, table: Table, standing: Standing) -> str:
     return message
 
 
-def _beginning_gone(lake: Lakehouse, table: Table) -> str:
+def _beginning_gone(lakehouse: Lakehouse, table: Table) -> str:
     """That it is not known how the generation began, without which a micro-batch that is run again could be written twice."""
-    own = checkpoints.generation(lake.settings, table)
-    if own == 1 or checkpoints.beginning(lake.settings, table, own):
+    own = checkpoints.generation(lakehouse.settings, table)
+    if own == 1 or checkpoints.beginning(lakehouse.settings, table, own):
         return ""
-    path = layout.note(lake.settings, table, "generations.jsonl")
+    path = layout.note(lakehouse.settings, table, "generations.jsonl")
     return f"how generation {own} began is not known any more, because {path} has lost it"
 
 
@@ -150,52 +150,52 @@ def _behind(table: Table, standing: Standing) -> str:
     )
 
 
-def _position(lake: Lakehouse, table: Table, last: Written | Commit) -> Mapping:
+def _position(lakehouse: Lakehouse, table: Table, last: Written | Commit) -> Mapping:
     """What a micro-batch had read of the input that its query follows."""
-    return last.inputs["tables"][lake.catalog.driving(table).name]
+    return last.inputs["tables"][lakehouse.catalog.driving(table).name]
 
 
-def _begin(lake: Session, table: Table, standing: Standing, why: str) -> str:
-    kind, last = lake.catalog.kind(table), standing.last
+def _begin(session: Session, table: Table, standing: Standing, why: str) -> str:
+    kind, last = session.catalog.kind(table), standing.last
     if (
         last is None
-        and lake.catalog.is_derived(table)
-        and delta_log.oldest(lake.path(lake.catalog.driving(table))) > 0
+        and session.catalog.is_derived(table)
+        and delta_log.oldest(session.path(session.catalog.driving(table))) > 0
     ):
         raise CommitError(
             f"table={table.name}: its checkpoint does not fit ({why}), the table holds no commit of it, and its input's log does "
             f"not go back to its beginning; give the table a new name, and begin that by `lakehouse bootstrap`"
         )
-    again = _state_from(lake, table, standing) if last and kind == "window" else {}
-    begun = checkpoints.begin(lake.settings, table, standing.number, why, **again)
+    again = _state_from(session, table, standing) if last and kind == "window" else {}
+    begun = checkpoints.begin(session.settings, table, standing.number, why, **again)
     if last and again:
-        folder = checkpoint_files.folder_of(lake.settings, table, begun.generation)
-        checkpoint_files.write(lake.spark, folder, _position(lake, table, last))
+        folder = checkpoint_files.folder_of(session.settings, table, begun.generation)
+        checkpoint_files.write(session.spark, folder, _position(session, table, last))
     return (
         f"table={table.name}, generation={begun.generation}: the checkpoint did not fit the table ({why}), so a new generation "
         f"begins behind {_behind(table, standing)}; no row is lost or doubled. Look for what removed or replaced the folder "
-        f"{checkpoint_files.folder_of(lake.settings, table, begun.generation).parent}"
+        f"{checkpoint_files.folder_of(session.settings, table, begun.generation).parent}"
     )
 
 
-def _state_from(lake: Session, table: Table, standing: Standing) -> dict[str, Any]:
+def _state_from(session: Session, table: Table, standing: Standing) -> dict[str, Any]:
     """Up to where windows are in the table, and the version of the input with the first row of one that is not."""
 
     def reached(of: Written | Commit | None) -> datetime:
-        begun = handover.handover_of(lake.settings, table)
+        begun = handover.handover_of(session.settings, table)
         return max((of and of.frontier) or EPOCH, begun.frontier if begun else EPOCH)
 
     ahead, aside = reached(standing.last), reached(standing.last)
-    pending, path = standing.pending, lake.path(table, "quarantine")
+    pending, path = standing.pending, session.path(table, "quarantine")
     if (
         pending
         and delta_writer.committed(path, checkpoints.app(table, pending.generation)) < pending.batch
     ):
         aside = reached(standing.noted)  # the crash came before it
-    driving = lake.catalog.driving(table)
+    driving = session.catalog.driving(table)
     try:
         version = handover.first_version(
-            lake, driving, handover.reads_from(lake, table, min(ahead, aside))
+            session, driving, handover.reads_from(session, table, min(ahead, aside))
         )
     except JobError as err:
         raise CommitError(
@@ -205,27 +205,29 @@ def _state_from(lake: Session, table: Table, standing: Standing) -> dict[str, An
     return {"frontier": ahead.isoformat(), "aside": aside.isoformat(), "version": version}
 
 
-def _void(lake: Lakehouse, table: Table, standing: Standing, generation: int) -> None:
+def _void(lakehouse: Lakehouse, table: Table, standing: Standing, generation: int) -> None:
     """Notes that the lines of the commit log above what the table holds are of rows that it does not hold any more."""
     held = standing.written.version if standing.written and not table.keeps else standing.version
     if not standing.last:
         held = NOTHING
     void = Commit(table.name, "void", generation, -1, held, datetime.now(UTC), table.code_version)
-    lake.commit_log(table).append(void)
+    lakehouse.commit_log(table).append(void)
 
 
-def _input_fault(lake: Lakehouse, table: Table, last: Written | Commit) -> str:
+def _input_fault(lakehouse: Lakehouse, table: Table, last: Written | Commit) -> str:
     """What is wrong if an input is not what was read of it any more, or lacks what comes next.
 
     Else empty.
     """
-    faults = (_fault_of(lake, table, each, last) for each in lake.catalog.followed_inputs(table))
+    faults = (
+        _fault_of(lakehouse, table, each, last) for each in lakehouse.catalog.followed_inputs(table)
+    )
     return next(filter(None, faults), "")
 
 
-def _fault_of(lake: Lakehouse, table: Table, of: Table, last: Written | Commit) -> str:
+def _fault_of(lakehouse: Lakehouse, table: Table, of: Table, last: Written | Commit) -> str:
     offset = last.inputs["tables"][of.name]
-    path, read = lake.path(of), offset["reservoirVersion"] - (offset["index"] < 0)
+    path, read = lakehouse.path(of), offset["reservoirVersion"] - (offset["index"] < 0)
     if another := positions.another(path, offset["reservoirId"]):
         return (
             f"{another}; put that one back from a copy, or remove this table's folder and those of the tables that read it as "
@@ -242,22 +244,22 @@ def _fault_of(lake: Lakehouse, table: Table, of: Table, last: Written | Commit) 
             f"input={of.name}, version={offset['reservoirVersion']}: the query goes on from there, and the input's log "
             f"begins with {oldest}; give the table a new name, and begin that by `lakehouse bootstrap`"
         )
-    if table.keeps and _put_back_since(lake, of, last.at):
+    if table.keeps and _put_back_since(lakehouse, of, last.at):
         return f"its input {of.name} was put back since, and rows that were read of it are not there any more or come again"
     return ""
 
 
-def _put_back_since(lake: Lakehouse, table: Table, moment: datetime) -> bool:
+def _put_back_since(lakehouse: Lakehouse, table: Table, moment: datetime) -> bool:
     """Whether rows of the table were taken back later than that, by the commit log as it is: `CommitLog` hides such lines."""
     lines = takewhile(
-        lambda line: line.at > moment, commit_log_repair.readable(lake.commit_log(table).path)
+        lambda line: line.at > moment, commit_log_repair.readable(lakehouse.commit_log(table).path)
     )
     return any(line.role == "void" for line in lines)
 
 
-def _check_readers(lake: Lakehouse, table: Table, standing: Standing) -> None:
+def _check_readers(lakehouse: Lakehouse, table: Table, standing: Standing) -> None:
     """Raises CommitError if rows that are written again would enter a table that a stream fills from this one twice."""
-    begun = ", ".join(_begun_behind(lake, table))
+    begun = ", ".join(_begun_behind(lakehouse, table))
     if not begun:
         return
     assert standing.taken_back is not None  # it is asked of no other
@@ -276,21 +278,21 @@ def _check_readers(lake: Lakehouse, table: Table, standing: Standing) -> None:
     )
 
 
-def _begun_behind(lake: Lakehouse, table: Table) -> list[str]:
+def _begun_behind(lakehouse: Lakehouse, table: Table) -> list[str]:
     """The tables that a stream has begun to fill from this one, and from these, each after its input."""
     found: list[str] = []
-    for reader in lake.catalog:  # inputs come first
-        inputs = lake.catalog.timed_inputs(reader)
+    for reader in lakehouse.catalog:  # inputs come first
+        inputs = lakehouse.catalog.timed_inputs(reader)
         reads = any(each == table or each.name in found for each in inputs)
-        if reads and not reader.keeps and checkpoints.standing(lake.settings, reader).last:
+        if reads and not reader.keeps and checkpoints.standing(lakehouse.settings, reader).last:
             found.append(reader.name)
     return found
 
 
-def _put_back_aside(lake: Lakehouse, table: Table, standing: Standing) -> None:
+def _put_back_aside(lakehouse: Lakehouse, table: Table, standing: Standing) -> None:
     """The quarantine as it was at the table's last commit: what was quarantined later is judged again."""
-    path = table_path(lake.settings, table, "quarantine")
-    if not lake.catalog.has_quarantine(table) or not delta_log.exists(path):
+    path = table_path(lakehouse.settings, table, "quarantine")
+    if not lakehouse.catalog.has_quarantine(table) or not delta_log.exists(path):
         return
     first = checkpoints.first_after(path, table, standing.number)
     if first is None:

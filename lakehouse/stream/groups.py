@@ -79,20 +79,22 @@ class _Groups:
     """How the steps of one table read their inputs, and what of the table they write."""
 
     def __init__(self, run: StreamRun) -> None:
-        self.run, lake = run, run.lake
+        self.run, session = run, run.session
         self.references, self.pinned = run.references(), run.pinned
-        self.refreshed = [t for t in lake.catalog.pinned_inputs(run.table) if t.refresh]
-        self.uses = keeping.group_uses(lake, run.plan)
-        self.keys = keeping.key_columns(lake, run.table)
-        self.tables = {name: lake.catalog.table(name) for name in run.plan.followed}
+        self.refreshed = [t for t in session.catalog.pinned_inputs(run.table) if t.refresh]
+        self.uses = keeping.group_uses(session, run.plan)
+        self.keys = keeping.key_columns(session, run.table)
+        self.tables = {name: session.catalog.table(name) for name in run.plan.followed}
         kept = {name: table for name, table in self.tables.items() if table.keeps}
-        self.readers = {name: KeyedReader(lake.path(table)) for name, table in kept.items()}
+        self.readers = {name: KeyedReader(session.path(table)) for name, table in kept.items()}
         self.indices: dict[str, RowIndex] = {}
-        found = {name: self._by_key(name, keeping.key_columns(lake, kept[name])) for name in kept}
+        found = {
+            name: self._by_key(name, keeping.key_columns(session, kept[name])) for name in kept
+        }
         self.by_key = {name: columns for name, columns in found.items() if columns}
 
     def _present(self) -> dict[str, int]:
-        path = self.run.lake.path
+        path = self.run.session.path
         return self.pinned | {t.name: delta_log.latest(path(t)) for t in self.refreshed}
 
     def are_outdated(self) -> bool:
@@ -104,12 +106,12 @@ class _Groups:
         """The versions of reference tables of a step: the present ones; of one whose rows are written, those that it had."""
         run = self.run
         if batch <= run.committed:
-            noted = delta_writer.noted(run.lake.path(run.table), run.app(batch), batch)
+            noted = delta_writer.noted(run.session.path(run.table), run.app(batch), batch)
             return noted["inputs"]["references"] if noted else self.pinned
         present = self._present()
         for name in (t.name for t in self.refreshed if present[t.name] != self.pinned[t.name]):
             self.references[name].unpersist()
-            self.references |= {name: run.lake.references({name: present[name]})[name].persist()}
+            self.references |= {name: run.session.references({name: present[name]})[name].persist()}
         self.pinned = present
         return present
 
@@ -117,7 +119,7 @@ class _Groups:
         """The columns of the groups that are the whole key of a keyed input, in its order; none if they are not."""
         uses, schema = (
             self.uses.of.get(name, []),
-            plan.stored_schema(self.run.lake, self.tables[name]),
+            plan.stored_schema(self.run.session, self.tables[name]),
         )
         if len(uses) != 1 or set(uses[0]) != set(keys):
             return []
@@ -135,7 +137,7 @@ class _Groups:
         """
         run = self.run
         if batch_id <= run.committed:  # it is in the table, and lacks its line in the commit log
-            noted = delta_writer.noted(run.lake.path(run.table), run.app(batch_id), batch_id)
+            noted = delta_writer.noted(run.session.path(run.table), run.app(batch_id), batch_id)
             yield (noted or {}).get("written", 0), _written_before
             return
         groups = self._touched(moved) if batch_id and not whole else None
@@ -183,15 +185,15 @@ class _Groups:
 
     def _changed(self, name: str, moved: Moved) -> DataFrame | None:
         """The rows of an input that came or went, with those columns at least by which they belong to groups."""
-        lake, table = self.run.lake, self.tables[name]
+        session, table = self.run.session, self.tables[name]
         if (reader := self.readers.get(name)) is None:
-            return lake.rows_of(table, moved.files, plan.stored_schema(lake, table))
+            return session.rows_of(table, moved.files, plan.stored_schema(session, table))
         assert moved.since is not None
         reader.move(moved.since)
         changed = reader.changed(moved.until)
         if not changed.num_rows:
             return None
-        rows = in_spark(lake.spark, changed)
+        rows = in_spark(session.spark, changed)
         # one that only moved to another file is there twice
         wanted = sorted({column for use in self.uses.of[name] for column in use})
         once = rows.groupBy(*row_hashes(rows)).agg(
@@ -201,48 +203,51 @@ class _Groups:
 
     def _computed(self, moved: Mapping[str, Moved], groups: pa.Table | None) -> DataFrame:
         """What the function makes of the inputs at their versions: of the groups, or all."""
-        lake, columns = self.run.lake, list(self.uses.columns)
+        session, columns = self.run.session, list(self.uses.columns)
         if groups is None:
-            inputs = {n: whole(lake, self.tables[n], each.until) for n, each in moved.items()}
+            inputs = {n: whole(session, self.tables[n], each.until) for n, each in moved.items()}
             return self.run.plan.kept(inputs, self.references)
-        few = in_spark(lake.spark, groups.select(columns))
+        few = in_spark(session.spark, groups.select(columns))
         inputs = {name: self._input(name, each.until, groups, few) for name, each in moved.items()}
         return _of_groups(self.run.plan.kept(inputs, self.references), few, [columns])
 
     def _input(self, name: str, version: int, groups: pa.Table, few: DataFrame) -> DataFrame:
         """The rows of an input that belong to the groups."""
-        lake, table = self.run.lake, self.tables[name]
+        session, table = self.run.session, self.tables[name]
         uses, reader = self.uses.of[name], self.readers.get(name)
         if reader is not None and name in self.by_key:
             reader.move(version)
-            found, schema = reader.rows_of(groups[_key_in(name)]), plan.stored_schema(lake, table)
+            found, schema = (
+                reader.rows_of(groups[_key_in(name)]),
+                plan.stored_schema(session, table),
+            )
             if found is None:
-                return lake.spark.createDataFrame([], schema)
-            return in_spark(lake.spark, found.select(schema.names))
+                return session.spark.createDataFrame([], schema)
+            return in_spark(session.spark, found.select(schema.names))
         found = self._found(name, version, groups) if reader is None else None
-        rows = whole(lake, table, version) if found is None else found
+        rows = whole(session, table, version) if found is None else found
         return _of_groups(rows, few, uses, self.uses.columns)
 
     def _found(self, name: str, version: int, groups: pa.Table) -> DataFrame | None:
         """The rows of an input without keys that may belong to the groups; None if they are to be looked for in all of it."""
-        lake, table, uses = self.run.lake, self.tables[name], self.uses.of[name]
+        session, table, uses = self.run.session, self.tables[name], self.uses.of[name]
         groups = groups.select(list(self.uses.columns))
         if version < 0 or not row_index.can_index(groups.schema.types):
             return None
         index = self.indices.setdefault(name, RowIndex(uses))
-        path, most = lake.path(table), few_at_once(self.run)
+        path, most = session.path(table), few_at_once(self.run)
         files = [delta_log.data_file(path, file) for file in log_state.files_at(path, version)]
         rows = index.rows_of(files, groups, most)
         if rows is None:
             return None
-        schema = StructType([f for f in plan.stored_schema(lake, table) if f.name != PARTITION])
+        schema = StructType([f for f in plan.stored_schema(session, table) if f.name != PARTITION])
         if not rows.num_rows:
-            return lake.spark.createDataFrame([], schema)
-        return in_spark(lake.spark, rows.select(schema.names), schema)
+            return session.spark.createDataFrame([], schema)
+        return in_spark(session.spark, rows.select(schema.names), schema)
 
     def _few(self, rows: DataFrame, groups: pa.Table | None) -> pa.Table | None:
         """The rows here, if the job itself can write them; else None."""
-        path, most = self.run.lake.path(self.run.table), few_at_once(self.run)
+        path, most = self.run.session.path(self.run.table), few_at_once(self.run)
         if (groups is None and log_state.rows(path) > most) or not is_short(self.run, path, 0):
             return None
         few = in_memory(rows.limit(most + 1))
@@ -251,13 +256,13 @@ class _Groups:
     def _upserting(
         self, few: pa.Table, groups: pa.Table | None, batch_id: int
     ) -> tuple[int, Write | None]:
-        lake, table = self.run.lake, self.run.table
+        session, table = self.run.session, self.run.table
         self._check_keys(few)
-        few = few.select(plan.stored_schema(lake, table).names)
+        few = few.select(plan.stored_schema(session, table).names)
         if groups is None:
-            there = in_memory(lake.read(table))
+            there = in_memory(session.read(table))
         else:
-            there = keyed_files.rows_of(lake.path(table), groups[KEY])
+            there = keyed_files.rows_of(session.path(table), groups[KEY])
         different = _different(few, there)
         if not len(different):
             return 0, None
@@ -274,18 +279,18 @@ class _Groups:
     def _replacing(
         self, rows: DataFrame, groups: pa.Table | None, batch_id: int
     ) -> tuple[int, Write | None]:
-        lake, table, count = self.run.lake, self.run.table, rows.count()
+        session, table, count = self.run.session, self.run.table, rows.count()
         row = _row_column(rows.columns)
         if rows.select(row).distinct().count() < count:
             twice = rows.groupBy(row).count().where("count > 1").limit(1).drop("count")
             self._check_keys(rows.join(F.broadcast(twice), row, "left_semi").toArrow())
-        rows = rows.select(*plan.stored_schema(lake, table).names)
+        rows = rows.select(*plan.stored_schema(session, table).names)
 
         def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
             others = rows
             if groups is not None:
-                gone = in_spark(lake.spark, groups.select([KEY]))
-                others = lake.read(table).join(F.broadcast(gone), KEY, "left_anti")
+                gone = in_spark(session.spark, groups.select([KEY]))
+                others = session.read(table).join(F.broadcast(gone), KEY, "left_anti")
                 others = others.unionByName(rows)
             return swap(self.run, others, count, path, app, batch_id, metadata, self.keys)
 

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 _END = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-def begin(lake: Session, table: Table) -> Handover:
+def begin(session: Session, table: Table) -> Handover:
     """Sets the table's handover at the last full partition behind its input's frontier.
 
     The one that is set, if it is of use.
@@ -42,22 +42,22 @@ def begin(lake: Session, table: Table) -> Handover:
     that a stream cannot read any more, or if it has several inputs with event time,
     DeclarationError if the table was begun as another (`begun_with`).
     """
-    lake.catalog.check_streamed(table)
-    if len(inputs := lake.catalog.timed_inputs(table)) > 1:
+    session.catalog.check_streamed(table)
+    if len(inputs := session.catalog.timed_inputs(table)) > 1:
         raise JobError(
             f"table={table.name}, inputs={', '.join(each.name for each in inputs)}: a handover is between a batch run and the "
             "stream of one input; a table of several begins with all that its inputs' logs have, so start its job"
         )
-    begun_with.begin(lake.settings, lake.catalog, table)
+    begun_with.begin(session.settings, session.catalog, table)
     # of two at once the second finds what the first has set
-    with alone(layout.note(lake.settings, table, "handover.json").with_suffix(".lock")):
-        return _begin(lake, table)
+    with alone(layout.note(session.settings, table, "handover.json").with_suffix(".lock")):
+        return _begin(session, table)
 
 
-def _begin(lake: Session, table: Table) -> Handover:
-    started, known = began(lake.settings, table), handover_of(lake.settings, table)
+def _begin(session: Session, table: Table) -> Handover:
+    started, known = began(session.settings, table), handover_of(session.settings, table)
     if known and (
-        started or delta_log.oldest(lake.path(lake.catalog.driving(table))) <= known.version
+        started or delta_log.oldest(session.path(session.catalog.driving(table))) <= known.version
     ):
         return known
     if started:
@@ -65,24 +65,25 @@ def _begin(lake: Session, table: Table) -> Handover:
             f"table={table.name}: its stream has begun without a handover, and writes all that its input's log had then; "
             "what lies before that a backfill computes"
         )
-    driving = lake.catalog.driving(table)
+    driving = session.catalog.driving(table)
     last = next(
-        (c for c in lake.commit_log(driving).by_stream() if c.frontier and c.frontier > EPOCH), None
+        (c for c in session.commit_log(driving).by_stream() if c.frontier and c.frontier > EPOCH),
+        None,
     )
     if last is None or last.frontier is None:
         raise JobError(
             f"table={table.name}: its input {driving.name} has no frontier yet; start its job first"
         )
     versioned_frontiers = [
-        frontier(lake.settings, versioned) or EPOCH
-        for versioned in lake.catalog.versioned_inputs(table)
+        frontier(session.settings, versioned) or EPOCH
+        for versioned in session.catalog.versioned_inputs(table)
     ]
     ahead = ranges.floor(
         min([last.frontier - table.after, *versioned_frontiers]),
         PARTITION_LENGTHS[table.partition_by],
     )
-    reads = reads_from(lake, table, ahead)
-    before = handover_of(lake.settings, driving)
+    reads = reads_from(session, table, ahead)
+    before = handover_of(session.settings, driving)
     if before and reads < before.frontier:
         raise JobError(
             f"table={table.name}: windows ahead of {text(ahead)} read {driving.name} from {text(reads)} on, but its stream "
@@ -91,32 +92,32 @@ def _begin(lake: Session, table: Table) -> Handover:
     handover = Handover(
         frontier=ahead,
         input=driving.name,
-        version=first_version(lake, driving, reads),
+        version=first_version(session, driving, reads),
         until=last.version,
         inputs=last.inputs,
         code_version=table.code_version,
         at=datetime.now(UTC),
     )
     kept = asdict(handover) | {"frontier": text(ahead), "at": text(handover.at)}
-    replace_file(layout.note(lake.settings, table, "handover.json"), kept)
-    begun_with.note_handover(lake.settings, table, kept)
+    replace_file(layout.note(session.settings, table, "handover.json"), kept)
+    begun_with.note_handover(session.settings, table, kept)
     return handover
 
 
-def check(lake: Lakehouse, table: Table) -> None:
+def check(lakehouse: Lakehouse, table: Table) -> None:
     """Puts the file of the handover back if it is gone and the stream has begun there: it would write what lies before it.
 
     Raises JobError if it has not begun, and batch runs have filled the table up to a handover of
     which the file is gone.
     """
-    if began(lake.settings, table):
-        _put_back(lake, table)
+    if began(lakehouse.settings, table):
+        _put_back(lakehouse, table)
         return
     filled = any(
-        c.role == "batch" and c.version != NOTHING for c in lake.commit_log(table).rewriting()
+        c.role == "batch" and c.version != NOTHING for c in lakehouse.commit_log(table).rewriting()
     )
-    if filled and handover_of(lake.settings, table) is None:
-        path = layout.note(lake.settings, table, "handover.json")
+    if filled and handover_of(lakehouse.settings, table) is None:
+        path = layout.note(lakehouse.settings, table, "handover.json")
         raise JobError(
             f"table={table.name}, file={path}: it held the handover up to which "
             "batch runs have filled "
@@ -125,42 +126,44 @@ def check(lake: Lakehouse, table: Table) -> None:
         )
 
 
-def _put_back(lake: Lakehouse, table: Table) -> None:
-    path = layout.note(lake.settings, table, "handover.json")
-    noted = begun_with.noted_handover(lake.settings, table)
+def _put_back(lakehouse: Lakehouse, table: Table) -> None:
+    path = layout.note(lakehouse.settings, table, "handover.json")
+    noted = begun_with.noted_handover(lakehouse.settings, table)
     if exists(path):
         if not noted:  # by an earlier version
-            begun_with.note_handover(lake.settings, table, read_json(path))
+            begun_with.note_handover(lakehouse.settings, table, read_json(path))
     elif noted:
         replace_file(path, noted)
         message = f"table={table.name}, file={path}: it was gone, and holds where the stream began ({noted['frontier']})"
         _log.warning(f"{message}; it is put back from what was noted with the declaration")
 
 
-def history(lake: Session, table: Table) -> Range | None:
+def history(session: Session, table: Table) -> Range | None:
     """The whole partitions from the input's first row up to the handover.
 
     None if there is no row behind it.
     """
-    set_at = handover_of(lake.settings, table)
+    set_at = handover_of(session.settings, table)
     assert set_at is not None  # `begin` has set it
-    return compute.behind(lake, table, set_at.frontier)
+    return compute.behind(session, table, set_at.frontier)
 
 
-def reads_from(lake: Session, table: Table, ahead: datetime) -> datetime:
+def reads_from(session: Session, table: Table, ahead: datetime) -> datetime:
     """The first event time of the input that what lies after `ahead` is computed from."""
     if table.window is None or table.window.kind != "session":
         return lateness.context(Range(ahead, _END), table).start
     # a session that is open there may have begun at any time before
-    references = lake.references(compute.pinned(lake, table))
-    sessions = compute.preview(lake, plan.plan_of(lake, table), Range(ahead, _END), references)
+    references = session.references(compute.pinned(session, table))
+    sessions = compute.preview(
+        session, plan.plan_of(session, table), Range(ahead, _END), references
+    )
     first = observing.only(sessions.agg(F.min(f"{WINDOW}.start")))[0]
     return min(ahead, first.astimezone(UTC)) if first else ahead
 
 
-def first_version(lake: Lakehouse, driving: Table, reads: datetime) -> int:
+def first_version(lakehouse: Lakehouse, driving: Table, reads: datetime) -> int:
     """The first version of the input that may hold a row from the instant `reads` on, by the statistics of its files."""
-    path, column = lake.path(driving), lake.catalog.time_statistic(driving)
+    path, column = lakehouse.path(driving), lakehouse.catalog.time_statistic(driving)
     oldest = delta_log.oldest(path)
     kept = delta_log.changes(path, oldest or -1, column)
     before = delta_log.files(path, oldest) if oldest else []

@@ -37,7 +37,7 @@ def steps(
         run,
         lambda judged, *step: ingest_batch(run, *judged, *step),
         partial(finish, run),
-        quiet_timeout=run.lake.catalog.quiet_timeout(run.table),
+        quiet_timeout=run.session.catalog.quiet_timeout(run.table),
         available_now=available_now,
         pace=pace,
     )
@@ -45,13 +45,13 @@ def steps(
 
 def finish(run: StreamRun, written: Written) -> None:
     """Writes what a step, whose rows are in the table, has not written yet: its quarantine, its line of the commit log."""
-    lake, table = run.lake, run.table
-    begun = beginning(lake.settings, table, written.generation)
-    before = lake.commit_log(table).before(*written.number)
+    session, table = run.session, run.table
+    begun = beginning(session.settings, table, written.generation)
+    before = session.commit_log(table).before(*written.number)
     of = replace(run, generation=written.generation, begun=begun, committed=written.batch)
-    begins = offsets.behind(lake.settings, table, before, {})
+    begins = offsets.behind(session.settings, table, before, {})
     read = {
-        name: records.between(lake, table, source, begins.get(source.topic), written.inputs)
+        name: records.between(session, table, source, begins.get(source.topic), written.inputs)
         for name, source in run.plan.sources.items()
     }
     ingest_batch(
@@ -74,7 +74,7 @@ def ingest_batch(
     `log.inputs`: topic -> partition -> next offset. While its topics are quiet the batch is empty, and
     its watermark further by the time that has passed: with the commit that is a fact, which every run repeats.
     """
-    before = run.lake.commit_log(run.table).before(run.generation, batch_id)
+    before = run.session.commit_log(run.table).before(run.generation, batch_id)
     silent = {source.topic: source.idle_timeout for source in run.plan.sources.values()}
     partitions = {
         _key(t, p): (t, int(p))
@@ -90,8 +90,10 @@ def ingest_batch(
     # a clock that was set back must not change the order in which rows arrived
     at = max([log.at, *(head.active + _INSTANT for head in heads.values())])
     if batch_id > run.committed:  # before the first row that it holds for
-        readers = run.plan.once("refreshed", lambda: run.lake.catalog.refreshed_behind(run.table))
-        reference_versions.take_up(run.lake, run.table, readers, at)
+        readers = run.plan.once(
+            "refreshed", lambda: run.session.catalog.refreshed_behind(run.table)
+        )
+        reference_versions.take_up(run.session, run.table, readers, at)
     stood = max((before and before.watermark) or EPOCH, log.watermark)
     mark = watermarks.watermark(stood, heads, delay, idle)
     if log.quiet is not None and heads:
@@ -114,7 +116,7 @@ def ingest_batch(
         return run.plan.arrived(judged, mark, at)
 
     noted = {
-        "topics": dict(offsets.known(run.lake.settings, run.table).ids),
+        "topics": dict(offsets.known(run.session.settings, run.table).ids),
         "at": log.at,
         # a resume quarantines the same rows, also if the registry knows more by then
         **({"unknown_schemas": [*unknown]} if unknown else {}),

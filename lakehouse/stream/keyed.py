@@ -91,7 +91,7 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
             return
         late_filter = Observation()
         new = run.plan.kept(rows, references, late_filter)
-        short = batch_id and is_short(run, run.lake.path(run.table), log.rows)
+        short = batch_id and is_short(run, run.session.path(run.table), log.rows)
         few = in_memory(keyed(new, run.table.keys)) if short else None
         held = new.persist() if few is None else None
         try:
@@ -103,7 +103,7 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
                     found = in_memory(_versions(run, path, few))
                     if found is not None:
                         return delta_writer.upsert(found, path, app, batch_id, metadata, few[KEY])
-                    changes = in_spark(run.lake.spark, few).drop(KEY)
+                    changes = in_spark(run.session.spark, few).drop(KEY)
                 keys = run.table.keys
                 whole = (
                     versions.changed(_there(run), changes, keys)
@@ -138,7 +138,7 @@ def quiet_due(run: StreamRun) -> Due:
 
 def few_at_once(run: StreamRun) -> int:
     """How many rows the job itself writes at most."""
-    return _AT_ONCE * run.lake.settings.step_rows
+    return _AT_ONCE * run.session.settings.step_rows
 
 
 def is_short(run: StreamRun, path: Path, rows: int | None) -> bool:
@@ -154,9 +154,9 @@ def _versions(run: StreamRun, path: Path, changes: pa.Table) -> DataFrame:
             [changes, there.select(changes.column_names).cast(changes.schema)]
         )
     # of one partition Spark needs no exchange to bring keys together
-    rows = in_spark(run.lake.spark, changes).coalesce(1)
+    rows = in_spark(run.session.spark, changes).coalesce(1)
     return versions.versions(rows, run.table.keys).select(
-        *plan.stored_schema(run.lake, run.table).names
+        *plan.stored_schema(run.session, run.table).names
     )
 
 
@@ -174,28 +174,28 @@ def swap(
     known = log_state.rows(path) if batch_id else 0
     files = max(1, math.ceil((known + brought) / keyed_files.LARGE))
     keys = keys or run.table.keys
-    rows = keyed(rows, keys).select(*plan.stored_schema(run.lake, run.table).names)
+    rows = keyed(rows, keys).select(*plan.stored_schema(run.session, run.table).names)
     return delta_writer.swap(rows, path, app, batch_id, metadata, files, keys)
 
 
 def recomputed(
-    lake: Session, table: Table, inputs: Mapping[str, int], references: dict[str, int]
+    session: Session, table: Table, inputs: Mapping[str, int], references: dict[str, int]
 ) -> DataFrame:
     """What a keyed or versioned table is by all rows of its inputs, at these versions of them and of its references."""
-    rows = {name: whole(lake, lake.catalog.table(name), at) for name, at in inputs.items()}
-    kept = plan.plan_of(lake, table, judged=False).kept(rows, lake.references(references))
+    rows = {name: whole(session, session.catalog.table(name), at) for name, at in inputs.items()}
+    kept = plan.plan_of(session, table, judged=False).kept(rows, session.references(references))
     return versions.versions(kept, table.keys) if table.keeps == "versions" else kept
 
 
-def whole(lake: Session, table: Table, version: int) -> DataFrame:
+def whole(session: Session, table: Table, version: int) -> DataFrame:
     """All rows of an input at a version; none if nothing of it was read yet."""
     if version < 0:
-        return lake.spark.createDataFrame([], plan.stored_schema(lake, table))
-    return lake.references({table.name: version})[table.name]
+        return session.spark.createDataFrame([], plan.stored_schema(session, table))
+    return session.references({table.name: version})[table.name]
 
 
 def _there(run: StreamRun) -> DataFrame:
-    return run.lake.read(run.table).drop(KEY)
+    return run.session.read(run.table).drop(KEY)
 
 
 def _inputs(run: StreamRun, log: BatchLog) -> dict[str, Any]:

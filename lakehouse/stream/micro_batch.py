@@ -53,7 +53,7 @@ class BatchLog:
 class StreamRun:
     """One life of a table's streaming query."""
 
-    lake: Session
+    session: Session
     table: Table
     plan: Plan
     generation: int
@@ -68,7 +68,7 @@ class StreamRun:
 
     @property
     def commit_log(self) -> CommitLog:
-        return self.lake.commit_log(self.table)
+        return self.session.commit_log(self.table)
 
     def judged(
         self, records: Mapping[str, DataFrame | pa.Table], unknown: Collection[int] = ()
@@ -77,16 +77,16 @@ class StreamRun:
 
         `unknown`: those that it did not know when a part of the same batch was written. Raises RegistryAway.
         """
-        found = schemas.of_records(self.lake, self.table, self.plan.sources, records, unknown)
+        found = schemas.of_records(self.session, self.table, self.plan.sources, records, unknown)
         frames = {
-            name: each if isinstance(each, DataFrame) else self.lake.spark.createDataFrame(each)
+            name: each if isinstance(each, DataFrame) else self.session.spark.createDataFrame(each)
             for name, each in records.items()
         }
         return self.plan.ingest(frames, found), found.unknown
 
     def references(self) -> dict[str, DataFrame]:
         """The pinned inputs, kept in memory: else each micro-batch would look for their files again."""
-        return {name: rows.persist() for name, rows in self.lake.references(self.pinned).items()}
+        return {name: rows.persist() for name, rows in self.session.references(self.pinned).items()}
 
     def stream(self) -> DataFrame:
         """The rows of the driving input: from the handover on, if the table has one, from the beginning if not.
@@ -94,19 +94,22 @@ class StreamRun:
         Those that a batch run wrote are left out: they replace what already went downstream. A
         keyed or versioned table reads all of its ingest table, first as it is.
         """
-        lake, path = self.lake, str(self.lake.path(self.lake.catalog.table(self.plan.driving)))
+        session, path = (
+            self.session,
+            str(self.session.path(self.session.catalog.table(self.plan.driving))),
+        )
         if self.table.keeps:
-            return streams.whole_table_stream(lake.spark, path)
+            return streams.whole_table_stream(session.spark, path)
         since = self.handover.version if self.handover else None
         if self.begun and self.begun.version is not None:
             since = self.begun.version
-        return streams.table_stream(lake.spark, lake.settings, path, since).where(
+        return streams.table_stream(session.spark, session.settings, path, since).where(
             f"{ORIGIN} = 'stream'"
         )
 
     def late_filter_counts(self) -> dict[str, Any]:
         """What the late filter counted of the batch just run, from the metrics of the query's own execution."""
-        query = next(q for q in self.lake.spark.streams.active if q.name == self.table.name)
+        query = next(q for q in self.session.spark.streams.active if q.name == self.table.name)
         metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
         row = metrics.get(f"late_filter_{self.table.name}").get()
         seen = {
@@ -142,7 +145,7 @@ class StreamRun:
 
     def _complete(self, name: str, offset: Mapping[str, Any]) -> datetime | None:
         last = offset["reservoirVersion"] - 1  # of that version itself it may have read a part
-        lines = self.lake.commit_log(self.lake.catalog.table(name)).by_stream()
+        lines = self.session.commit_log(self.session.catalog.table(name)).by_stream()
         line = next((line for line in lines if line.version <= last), None)
         return line.frontier if line and line.version == last else None
 
@@ -153,7 +156,7 @@ class StreamRun:
         """
         if batch > self.committed:
             return None
-        noted = delta_writer.noted(self.lake.path(self.table), self.app(batch), batch)
+        noted = delta_writer.noted(self.session.path(self.table), self.app(batch), batch)
         return datetime.fromisoformat(noted["frontier"]) if noted else start
 
     @property
@@ -231,10 +234,10 @@ class StreamRun:
             | ({"frontier": known["frontier"]} if "frontier" in known else {})
             | dict(noted or {})
         )
-        path, aside = self.lake.path(self.table), self.lake.path(self.table, "quarantine")
+        path, aside = self.session.path(self.table), self.session.path(self.table, "quarantine")
         self.reached("begin")
         judged, replayed, few = self.due(judged), batch <= self.committed, None
-        if not replayed and rows is not None and rows <= self.lake.settings.step_rows:
+        if not replayed and rows is not None and rows <= self.session.settings.step_rows:
             few, seen = _few(judged, observed, completed)
         if few is not None:
             version = delta_writer.append_few(
@@ -275,7 +278,7 @@ class StreamRun:
             return
         bad = judged_rows.bad_messages(judged)
         if bad is None:
-            rows = in_spark(self.lake.spark, judged.filter(pc.field(REASON).is_valid()))
+            rows = in_spark(self.session.spark, judged.filter(pc.field(REASON).is_valid()))
             bad = judged_rows.bad(rows).toArrow()
         delta_writer.append_few(bad, aside, app, batch, metadata)
 
@@ -283,7 +286,7 @@ class StreamRun:
         """The commit log's line of a micro-batch that has nothing for the table: no commit, most of the time of a short one."""
         for point in ("begin", "rows", "quarantine"):
             self.reached(point)
-        version = before.version if before else delta_writer.version(self.lake.path(self.table))
+        version = before.version if before else delta_writer.version(self.session.path(self.table))
         if before and SEEN in before.inputs:  # rows yet to be read may still see these versions
             known["inputs"] = {**known["inputs"], SEEN: before.inputs[SEEN]}
         self._add_line(batch, version, **known)
@@ -302,7 +305,7 @@ class StreamRun:
         version; None if there is nothing to write.
         """
         started = time.monotonic()
-        app, path = self.app(batch), self.lake.path(self.table)
+        app, path = self.app(batch), self.session.path(self.table)
         metadata = {name: known[name] for name in ("inputs", "written")}
         metadata["code_version"] = self.table.code_version
         self.reached("begin")
@@ -327,29 +330,31 @@ class StreamRun:
             code_version=self.table.code_version,
             **known,
         )
-        self.lake.commit_log(self.table).append(commit)
+        self.session.commit_log(self.table).append(commit)
         news.announce(self.table.name)
         self.reached("commit_log")
 
 
 def stream_run(
-    lake: Session, table: Table, reached: Callable[[str], None] = lambda point: None
+    session: Session, table: Table, reached: Callable[[str], None] = lambda point: None
 ) -> StreamRun:
     """The next run of a table's streaming query: its last generation, the reference tables pinned to their present versions."""
-    generation = checkpoints.generation(lake.settings, table)
-    begun = checkpoints.beginning(lake.settings, table, generation)
-    pinned = {t.name: delta_writer.version(lake.path(t)) for t in lake.catalog.pinned_inputs(table)}
-    committed = delta_writer.committed(lake.path(table), checkpoints.app(table, generation))
+    generation = checkpoints.generation(session.settings, table)
+    begun = checkpoints.beginning(session.settings, table, generation)
+    pinned = {
+        t.name: delta_writer.version(session.path(t)) for t in session.catalog.pinned_inputs(table)
+    }
+    committed = delta_writer.committed(session.path(table), checkpoints.app(table, generation))
     if begun and begun.continues and begun.after:
         committed = max(committed, begun.after[1])
     return StreamRun(
-        lake,
+        session,
         table,
-        plan.plan_of(lake, table),
+        plan.plan_of(session, table),
         generation,
-        checkpoint_files.folder_of(lake.settings, table, generation),
+        checkpoint_files.folder_of(session.settings, table, generation),
         pinned,
-        handover_of(lake.settings, table),
+        handover_of(session.settings, table),
         begun,
         committed,
         reached,

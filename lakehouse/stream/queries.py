@@ -46,7 +46,7 @@ _PRUNING = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 
 
 def start(
-    lake: Session,
+    session: Session,
     table: Table,
     *,
     available_now: bool = False,
@@ -60,26 +60,30 @@ def start(
 
     Raises DeclarationError if it began as another table (`begun_with`).
     """
-    begun_with.begin(lake.settings, lake.catalog, table)
-    if lake.catalog.is_derived(table):
-        handover.check(lake, table)
-    if lake.catalog.is_derived(table) and not began(lake.settings, table) and _cut(lake, table):
-        begun = handover.begin(lake, table)
+    begun_with.begin(session.settings, session.catalog, table)
+    if session.catalog.is_derived(table):
+        handover.check(session, table)
+    if (
+        session.catalog.is_derived(table)
+        and not began(session.settings, table)
+        and _cut(session, table)
+    ):
+        begun = handover.begin(session, table)
         message = (
             f"table={table.name}: the log of {begun.input} does not go back to its beginning any more, so the stream begins at "
             f"its handover {ranges.text(begun.frontier)}; `lakehouse bootstrap {table.name}` computes what lies before that"
         )
         _log.warning(message)
-    generations.fit(lake, table)
-    filled_by = strategy(lake, table)
-    run = stream_run(lake, table, reached)
-    for name, version in pinned_states(lake, table, run.pinned).items():
+    generations.fit(session, table)
+    filled_by = strategy(session, table)
+    run = stream_run(session, table, reached)
+    for name, version in pinned_states(session, table, run.pinned).items():
         message = (
             f"table={table.name}, input={name}: read as of {version}, until the job is started again; a table that is to follow "
             "changes reads a versioned table, as of the event time"
         )
         _log.warning(message)
-    how: dict[str, Any] = {"available_now": available_now, "pace": lake.pace(table)}
+    how: dict[str, Any] = {"available_now": available_now, "pace": session.pace(table)}
     if filled_by == "ingest":
         return ingest.steps(run, **how).start()
     steps: dict[str, Callable[[StreamRun], tuple[Take, Due, Due]]] = {
@@ -93,22 +97,22 @@ def start(
         return TableSteps(run, *steps[filled_by](run), **how).start()
     kinds = {"window": _window, "keyed": keyed.state}
     stream, batches = kinds[run.plan.kind](run)
-    lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
+    session.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option(
         "checkpointLocation", str(run.checkpoint)
     )
     trigger = (
         {"availableNow": True}
         if available_now
-        else {"processingTime": spark_interval(lake.pace(table))}
+        else {"processingTime": spark_interval(session.pace(table))}
     )
     mode = "update" if table.keeps == "latest" else "append"
-    with _late_filter_kept(lake):
+    with _late_filter_kept(session):
         return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
 
 
 @contextmanager
-def _late_filter_kept(lake: Session) -> Iterator[None]:
+def _late_filter_kept(session: Session) -> Iterator[None]:
     """The late filter of a query that starts now stays in its plan.
 
     Behind a filter that is never true Spark else removes it.
@@ -116,60 +120,68 @@ def _late_filter_kept(lake: Session) -> Iterator[None]:
     So it does with the watermark. (A micro-batch of another kind is counted by itself then:
     `Plan.late_filter_counts`.)
     """
-    excluded = lake.spark.conf.get(_EXCLUDED, "") or ""
-    lake.spark.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _PRUNING))))
+    excluded = session.spark.conf.get(_EXCLUDED, "") or ""
+    session.spark.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _PRUNING))))
     try:
         yield  # the query takes a copy of the session's settings
     finally:
-        lake.spark.conf.set(_EXCLUDED, excluded)
+        session.spark.conf.set(_EXCLUDED, excluded)
 
 
-def pinned_states(lake: Lakehouse, table: Table, versions: Mapping[str, int]) -> dict[str, str]:
+def pinned_states(
+    lakehouse: Lakehouse, table: Table, versions: Mapping[str, int]
+) -> dict[str, str]:
     """The keyed tables among the pinned inputs, and the reference tables that are made of one, and what the table sees of them.
 
     A state changes with each micro-batch; what is pinned does not.
     """
     states = [
-        t for t in lake.catalog.pinned_inputs(table) if t.name in versions and _follows(lake, t)
+        t
+        for t in lakehouse.catalog.pinned_inputs(table)
+        if t.name in versions and _follows(lakehouse, t)
     ]
-    return {t.name: _dated(lake, t, versions[t.name]) for t in states}
+    return {t.name: _dated(lakehouse, t, versions[t.name]) for t in states}
 
 
-def read_as_of(lake: Lakehouse, table: Table, inputs: Mapping[str, Mapping]) -> dict[str, str]:
+def read_as_of(lakehouse: Lakehouse, table: Table, inputs: Mapping[str, Mapping]) -> dict[str, str]:
     """`pinned_states`, and the refreshed reference tables as the last rows saw them, by the inputs of a commit."""
     pinned = inputs["references"]
     seen = {**pinned, **{name: versions[-1] for name, versions in inputs[SEEN].items()}}
-    tables = (lake.catalog.tables.get(name) for name in seen)
-    refreshed = {t.name: _dated(lake, t, seen[t.name]) for t in tables if t and t.refresh}
-    return pinned_states(lake, table, pinned) | refreshed
+    tables = (lakehouse.catalog.tables.get(name) for name in seen)
+    refreshed = {t.name: _dated(lakehouse, t, seen[t.name]) for t in tables if t and t.refresh}
+    return pinned_states(lakehouse, table, pinned) | refreshed
 
 
-def _dated(lake: Lakehouse, table: Table, version: int) -> str:
-    moment = delta_log.written(lake.path(table), version)
+def _dated(lakehouse: Lakehouse, table: Table, version: int) -> str:
+    moment = delta_log.written(lakehouse.path(table), version)
     return f"version {version}" + (f" of {ranges.text(moment)}" if moment else "")
 
 
-def _follows(lake: Lakehouse, table: Table) -> bool:
+def _follows(lakehouse: Lakehouse, table: Table) -> bool:
     """Whether the table changes with the stream: a state, or a reference table of one."""
-    return bool(table.keeps) or any(_follows(lake, t) for t in lake.catalog.pinned_inputs(table))
+    return bool(table.keeps) or any(
+        _follows(lakehouse, t) for t in lakehouse.catalog.pinned_inputs(table)
+    )
 
 
-def _cut(lake: Lakehouse, table: Table) -> bool:
+def _cut(lakehouse: Lakehouse, table: Table) -> bool:
     """Whether a stream cannot read its inputs from the beginning any more."""
-    return any(delta_log.oldest(lake.path(each)) > 0 for each in lake.catalog.timed_inputs(table))
+    return any(
+        delta_log.oldest(lakehouse.path(each)) > 0 for each in lakehouse.catalog.timed_inputs(table)
+    )
 
 
-def prepare(lake: Session, tables: list[Table]) -> None:
+def prepare(session: Session, tables: list[Table]) -> None:
     """Makes the tables that are not there yet, in order, and adds the columns that they have not."""
     for table in tables:
-        creation.create(lake, table, grows=True)
+        creation.create(session, table, grows=True)
 
 
 def _row(run: StreamRun) -> tuple[Take, Due, Due]:
-    lake = run.lake
+    session = run.session
     references = run.references()
-    by_frontiers = lake.catalog.follows_frontiers(run.table)
-    looked_up = StepLookups(lake, run.plan, run.service) if run.service else None
+    by_frontiers = session.catalog.follows_frontiers(run.table)
+    looked_up = StepLookups(session, run.plan, run.service) if run.service else None
     refreshed_inputs = RefreshedInputs(run)
 
     def begins(before: Commit | None) -> datetime:
@@ -194,7 +206,7 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
         beside = dict(rows)
         batch, late_filter = beside.pop(run.plan.driving), Observation()
         duplicates = run.table.deduplicate
-        others = _near(lake, run, batch, duplicates) if duplicates else None
+        others = _near(session, run, batch, duplicates) if duplicates else None
         answers = looked_up.of(batch, run.app(batch_id)) if looked_up else None
         met = refreshed_inputs.met(batch)
         known["inputs"] |= refreshed.seen(met)
@@ -225,12 +237,12 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
     return step, lambda offset: True, quiet_due
 
 
-def _near(lake: Session, run: StreamRun, batch: DataFrame, duplicates: Duplicates) -> DataFrame:
+def _near(session: Session, run: StreamRun, batch: DataFrame, duplicates: Duplicates) -> DataFrame:
     """The input's rows among which duplicates of the batch's rows may be.
 
     What arrived after the batch does not count.
     """
-    moment = lake.catalog.event_time(lake.catalog.table(run.plan.driving))
+    moment = session.catalog.event_time(session.catalog.table(run.plan.driving))
     first, last = observing.only(batch.agg(F.min(moment), F.max(moment)))
     span = (
         Range(ranges.utc(first), ranges.utc(last) + _INSTANT)
@@ -238,7 +250,7 @@ def _near(lake: Session, run: StreamRun, batch: DataFrame, duplicates: Duplicate
         else Range(EPOCH, EPOCH + timedelta(1))
     )
     within = lateness.between(F.col(moment), ranges.widened(span, duplicates.within))
-    return lake.read(lake.catalog.table(run.plan.driving)).where(within)
+    return session.read(session.catalog.table(run.plan.driving)).where(within)
 
 
 def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
@@ -270,9 +282,9 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
 
     The range is complete: of the rows still to come those that fall into it are late.
     """
-    lake, table, computed = run.lake, run.table, run.plan
-    references, versioned_inputs = run.references(), lake.catalog.versioned_inputs(table)
-    by_frontiers = lake.catalog.follows_frontiers(table)
+    session, table, computed = run.session, run.table, run.plan
+    references, versioned_inputs = run.references(), session.catalog.versioned_inputs(table)
+    by_frontiers = session.catalog.follows_frontiers(table)
 
     def begins(before: Commit | None) -> datetime:
         return (before and before.frontier) or run.start
@@ -280,7 +292,7 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
     def ahead_of(start: datetime, complete: datetime) -> datetime:
         # a row finds what was valid only once the versioned table is as far; looked at before it is read
         for versioned in versioned_inputs:
-            complete = min(complete, frontier(lake.settings, versioned) or start)
+            complete = min(complete, frontier(session.settings, versioned) or start)
         return max(start, complete - table.after)
 
     def closes(start: datetime, ahead: datetime) -> bool:
@@ -304,7 +316,7 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
         # further by now
         ahead = run.noted_frontier(batch_id, start) or ahead
         read = {
-            versioned.name: delta_writer.version(lake.path(versioned))
+            versioned.name: delta_writer.version(session.path(versioned))
             for versioned in versioned_inputs
         }
         inputs = {"tables": log.inputs, "references": run.pinned} | (
@@ -315,10 +327,10 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
             run.skip(batch_id, before, **counted() | known)
             return
         closed = compute.closing(
-            lake, computed, Range(start, ahead), references | lake.references(read)
+            session, computed, Range(start, ahead), references | session.references(read)
         )
         known["inputs"] = {**inputs, **closed.inputs}
-        with kept_states.keeping(lake, closed.begun):
+        with kept_states.keeping(session, closed.begun):
             # counted after it is written: it can be read sooner
             run.write(closed.judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)
 

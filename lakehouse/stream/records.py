@@ -27,7 +27,7 @@ _EVERY = 1 << 62  # bytes
 
 
 def between(
-    lake: Session,
+    session: Session,
     table: Table,
     source: RecordSource,
     begins: Mapping[str, int] | None,
@@ -35,15 +35,15 @@ def between(
 ) -> DataFrame | pa.Table:
     """The records of a source from the offsets of its partitions, or the first, up to those of `ends`."""
     if isinstance(source, KafkaSource):
-        return decode.topic_rows(lake.spark, lake.settings, source, begins, ends)
+        return decode.topic_rows(session.spark, session.settings, source, begins, ends)
     begin, end = (begins or {}).get(PARTITION, 0), ends[source.topic][PARTITION]
-    reader = RecordReader(file_source(source), Register(lake.settings, table))
+    reader = RecordReader(file_source(source), Register(session.settings, table))
     try:
         found = reader.read(begin, end, _EVERY)
     finally:
         reader.close()
     assert found.num_rows == end - begin, "a step ends where the columns of its rows change"
-    return held(lake, found)
+    return held(session, found)
 
 
 def file_source(source: RecordSource) -> FolderSource | DeltaSource:
@@ -52,6 +52,6 @@ def file_source(source: RecordSource) -> FolderSource | DeltaSource:
     return source
 
 
-def held(lake: Session, found: pa.Table) -> DataFrame | pa.Table:
+def held(session: Session, found: pa.Table) -> DataFrame | pa.Table:
     """Records that are in memory, each with a value: rows as JSON."""
-    return decode.row_records(lake.spark, found) if "row" in found.column_names else found
+    return decode.row_records(session.spark, found) if "row" in found.column_names else found

@@ -16,14 +16,14 @@ class RefreshedInputs:
     def __init__(self, run: StreamRun) -> None:
         self.run = run
         # rows that were joined come when they could be, and not in the order in which they arrived
-        self.in_order = not run.lake.catalog.follows_frontiers(run.table)
+        self.in_order = not run.session.catalog.follows_frontiers(run.table)
         self.after = EPOCH  # no row of the next step arrived before
         self.kept: dict[tuple[str, int], DataFrame] = {}
 
     def met(self, rows: DataFrame) -> list[Met]:
         """Which of the rows saw which versions (`refreshed.met`)."""
-        lake, table = self.run.lake, self.run.table
-        found = refreshed.met(lake, table, lambda: rows, after=self.after, read=self._read)
+        session, table = self.run.session, self.run.table
+        found = refreshed.met(session, table, lambda: rows, after=self.after, read=self._read)
         if found and self.in_order:
             self.after = found[0].since
         needed = {each for met in found for each in met.versions.items()}
@@ -34,6 +34,6 @@ class RefreshedInputs:
     def _read(self, versions: Mapping[str, int]) -> Mapping[str, DataFrame]:
         for name, version in versions.items():
             if (name, version) not in self.kept:
-                rows = self.run.lake.references({name: version})[name]
+                rows = self.run.session.references({name: version})[name]
                 self.kept[name, version] = rows.persist()
         return {name: self.kept[name, version] for name, version in versions.items()}

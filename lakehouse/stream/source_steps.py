@@ -86,7 +86,7 @@ class SourceSteps(Stepped[Records]):
 
     def _last(self) -> Written | Commit | None:
         """The table's last commit. Raises DeclarationError if it is of other sources."""
-        last = checkpoints.standing(self.run.lake.settings, self.run.table).last
+        last = checkpoints.standing(self.run.session.settings, self.run.table).last
         if last and set(last.inputs) != set(self._names):
             raise DeclarationError(
                 f"table={self.name}, reads={', '.join(self._names)}: it was filled from {', '.join(sorted(last.inputs))}, and "
@@ -97,7 +97,7 @@ class SourceSteps(Stepped[Records]):
 
     def _finished(self) -> int:
         """Finishes the step that a crash left unfinished; the number of the next one."""
-        standing = checkpoints.standing(self.run.lake.settings, self.run.table)
+        standing = checkpoints.standing(self.run.session.settings, self.run.table)
         if pending := standing.pending:
             self.in_flight = (
                 pending.batch,
@@ -157,10 +157,13 @@ class SourceSteps(Stepped[Records]):
         run, plan, here = self.run, self.run.plan, piece.here
         if here is not None:
             return run.judged(
-                {name: records.held(run.lake, here[of.topic]) for name, of in plan.sources.items()}
+                {
+                    name: records.held(run.session, here[of.topic])
+                    for name, of in plan.sources.items()
+                }
             )
         read = {
-            name: records.between(run.lake, run.table, of, piece.begin.get(of.topic), piece.end)
+            name: records.between(run.session, run.table, of, piece.begin.get(of.topic), piece.end)
             for name, of in plan.sources.items()
         }
         # each task writes a file, and all that reads the table opens it

@@ -17,22 +17,24 @@ from lakehouse.storage.lakehouse import Session
 from lakehouse.stream.micro_batch import stream_run
 
 
-def state(lake: Session, table: Table, key: Mapping[str, str] | None = None) -> DataFrame:
+def state(session: Session, table: Table, key: Mapping[str, str] | None = None) -> DataFrame:
     """The state after the last micro-batch that was committed: the columns of the key, then what Spark keeps for it.
 
     Of a window of text, say, its partial aggregates, by their names in Spark. `key`: values of
     columns of the key, as text; only what has these. Raises RangeError for a table whose streaming
     query has no state, or has not run.
     """
-    checkpoint = stream_run(lake, table).checkpoint if lake.catalog.driving_input(table) else None
+    checkpoint = (
+        stream_run(session, table).checkpoint if session.catalog.driving_input(table) else None
+    )
     if not checkpoint or not checkpoint_files.keeps_state(checkpoint):
         raise RangeError(
             f"table={table.name}: its streaming query keeps no state, or has not run yet; sessions, windows of "
             "ten minutes or more "
             "and keeps='latest' have one, where the range that closes is computed whole (shorter windows, joins) there is none"
         )
-    lake.spark.streams.active  # noqa: B018 - the reader needs what this starts
-    found = lake.spark.read.format("statestore").load(str(checkpoint))
+    session.spark.streams.active  # noqa: B018 - the reader needs what this starts
+    found = session.spark.read.format("statestore").load(str(checkpoint))
     columns = [*_columns(found, "key"), *_columns(found, "value")]
     rows = found.select(*(column.alias(name) for name, column in _unique_names(columns)))
     try:

@@ -21,44 +21,44 @@ from lakehouse.transform.plan import Plan
 Strategy = Literal["ingest", "append", "close", "versions", "groups", "state"]
 
 
-def strategy(lake: Session, table: Table) -> Strategy:
+def strategy(session: Session, table: Table) -> Strategy:
     """How a table that is not a reference table is filled."""
-    kind = lake.catalog.kind(table)
+    kind = session.catalog.kind(table)
     if kind == "ingest":
         return "ingest"
     if kind == "versioned":
         return "versions"
     if kind == "keyed":
-        return "state" if keeping.is_one_aggregate(lake, table) else "groups"
-    if closes_ranges(lake, plan.plan_of(lake, table, judged=False)):
+        return "state" if keeping.is_one_aggregate(session, table) else "groups"
+    if closes_ranges(session, plan.plan_of(session, table, judged=False)):
         return "close"
     return "append" if kind == "row" else "state"
 
 
-def is_stepped(lake: Session, table: Table) -> bool:
+def is_stepped(session: Session, table: Table) -> bool:
     """Whether the table is filled by steps of our own, without a checkpoint of Spark's."""
-    return strategy(lake, table) != "state"
+    return strategy(session, table) != "state"
 
 
-def closes_ranges(lake: Session, step: Plan) -> bool:
+def closes_ranges(session: Session, step: Plan) -> bool:
     """Whether the stream computes each range as it closes, without Spark's operators and their state.
 
     Spark closes windows by the watermarks that rows carry, where these say how far the input is.
     """
     window = step.table.window
-    if window and (window.short or lake.catalog.follows_frontiers(step.table)):
+    if window and (window.short or session.catalog.follows_frontiers(step.table)):
         return True
-    return in_batch_only(lake, step)
+    return in_batch_only(session, step)
 
 
-def in_batch_only(lake: Session, step: Plan) -> bool:
+def in_batch_only(session: Session, step: Plan) -> bool:
     """Whether Spark has what the table does in batch only, or not exactly."""
     table, window = step.table, step.table.window
     if window is None:
         return bool(table.context or table.as_of or table.ttl)
     if window.kind == "count":
         return True
-    rows = plan.on_no_rows(lake, step)
+    rows = plan.on_no_rows(session, step)
     return shapes.needs_whole_windows(rows) or (
         window.kind == "session" and shapes.groups_by_window_alone(rows)
     )

@@ -80,8 +80,8 @@ class TableSteps(Stepped[Pieces]):
         super().__init__(run, take, available_now=available_now, pace=pace)
         self._due, self._quiet_due = due, quiet_due
         self._looked = (-1, float("-inf"))  # for that: how many commits were announced, and when
-        catalog = run.lake.catalog
-        self._paths = {name: run.lake.path(catalog.table(name)) for name in run.plan.followed}
+        catalog = run.session.catalog
+        self._paths = {name: run.session.path(catalog.table(name)) for name in run.plan.followed}
         # a versioned table is read as it is, once it is far enough
         self._awaited = [*self._paths, *(t.name for t in catalog.versioned_inputs(run.table))]
         self._watched: dict[str, positions.Input] = {}  # once the thread runs
@@ -106,7 +106,7 @@ class TableSteps(Stepped[Pieces]):
         """
         self._watched = {name: positions.Input(path) for name, path in self._paths.items()}
         run = self.run
-        standing = checkpoints.standing(run.lake.settings, run.table)
+        standing = checkpoints.standing(run.session.settings, run.table)
         last, noted, pending = standing.last, standing.noted, standing.pending
         if last is None or (run.table.keeps and last.generation < run.generation):
             return self._first()
@@ -162,7 +162,7 @@ class TableSteps(Stepped[Pieces]):
 
     def _following(self) -> Pieces:
         """What comes next of each input."""
-        most, until = self.run.lake.settings.max_files_per_trigger, self._until or {}
+        most, until = self.run.session.settings.max_files_per_trigger, self._until or {}
         return Pieces(
             {
                 name: positions.following(path, self._at[name], most, until.get(name))
@@ -219,7 +219,7 @@ class TableSteps(Stepped[Pieces]):
 
     def _held_back(self) -> str:
         """Which input the table waits for, if another is far ahead of it: else nobody would know why it stands."""
-        settings, catalog = self.run.lake.settings, self.run.lake.catalog
+        settings, catalog = self.run.session.settings, self.run.session.catalog
         ahead = {name: frontier(settings, catalog.table(name)) or EPOCH for name in self._awaited}
         last = min(ahead, key=lambda name: ahead[name])
         furthest = max(ahead.values())
@@ -233,7 +233,7 @@ class TableSteps(Stepped[Pieces]):
 
     def _worth(self, pieces: Pieces, waited: float) -> bool:
         """Whether a step would write something, or there is enough to be read, or it has waited long."""
-        many = pieces.files >= self.run.lake.settings.max_files_per_trigger
+        many = pieces.files >= self.run.session.settings.max_files_per_trigger
         return (
             many
             or self._hurried.is_set()
@@ -252,8 +252,8 @@ class TableSteps(Stepped[Pieces]):
 
         Without those that a batch run wrote, for they replace what went downstream already.
         """
-        lake = self.run.lake
-        table = lake.catalog.table(name)
+        session = self.run.session
+        table = session.catalog.table(name)
         files = list(piece.files)
         if passed := positions.replaced(self._paths[name], piece):
             files = [file for file in files if file not in passed]
@@ -263,7 +263,7 @@ class TableSteps(Stepped[Pieces]):
                 "batch run of this table follows"
             )
             _log.warning(message)
-        rows = lake.rows_of(table, files, plan.stored_schema(lake, table))
+        rows = session.rows_of(table, files, plan.stored_schema(session, table))
         return rows if self.run.table.keeps else rows.where(F.col(ORIGIN) == "stream")
 
     def _sources(self, position: Positions) -> tuple[Source, ...]:
@@ -292,7 +292,7 @@ class ChangeSteps(TableSteps):
 
     def __init__(self, run: StreamRun, take: Take, *due: Due, **how: Any) -> None:
         super().__init__(run, take, *due, **how)
-        self._cuts = Cuts.of(run.lake, run.table)
+        self._cuts = Cuts.of(run.session, run.table)
         self._met = time.monotonic()  # when the inputs had versions that fit each other
 
     def _all_there_is(self) -> Pieces:

@@ -38,7 +38,7 @@ class TopicSteps(SourceSteps):
         super().__init__(run, take, finish, **how)
         # all its topics have the same
         isolation = next(source.isolation for source in run.plan.sources.values())
-        self._reading = isolated(run.lake.settings, isolation)
+        self._reading = isolated(run.session.settings, isolation)
         # an embedded broker has no address as long as it does not run
         self._client: AdminClient | None = None
         self._reader: TopicReader | None = None  # once the thread runs
@@ -55,11 +55,11 @@ class TopicSteps(SourceSteps):
     def _begun(self) -> Offsets:
         """Where the table goes on to read, by the broker and its own last commit."""
         run = self.run
-        self._client = self._client or offsets.admin(run.lake.settings)
-        return offsets.start(run.lake.settings, run.table, self._names, self._last())
+        self._client = self._client or offsets.admin(run.session.settings)
+        return offsets.start(run.session.settings, run.table, self._names, self._last())
 
     def _resumed(self) -> tuple[Offsets, int]:
-        settings = self.run.lake.settings
+        settings = self.run.session.settings
         while self._begins is None and not self._stopping.wait(2 * LOOK):
             try:
                 self._begins = self._begun()
@@ -110,7 +110,7 @@ class TopicSteps(SourceSteps):
             self._stopping.wait(2 * LOOK)
             return None
         self.trouble = ""
-        settings = self.run.lake.settings
+        settings = self.run.session.settings
         ends = _up_to(self._ends, self._until) if self._until else self._ends
         end = _limited(self._at, ends, settings.max_offsets_per_trigger)
         rows = _between(self._at, end)
@@ -151,7 +151,7 @@ class TopicSteps(SourceSteps):
         """
         described = offsets.ids(self._client, self._names)
         ids = {topic: identity for topic, (identity, _) in described.items()}
-        offsets.check_ids(self.run.lake.settings, self.run.table, ids)
+        offsets.check_ids(self.run.session.settings, self.run.table, ids)
         partitions = {topic: numbers for topic, (_, numbers) in described.items()}
         if any(
             str(p) not in self._at.get(topic, {})
@@ -177,7 +177,7 @@ class TopicSteps(SourceSteps):
         return bool(message)
 
     def _latest(self) -> Offsets:
-        self._client = self._client or offsets.admin(self.run.lake.settings)
+        self._client = self._client or offsets.admin(self.run.session.settings)
         partitions = {
             topic: numbers for topic, (_, numbers) in offsets.ids(self._client, self._names).items()
         }

@@ -24,7 +24,7 @@ from lakehouse.transform import keeping, lookups, plan
 _log = logging.getLogger(__name__)
 
 
-def create(lake: Session, table: Table, *, grows: bool = False) -> None:
+def create(session: Session, table: Table, *, grows: bool = False) -> None:
     """Makes the table and its quarantine if they are not there.
 
     If it `grows`, columns that are declared besides those that it has are added, with nulls in the rows that are there.
@@ -32,58 +32,58 @@ def create(lake: Session, table: Table, *, grows: bool = False) -> None:
 
     A function by which stream and batch may differ is refused here, before it has run.
     """
-    declared = plan.stored_schema(lake, table)
-    plan.check(lake, table)
-    partitioned = lake.catalog.has_quarantine(table)
+    declared = plan.stored_schema(session, table)
+    plan.check(session, table)
+    partitioned = session.catalog.has_quarantine(table)
     if partitioned:
-        _say_if_gone(lake, table)
-    keys = keeping.key_columns(lake, table)
+        _say_if_gone(session, table)
+    keys = keeping.key_columns(session, table)
     properties = table_creation.found_by(keys) if table.keeps else table_creation.PLAIN
     table_creation.create(
-        lake.path(table), declared, partitioned, _searched(lake, table), properties
+        session.path(table), declared, partitioned, _searched(session, table), properties
     )
     # else it has the declared columns and keys with its first rows
-    stays = not (table.keeps and checkpoints.begins_whole(lake.settings, table))
+    stays = not (table.keeps and checkpoints.begins_whole(session.settings, table))
     if table.keeps and stays:
-        table_creation.prepare_keyed(lake.path(table), keys)
+        table_creation.prepare_keyed(session.path(table), keys)
     if partitioned:
         columns = cast(StructType, StructType.fromDDL(QUARANTINE))
-        table_creation.create(lake.path(table, "quarantine"), columns, True, "reason")
+        table_creation.create(session.path(table, "quarantine"), columns, True, "reason")
     if table.lookup:
-        _create_answers(lake, table, table.lookup)
+        _create_answers(session, table, table.lookup)
     if stays:
-        _fit_columns(lake, table, lake.path(table), declared, grows)
+        _fit_columns(session, table, session.path(table), declared, grows)
     if table.early_results:
-        early = lake.path(table, "early")
+        early = session.path(table, "early")
         table_creation.create(early, declared, False, "", table_creation.PASSING)
-        _fit_columns(lake, table, early, declared, grows)
+        _fit_columns(session, table, early, declared, grows)
 
 
-def _create_answers(lake: Session, table: Table, lookup: Lookup) -> None:
+def _create_answers(session: Session, table: Table, lookup: Lookup) -> None:
     """Makes the table of a lookup's answers, and reports on standard error that one which was there has gone."""
-    path = lake.path(table, "answers")
-    if delta_log.latest(lake.path(table)) > 0 and delta_log.latest(path) < 0:
+    path = session.path(table, "answers")
+    if delta_log.latest(session.path(table)) > 0 and delta_log.latest(path) < 0:
         _log.warning(
             f"table={table.name}, answers={path}: the folder is gone, and the recorded answers with it; an empty one is made, "
             "and a backfill asks again; restore the folder if the service may answer otherwise now"
         )
-    driving = lake.catalog.driving(table)
-    step = plan.plan_of(lake, table, judged=False)
-    key = lookups.key_of(table, lookup, step.as_input(plan.no_rows(lake, driving.name)))
+    driving = session.catalog.driving(table)
+    step = plan.plan_of(session, table, judged=False)
+    key = lookups.key_of(table, lookup, step.as_input(plan.no_rows(session, driving.name)))
     columns = answers.columns(key, lookups.nullable(lookups.schema(lookup)))
     table_creation.create(path, columns, True, "")
-    _check_columns(lake, table, path, columns)
+    _check_columns(session, table, path, columns)
 
 
 def _fit_columns(
-    lake: Lakehouse, table: Table, path: Path, declared: StructType, grows: bool
+    lakehouse: Lakehouse, table: Table, path: Path, declared: StructType, grows: bool
 ) -> None:
     """Adds to the table on disk the columns that it lacks, if it grows. Raises DeclarationError if others differ."""
     stored = {f.name for f in delta_log.schema(path)}
     if not (added := [f for f in declared if f.name not in stored]):
-        _check_columns(lake, table, path, declared)
+        _check_columns(lakehouse, table, path, declared)
         return
-    _check_columns(lake, table, path, StructType([f for f in declared if f.name in stored]))
+    _check_columns(lakehouse, table, path, StructType([f for f in declared if f.name in stored]))
     names = ", ".join(f.name for f in added)
     if not grows:
         raise DeclarationError(
@@ -98,24 +98,24 @@ def _fit_columns(
     )
 
 
-def _check_columns(lake: Lakehouse, table: Table, path: Path, declared: StructType) -> None:
+def _check_columns(lakehouse: Lakehouse, table: Table, path: Path, declared: StructType) -> None:
     """Raises DeclarationError if the table on disk has other columns."""
     stored = {f.name: f.dataType for f in delta_log.schema(path)}
     wanted = {f.name: f.dataType for f in declared}
     if changed := sorted(n for n in stored | wanted if stored.get(n) != wanted.get(n)):
         raise DeclarationError(
             f"table={path.name}, columns={', '.join(changed)}: the table on disk has other columns or types than its "
-            f"declaration, and only further columns can be added to it; {begun_with.of_other_columns(lake.catalog, table)}"
+            f"declaration, and only further columns can be added to it; {begun_with.of_other_columns(lakehouse.catalog, table)}"
         )
 
 
-def _say_if_gone(lake: Lakehouse, table: Table) -> None:
+def _say_if_gone(lakehouse: Lakehouse, table: Table) -> None:
     """Reports on standard error that a table has lost its quarantine, which is made again, empty."""
-    path = lake.path(table, "quarantine")
-    if delta_log.latest(lake.path(table)) > 0 and delta_log.latest(path) < 0:
+    path = lakehouse.path(table, "quarantine")
+    if delta_log.latest(lakehouse.path(table)) > 0 and delta_log.latest(path) < 0:
         remedy = (
             "restore the folder"
-            if lake.catalog.kind(table) == "ingest"
+            if lakehouse.catalog.kind(table) == "ingest"
             else "a backfill quarantines them again"
         )
         _log.warning(
@@ -124,14 +124,14 @@ def _say_if_gone(lake: Lakehouse, table: Table) -> None:
         )
 
 
-def _searched(lake: Lakehouse, table: Table) -> str:
+def _searched(lakehouse: Lakehouse, table: Table) -> str:
     """The columns whose least and greatest value each file records.
 
     Each costs CPU for every row.
     """
-    kind = lake.catalog.kind(table)
-    if not lake.catalog.has_quarantine(table):
+    kind = lakehouse.catalog.kind(table)
+    if not lakehouse.catalog.has_quarantine(table):
         return ""
     # the origin shows what wrote a partition; an ingest table has one writer only
-    instant = WINDOW if table.window else lake.catalog.event_time(table)
+    instant = WINDOW if table.window else lakehouse.catalog.event_time(table)
     return instant if kind == "ingest" else f"{instant},{ORIGIN}"

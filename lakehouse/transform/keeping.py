@@ -11,36 +11,36 @@ from lakehouse.transform import groups, plan, shapes
 from lakehouse.transform.plan import Plan
 
 
-def group_uses(lake: Session, step: Plan) -> groups.Uses:
+def group_uses(session: Session, step: Plan) -> groups.Uses:
     """By which columns rows of a keyed table belong to rows of its inputs."""
 
     def find() -> groups.Uses:
-        marked = {name: _marked(plan.no_rows(lake, name), name) for name in step.followed}
-        others = {n: plan.no_rows(lake, n) for n in step.table.inputs if n not in marked}
+        marked = {name: _marked(plan.no_rows(session, name), name) for name in step.followed}
+        others = {n: plan.no_rows(session, n) for n in step.table.inputs if n not in marked}
         return groups.uses(step.kept(marked, others), step.table.keys)
 
     return step.once("groups", find)
 
 
-def is_one_aggregate(lake: Session, table: Table) -> bool:
+def is_one_aggregate(session: Session, table: Table) -> bool:
     """Whether Spark can keep the state of a keyed table: one aggregate of all rows of one ingest table.
 
     A refreshed reference table would change what rows of before are worth.
     """
-    followed = lake.catalog.followed_inputs(table)
-    if any(each.refresh for each in lake.catalog.pinned_inputs(table)):
+    followed = session.catalog.followed_inputs(table)
+    if any(each.refresh for each in session.catalog.pinned_inputs(table)):
         return False
-    if [lake.catalog.kind(each) for each in followed] != ["ingest"]:
+    if [session.catalog.kind(each) for each in followed] != ["ingest"]:
         return False
-    step = plan.plan_of(lake, table, judged=False)
-    return step.once("one", lambda: shapes.is_one_aggregation(plan.on_no_rows(lake, step)))
+    step = plan.plan_of(session, table, judged=False)
+    return step.once("one", lambda: shapes.is_one_aggregation(plan.on_no_rows(session, step)))
 
 
-def key_columns(lake: Session, table: Table) -> Sequence[str]:
+def key_columns(session: Session, table: Table) -> Sequence[str]:
     """The columns by which rows of a keyed or versioned table are found: its keys, or those of a whole group."""
-    if table.keeps != "latest" or is_one_aggregate(lake, table):
+    if table.keeps != "latest" or is_one_aggregate(session, table):
         return table.keys
-    return group_uses(lake, plan.plan_of(lake, table, judged=False)).columns or table.keys
+    return group_uses(session, plan.plan_of(session, table, judged=False)).columns or table.keys
 
 
 def _marked(rows: DataFrame, name: str) -> DataFrame:

@@ -300,22 +300,24 @@ class Plan:
         return rows
 
 
-def plan_of(lake: Session, table: Table, *, judged: bool = True) -> Plan:
+def plan_of(session: Session, table: Table, *, judged: bool = True) -> Plan:
     """The plan of a table, made once for each of a catalog.
 
     `judged=False` leaves the expectations out, where only the columns are asked for.
     """
-    known = lake.catalog.plans if lake.catalog.tables.get(table.name) is table else {}
+    known = session.catalog.plans if session.catalog.tables.get(table.name) is table else {}
     if (table.name, judged) not in known:
         rules: Sequence[RowRule] = ()
         if judged:
-            rules = quality.row_rules(lake.spark, stored_schema(lake, table), table.expectations)
-        known[table.name, judged] = _planned(lake, table, rules)
+            rules = quality.row_rules(
+                session.spark, stored_schema(session, table), table.expectations
+            )
+        known[table.name, judged] = _planned(session, table, rules)
     return known[table.name, judged]
 
 
-def _planned(lake: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
-    catalog = lake.catalog
+def _planned(lakehouse: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
+    catalog = lakehouse.catalog
     kind, driving = catalog.kind(table), catalog.driving_input(table)
     moment, timed = catalog.event_time(table), [] if table.report else catalog.timed_inputs(table)
     if driving and kind == "window":
@@ -334,29 +336,29 @@ def _planned(lake: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
     )
 
 
-def stored_schema(lake: Session, table: Table) -> StructType:
+def stored_schema(session: Session, table: Table) -> StructType:
     """The columns of the table on disk, found once for each of a catalog: it takes half a second.
 
     Raises DeclarationError if its function does not keep what it must.
     """
-    known = lake.catalog.schemas if lake.catalog.tables.get(table.name) is table else {}
+    known = session.catalog.schemas if session.catalog.tables.get(table.name) is table else {}
     if table.name not in known:
-        known[table.name] = _columns(lake, plan_of(lake, table, judged=False))
+        known[table.name] = _columns(session, plan_of(session, table, judged=False))
     return known[table.name]
 
 
-def check(lake: Session, table: Table) -> None:
+def check(session: Session, table: Table) -> None:
     """Raises DeclarationError if the function holds that by which stream and batch may differ (`determinism`)."""
-    step = plan_of(lake, table, judged=False)
+    step = plan_of(session, table, judged=False)
     if step.kind in ("row", "window"):
-        determinism.check(table, on_no_rows(lake, step), row_preserving=step.kind == "row")
+        determinism.check(table, on_no_rows(session, step), row_preserving=step.kind == "row")
     if step.table.keeps or step.kind == "report":
-        determinism.check_whole(table, on_no_rows(lake, step))
+        determinism.check_whole(table, on_no_rows(session, step))
 
 
-def on_no_rows(lake: Session, step: Plan) -> DataFrame:
+def on_no_rows(session: Session, step: Plan) -> DataFrame:
     """What the function of a table that follows others makes of empty inputs."""
-    inputs = {name: no_rows(lake, name) for name in step.table.inputs}
+    inputs = {name: no_rows(session, name) for name in step.table.inputs}
     timed = {name: lateness.accepted(step._flagged(inputs[name], name)) for name in step.timed}
     # of a count window they are assigned later
     if step.kind == "window" and WINDOW not in timed[step.driving].columns:
@@ -367,8 +369,8 @@ def on_no_rows(lake: Session, step: Plan) -> DataFrame:
     return step.table(**{name: plain(each) for name, each in inputs.items()} | timed)
 
 
-def _columns(lake: Session, plan: Plan) -> StructType:
-    empty = {name: no_rows(lake, name) for name in plan.table.inputs}
+def _columns(session: Session, plan: Plan) -> StructType:
+    empty = {name: no_rows(session, name) for name in plan.table.inputs}
     if plan.kind == "ingest":
         return good(plan.arrived(plan.ingest(empty), ranges.EPOCH, ranges.EPOCH)).schema
     if plan.kind == "reference":
@@ -384,11 +386,11 @@ def _columns(lake: Session, plan: Plan) -> StructType:
     return good(plan.derived(rows, empty, "stream", "schema", beside=beside)).schema
 
 
-def no_rows(lake: Session, name: str) -> DataFrame:
-    source = lake.catalog.sources.get(name)
+def no_rows(session: Session, name: str) -> DataFrame:
+    source = session.catalog.sources.get(name)
     if isinstance(source, RecordSource):
-        return lake.spark.createDataFrame([], decode.KAFKA_SCHEMA)
+        return session.spark.createDataFrame([], decode.KAFKA_SCHEMA)
     if isinstance(source, FileSource):
-        return lake.spark.createDataFrame([], source.schema)
-    columns = stored_schema(lake, lake.catalog.table(name))
-    return lake.spark.createDataFrame([], columns).drop(row_keys.KEY)
+        return session.spark.createDataFrame([], source.schema)
+    columns = stored_schema(session, session.catalog.table(name))
+    return session.spark.createDataFrame([], columns).drop(row_keys.KEY)

@@ -80,7 +80,7 @@ NO_SCHEMAS = Schemas()
 
 
 def of_records(
-    lake: Session,
+    session: Session,
     table: Table,
     topics: Mapping[str, RecordSource],
     records: "Mapping[str, DataFrame | pa.Table]",
@@ -100,18 +100,18 @@ def of_records(
     }
     if not ids:
         return NO_SCHEMAS
-    kept = schemas.kept(lake.settings, table)
+    kept = schemas.kept(session.settings, table)
     found, none = {number: kept[number] for number in ids & kept.keys()}, set(unknown)
     if new := sorted(ids - kept.keys() - none):
-        check_registry(lake.settings, table, kept)
+        check_registry(session.settings, table, kept)
     for number in new:
-        if (schema := registry(lake.settings).schema(number)) is None:
+        if (schema := registry(session.settings).schema(number)) is None:
             none.add(number)
         else:
-            schemas.keep(lake.settings, table, schema)
+            schemas.keep(session.settings, table, schema)
             found[number] = schema
     return Schemas(
-        {n: _read(lake.spark, schema) for n, schema in found.items() if n not in none},
+        {n: _read(session.spark, schema) for n, schema in found.items() if n not in none},
         sorted(ids & none),
     )
 
@@ -140,18 +140,18 @@ def ids_of(records: DataFrame | pa.Table) -> set[int]:
     return {int.from_bytes(head) for head in heads if head and len(head) == HEAD and head[0] == 0}
 
 
-def refusal(lake: Session, table: Table, source: KafkaSource) -> str:
+def refusal(session: Session, table: Table, source: KafkaSource) -> str:
     """Why values of the newest schema of the topic's subject cannot be read; empty if they can, or there is no subject yet.
 
     Raises RegistryAway, and SettingsError if the registry is another one than before.
     """
-    check_registry(lake.settings, table, schemas.kept(lake.settings, table))
+    check_registry(session.settings, table, schemas.kept(session.settings, table))
     subject = f"{source.topic}-value"
-    newest = registry(lake.settings).newest(subject)
+    newest = registry(session.settings).newest(subject)
     if newest is None:
         return ""
     declared = cast(StructType, StructType.fromDDL(source.schema))
-    writer = _read(lake.spark, newest)
+    writer = _read(session.spark, newest)
     problem = unreadable(writer, source, declared)
     if not problem and writer.columns is not None:
         there = set(writer.columns.fieldNames())

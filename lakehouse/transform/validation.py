@@ -8,12 +8,12 @@ from lakehouse.storage.lakehouse import Session
 from lakehouse.transform import plan, schemas
 
 
-def refusal(lake: Session, table: Table) -> str:
+def refusal(session: Session, table: Table) -> str:
     """Why a start would refuse the table's function or expectations; empty if it would not."""
     try:
-        plan.stored_schema(lake, table)
-        plan.check(lake, table)
-        plan.plan_of(lake, table)  # compiles the expectations
+        plan.stored_schema(session, table)
+        plan.check(session, table)
+        plan.plan_of(session, table)  # compiles the expectations
     except LakehouseError as err:
         return str(err)
     except PySparkException as err:  # a column that is not there, say
@@ -21,13 +21,13 @@ def refusal(lake: Session, table: Table) -> str:
     return ""
 
 
-def unreadable(lake: Session, table: Table) -> list[str]:
+def unreadable(session: Session, table: Table) -> list[str]:
     """Why the newest schemas of an ingest table's topics cannot be read as its columns; empty if they can.
 
     Raises RegistryAway.
     """
-    topics = [each for each in lake.catalog.topics_of(table).values() if each.of_registry]
+    topics = [each for each in session.catalog.topics_of(table).values() if each.of_registry]
     try:
-        return list(filter(None, (schemas.refusal(lake, table, each) for each in topics)))
+        return list(filter(None, (schemas.refusal(session, table, each) for each in topics)))
     except SettingsError as err:
         return [str(err)]

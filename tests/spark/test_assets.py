@@ -261,11 +261,11 @@ def test_records_tell_what_came_in(settings, instance):
 
 def test_a_batch_run_from_the_command_line_is_told(own, spark, instance):
     cursor = writings(own, instance).cursor
-    lake = Session(own, catalog.load(own), spark)
+    session = Session(own, catalog.load(own), spark)
     damaged(own, *HOURS)
     backfill(
-        lake,
-        lake.catalog.table("sensor_averages"),
+        session,
+        session.catalog.table("sensor_averages"),
         parse_range("2026-01-01T00:00", "2026-01-01T02:00"),
     )
     tick = writings(own, instance, cursor)
@@ -299,10 +299,12 @@ def test_the_schedule_asks_for_what_is_not_certified(own, spark):
 
     whole = ("2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z")
     assert asked() == [("valid_readings", *whole), ("sensor_averages", *whole)]
-    lake = Session(own, catalog.load(own), spark)
+    session = Session(own, catalog.load(own), spark)
     for table, end in (("valid_readings", "03:00"), ("sensor_averages", "01:30")):
         reconcile(
-            lake, lake.catalog.table(table), parse_range("2026-01-01T00:00", f"2026-01-01T{end}")
+            session,
+            session.catalog.table(table),
+            parse_range("2026-01-01T00:00", f"2026-01-01T{end}"),
         )
     assert asked() == [("sensor_averages", "2026-01-01T01:00:00Z", whole[1])]
 
@@ -459,7 +461,7 @@ def test_the_maintenance_job_looks_after_every_table(own, instance):
 def test_maintenance_knows_of_a_run_until_it_has_ended(spark, own, instance):
     @dg.op
     def look(lakehouse: Lakehouse) -> bool:
-        return lakehouse.lake.spark is spark and read_holds.began(own) is not None
+        return lakehouse.session.spark is spark and read_holds.began(own) is not None
 
     job = dg.GraphDefinition("looking", node_defs=[look]).to_job(
         resource_defs={"lakehouse": Lakehouse.of(own)}

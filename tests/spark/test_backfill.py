@@ -68,23 +68,24 @@ def rewritten(commits: list[Commit]) -> list[tuple[str, str]]:
     return [(c.table, f"{c.start:%H}") for c in commits if c.version != NOTHING]
 
 
-def rows_of(lake: Session, name: str):
-    return lake.read(lake.catalog.table(name))
+def rows_of(session: Session, name: str):
+    return session.read(session.catalog.table(name))
 
 
-def remove(lake: Session, name: str, predicate: str | None = None) -> None:
+def remove(session: Session, name: str, predicate: str | None = None) -> None:
     """By another hand: the table has fewer rows than it is to have."""
-    DeltaTable(str(lake.path(lake.catalog.table(name)))).delete(predicate)
+    DeltaTable(str(session.path(session.catalog.table(name)))).delete(predicate)
 
 
-def outdated(lake: Session, name: str) -> list[str]:
+def outdated(session: Session, name: str) -> list[str]:
     return [
-        p[-2:] for p in late_merge.outdated(lake.settings, lake.catalog, lake.catalog.table(name))
+        p[-2:]
+        for p in late_merge.outdated(session.settings, session.catalog, session.catalog.table(name))
     ]
 
 
 @pytest.fixture
-def lake(spark, filled, tmp_path) -> Session:
+def session(spark, filled, tmp_path) -> Session:
     """A copy of the filled lakehouse, to be changed."""
     settings = Settings(root=shutil.copytree(filled, tmp_path / "lake"), tables=SENSORS)
     return Session(settings, load(settings), spark)
@@ -92,75 +93,79 @@ def lake(spark, filled, tmp_path) -> Session:
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_run_that_is_cut_short_goes_on_where_it_was(lake):
-    whole = digest(rows_of(lake, AVERAGES))
-    remove(lake, AVERAGES, "sensor_id = 'sensor-1'")
-    commits = backfill.run(lake, AVERAGES, at(0), at(3))
+def test_a_run_that_is_cut_short_goes_on_where_it_was(session):
+    whole = digest(rows_of(session, AVERAGES))
+    remove(session, AVERAGES, "sensor_id = 'sensor-1'")
+    commits = backfill.run(session, AVERAGES, at(0), at(3))
     assert hours([next(commits)]) == ["00"]
     commits.close()
-    assert digest(rows_of(lake, AVERAGES).where("_partition > '2026-01-01-00'")).rows == 12, (
+    assert digest(rows_of(session, AVERAGES).where("_partition > '2026-01-01-00'")).rows == 12, (
         "not touched"
     )
-    assert backfill.plan(lake, AVERAGES, at(0), at(3)).done == ("2026-01-01-00",)
-    assert backfill.plan(lake, AVERAGES, at(0), at(2)).done == (), "another range is another run"
-    other = replace(lake.catalog.table(AVERAGES), keys=())
-    tables = replace(lake.catalog, tables=lake.catalog.tables | {AVERAGES: other})
-    assert backfill.plan(replace(lake, catalog=tables), AVERAGES, at(0), at(3)).done == (), (
+    assert backfill.plan(session, AVERAGES, at(0), at(3)).done == ("2026-01-01-00",)
+    assert backfill.plan(session, AVERAGES, at(0), at(2)).done == (), "another range is another run"
+    other = replace(session.catalog.table(AVERAGES), keys=())
+    tables = replace(session.catalog, tables=session.catalog.tables | {AVERAGES: other})
+    assert backfill.plan(replace(session, catalog=tables), AVERAGES, at(0), at(3)).done == (), (
         "so is another declaration"
     )
-    assert hours(list(backfill.run(lake, AVERAGES, at(0), at(3)))) == ["01", "02"]
-    assert digest(rows_of(lake, AVERAGES)) == whole
-    assert backfill.plan(lake, AVERAGES, at(0), at(3)).done == (), "it ended: this would be another"
-    assert backfill.plan(lake, AVERAGES, at(0), at(3)).estimated_seconds > 0
+    assert hours(list(backfill.run(session, AVERAGES, at(0), at(3)))) == ["01", "02"]
+    assert digest(rows_of(session, AVERAGES)) == whole
+    assert backfill.plan(session, AVERAGES, at(0), at(3)).done == (), (
+        "it ended: this would be another"
+    )
+    assert backfill.plan(session, AVERAGES, at(0), at(3)).estimated_seconds > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_what_was_done_is_done_again_if_its_input_was_rewritten_meanwhile(lake):
-    remove(lake, AVERAGES, "sensor_id = 'sensor-1'")
-    commits = backfill.run(lake, AVERAGES, at(0), at(3))
+def test_what_was_done_is_done_again_if_its_input_was_rewritten_meanwhile(session):
+    remove(session, AVERAGES, "sensor_id = 'sensor-1'")
+    commits = backfill.run(session, AVERAGES, at(0), at(3))
     next(commits)
     next(commits)
     commits.close()
-    remove(lake, VALID, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
-    list(backfill.run(lake, VALID, at(0), at(3)))
-    assert backfill.plan(lake, AVERAGES, at(0), at(3)).done == ("2026-01-01-00",)
+    remove(session, VALID, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
+    list(backfill.run(session, VALID, at(0), at(3)))
+    assert backfill.plan(session, AVERAGES, at(0), at(3)).done == ("2026-01-01-00",)
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_commit_that_a_crash_kept_from_the_commit_log_is_told_by_the_next_run(lake):
-    remove(lake, VALID, "_partition = '2026-01-01-01'")
-    lock = lake.settings.root / "_commit_log" / f"{VALID}.lock"
+def test_a_commit_that_a_crash_kept_from_the_commit_log_is_told_by_the_next_run(session):
+    remove(session, VALID, "_partition = '2026-01-01-01'")
+    lock = session.settings.root / "_commit_log" / f"{VALID}.lock"
     lock.unlink()
     lock.mkdir()  # no line can be written
     with pytest.raises(OSError):
-        list(backfill.run(lake, VALID, at(1), at(2)))
+        list(backfill.run(session, VALID, at(1), at(2)))
     lock.rmdir()
-    assert outdated(lake, AVERAGES) == [], "nobody knows"
-    assert {c.version for c in backfill.run(lake, VALID, at(1), at(2))} == {NOTHING}, (
+    assert outdated(session, AVERAGES) == [], "nobody knows"
+    assert {c.version for c in backfill.run(session, VALID, at(1), at(2))} == {NOTHING}, (
         "the rows are there"
     )
-    assert outdated(lake, AVERAGES) == ["01"]
+    assert outdated(session, AVERAGES) == ["01"]
     told = next(
-        c for c in lake.commit_log(lake.catalog.table(VALID)).rewriting() if c.version != NOTHING
+        c
+        for c in session.commit_log(session.catalog.table(VALID)).rewriting()
+        if c.version != NOTHING
     )
-    assert told.version == delta_writer.version(lake.path(lake.catalog.table(VALID)))
+    assert told.version == delta_writer.version(session.path(session.catalog.table(VALID)))
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_what_reads_a_rewritten_partition_is_pending_until_it_follows(lake):
-    remove(lake, VALID, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
+def test_what_reads_a_rewritten_partition_is_pending_until_it_follows(session):
+    remove(session, VALID, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
     # as if it had never been there
-    remove(lake, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
-    assert rewritten(list(backfill.run(lake, VALID, at(0), at(3)))) == [(VALID, "01")]
-    assert outdated(lake, AVERAGES) == ["01"], "what did not change has nothing to be followed"
-    assert reconciliation.reconcile(lake, lake.catalog.table(AVERAGES)).verdict == "PENDING"
+    remove(session, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
+    assert rewritten(list(backfill.run(session, VALID, at(0), at(3)))) == [(VALID, "01")]
+    assert outdated(session, AVERAGES) == ["01"], "what did not change has nothing to be followed"
+    assert reconciliation.reconcile(session, session.catalog.table(AVERAGES)).verdict == "PENDING"
 
     shown = CliRunner().invoke(
         commands.app, ["backfill", VALID, "--start", "2026-01-01T00", "--end", "2026-01-01T03", "--cascade", "--json"],
-        env={"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]},
+        env={"LAKEHOUSE_ROOT": str(session.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]},
     )  # fmt: skip
     assert shown.exit_code == 0, shown.stderr
     told = [json.loads(line) for line in shown.stdout.splitlines()]
@@ -168,20 +173,20 @@ def test_what_reads_a_rewritten_partition_is_pending_until_it_follows(lake):
     assert outcomes == [(VALID, "unchanged", h) for h in ("00", "01", "02")] + [
         (AVERAGES, "rewritten", "01")
     ]
-    assert outdated(lake, AVERAGES) == []
-    assert reconciliation.reconcile(lake, lake.catalog.table(AVERAGES)).verdict == "EQUAL"
+    assert outdated(session, AVERAGES) == []
+    assert reconciliation.reconcile(session, session.catalog.table(AVERAGES)).verdict == "EQUAL"
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_cascade_follows_through_windows_that_straddle(lake, spark):
-    stage = Stage(spark, lake.settings.root, sensors)
+def test_a_cascade_follows_through_windows_that_straddle(session, spark):
+    stage = Stage(spark, session.settings.root, sensors)
     stage.run(TRENDS)
-    whole = digest(rows_of(lake, TRENDS))
+    whole = digest(rows_of(session, TRENDS))
     last = "sensor_id = 'sensor-2' AND _partition = '2026-01-01-00'"
-    remove(lake, VALID, last)
-    remove(lake, TRENDS, "sensor_id = 'sensor-2' AND window.end < '2026-01-01T01:00:30'")
-    commits = list(backfill.run(lake, VALID, at(0), at(1), cascade=True))
+    remove(session, VALID, last)
+    remove(session, TRENDS, "sensor_id = 'sensor-2' AND window.end < '2026-01-01T01:00:30'")
+    commits = list(backfill.run(session, VALID, at(0), at(1), cascade=True))
     assert [(c.table, f"{c.start:%H}") for c in commits] == [
         (VALID, "00"),
         (AVERAGES, "00"),
@@ -191,7 +196,7 @@ def test_a_cascade_follows_through_windows_that_straddle(lake, spark):
     assert rewritten(commits)[:2] == [(VALID, "00"), (TRENDS, "00")], (
         "averages hold these rows still"
     )
-    assert digest(rows_of(lake, TRENDS)) == whole
+    assert digest(rows_of(session, TRENDS)) == whole
 
 
 @pytest.mark.slow
@@ -203,42 +208,42 @@ def test_a_session_that_straddles_follows_as_a_whole(spark, tmp_path):
     stage.run("named_clicks", "sessions")
     whole = digest(stage.rows("sessions"))
     # it holds two sessions together
-    remove(stage.lake, "named_clicks", "at = '2026-01-01T00:59:50Z'")
-    remove(stage.lake, "sessions")
-    commits = list(backfill.run(stage.lake, "named_clicks", at(0), at(1), cascade=True))
+    remove(stage.session, "named_clicks", "at = '2026-01-01T00:59:50Z'")
+    remove(stage.session, "sessions")
+    commits = list(backfill.run(stage.session, "named_clicks", at(0), at(1), cascade=True))
     assert digest(stage.rows("sessions")) == whole
     assert [c.table for c in commits if c.version != NOTHING] == ["named_clicks", "sessions"]
-    assert outdated(stage.lake, "sessions") == []
+    assert outdated(stage.session, "sessions") == []
 
 
 def click(second: float, user: str = "a") -> dict[str, str]:
     return {"user": user, "at": (START + timedelta(seconds=second)).isoformat()}
 
 
-def test_what_the_input_does_not_hold_any_more_is_not_replaced_by_nothing(lake):
-    remove(lake, "sensor_readings", "event_time < '2026-01-01T01:00:00Z'")
-    before = delta_writer.version(lake.path(lake.catalog.table(VALID)))
+def test_what_the_input_does_not_hold_any_more_is_not_replaced_by_nothing(session):
+    remove(session, "sensor_readings", "event_time < '2026-01-01T01:00:00Z'")
+    before = delta_writer.version(session.path(session.catalog.table(VALID)))
     for refuse in (backfill.plan, backfill.run):
         with pytest.raises(
             RangeError,
             match=r"partitions=2026-01-01-00 to 2026-01-01-00 \(1\).*begins at 2026-01-01T01",
         ):
-            refuse(lake, VALID, at(0), at(3))
-    assert delta_writer.version(lake.path(lake.catalog.table(VALID))) == before
-    assert len(list(backfill.run(lake, VALID, at(1), at(3)))) == 2
-    remove(lake, VALID, "event_time < '2026-01-01T01:00:00Z'")
+            refuse(session, VALID, at(0), at(3))
+    assert delta_writer.version(session.path(session.catalog.table(VALID))) == before
+    assert len(list(backfill.run(session, VALID, at(1), at(3)))) == 2
+    remove(session, VALID, "event_time < '2026-01-01T01:00:00Z'")
     with pytest.raises(RangeError, match=r"table=sensor_averages, partitions=2026-01-01-00"):
-        backfill.plan(lake, AVERAGES, at(0), at(3))
-    remove(lake, "sensor_readings")
+        backfill.plan(session, AVERAGES, at(0), at(3))
+    remove(session, "sensor_readings")
     with pytest.raises(RangeError, match="is empty"):
-        backfill.plan(lake, VALID, at(1), at(3))
+        backfill.plan(session, VALID, at(1), at(3))
 
 
-def test_a_table_of_other_columns_on_disk_is_refused_before_anything_is_computed(lake):
-    path = str(lake.path(lake.catalog.table(AVERAGES)))
+def test_a_table_of_other_columns_on_disk_is_refused_before_anything_is_computed(session):
+    path = str(session.path(session.catalog.table(AVERAGES)))
     DeltaTable(path).alter.add_columns(Field("more", "long"))
     with pytest.raises(DeclarationError, match="columns=more: the table on disk has other columns"):
-        list(backfill.run(lake, AVERAGES, at(0), at(1)))
+        list(backfill.run(session, AVERAGES, at(0), at(1)))
 
 
 @pytest.mark.slow
@@ -248,14 +253,14 @@ def test_a_stream_goes_on_across_a_rewrite_of_its_input_and_takes_nothing_for_ne
     stage.feed("sensor_readings", [reading(h, m, f"sensor-{m}") for h in range(3) for m in (0, 20)])
     stage.advance("sensor_readings", reading(3, 0))
     stage.run(VALID, AVERAGES)
-    lake, table = stage.lake, stage.lake.catalog.table(AVERAGES)
-    before = digest(rows_of(lake, AVERAGES))
-    query = queries.start(lake, table)
+    session, table = stage.session, stage.session.catalog.table(AVERAGES)
+    before = digest(rows_of(session, AVERAGES))
+    query = queries.start(session, table)
     try:
-        remove(lake, VALID, "sensor_id = 'sensor-0' AND _partition = '2026-01-01-00'")
+        remove(session, VALID, "sensor_id = 'sensor-0' AND _partition = '2026-01-01-00'")
         # to fill an empty partition looks like an append
-        remove(lake, VALID, "_partition = '2026-01-01-01'")
-        assert rewritten(list(backfill.run(lake, VALID, at(0), at(2)))) == [
+        remove(session, VALID, "_partition = '2026-01-01-01'")
+        assert rewritten(list(backfill.run(session, VALID, at(0), at(2)))) == [
             (VALID, "00"),
             (VALID, "01"),
         ]
@@ -265,7 +270,7 @@ def test_a_stream_goes_on_across_a_rewrite_of_its_input_and_takes_nothing_for_ne
         assert query.isActive and query.exception() is None
     finally:
         query.stop()
-    assert digest(rows_of(lake, AVERAGES).where("_partition < '2026-01-01-03'")) == before
+    assert digest(rows_of(session, AVERAGES).where("_partition < '2026-01-01-03'")) == before
     assert stage.frontier(AVERAGES) > at(3)
     assert_stream_equals_batch(stage, AVERAGES)
 
@@ -278,21 +283,21 @@ def reading(hour: int, minute: int, sensor: str = "sensor-1") -> dict[str, str]:
     }
 
 
-def test_a_thousand_partitions_are_planned_within_seconds(lake, tmp_path):
-    record, valid = (lake.catalog.table(name) for name in ("sensor_readings", VALID))
-    arrival = rows_of(lake, VALID).select(ARRIVAL).head()[0].asDict()
+def test_a_thousand_partitions_are_planned_within_seconds(session, tmp_path):
+    record, valid = (session.catalog.table(name) for name in ("sensor_readings", VALID))
+    arrival = rows_of(session, VALID).select(ARRIVAL).head()[0].asDict()
     row = {"sensor_id": "sensor-1", "_arrival": arrival, "_origin": "stream"}
     rows = [
         row | {"event_time": at(n, 30), "_partition": f"{at(n):%Y-%m-%d-%H}"} for n in range(1_000)
     ]
     for each in (record, valid):
-        path = str(lake.path(each))
+        path = str(session.path(each))
         schema = pa.schema(DeltaTable(path).schema().to_arrow())
         write_deltalake(path, pa.Table.from_pylist(rows, schema), mode="append")
-    last = next(lake.commit_log(valid).by_stream())
-    lake.commit_log(valid).append(replace(last, batch=last.batch + 1, frontier=at(1_000)))
+    last = next(session.commit_log(valid).by_stream())
+    session.commit_log(valid).append(replace(last, batch=last.batch + 1, frontier=at(1_000)))
     began = time.monotonic()
-    planned = backfill.plan(replace(lake, spark=None), VALID, at(0), at(1_000))
+    planned = backfill.plan(replace(session, spark=None), VALID, at(0), at(1_000))
     assert time.monotonic() - began < 10
     assert (
         len(planned.partitions) == 1_000
@@ -306,7 +311,7 @@ def test_a_thousand_partitions_are_planned_within_seconds(lake, tmp_path):
 def told(tmp_path) -> Callable[..., Session]:
     """Tells that the record or its reader wrote a version so many seconds ago, in commit logs alone."""
     settings = Settings(root=tmp_path, tables=SENSORS)
-    lake = Lakehouse(settings, load(settings))
+    lakehouse = Lakehouse(settings, load(settings))
 
     def wrote(
         name: str = "", version: int = 0, ago: float = 0, written: int = 1, read: int = 0
@@ -321,8 +326,8 @@ def told(tmp_path) -> Callable[..., Session]:
             commit = Commit(
                 name, "stream", 1, version, version, at, "", written=written, inputs=inputs
             )
-            lake.commit_log(lake.catalog.table(name)).append(commit)
-        return lake
+            lakehouse.commit_log(lakehouse.catalog.table(name)).append(commit)
+        return lakehouse
 
     return wrote
 

@@ -62,8 +62,8 @@ def test_each_kind_of_bad_input_ends_in_quarantine_with_its_reason_and_offset(
             f"{kind}: the value is kept as it came"
         )
 
-    table = stage.lake.catalog.table(record)
-    first, second = sorted(stage.lake.commit_log(table).by_stream(), key=lambda c: c.batch)
+    table = stage.session.catalog.table(record)
+    first, second = sorted(stage.session.commit_log(table).by_stream(), key=lambda c: c.batch)
     assert (first.arrived, first.quarantined, first.written) == (len(sent), len(bad), 2)
     moment = (
         stage.rows(record).agg(F.max("event_time")).head()[0].astimezone(second.watermark.tzinfo)
@@ -124,7 +124,9 @@ def test_a_contract_tells_what_a_producer_adds_or_renames(spark, tmp_path):
         r.reason for r in stage.rows("notes", "quarantine").orderBy("_arrival.offset").collect()
     ]
     assert aside == ["fields not declared: Note , by", "not a JSON object of the declared types"]
-    with pytest.raises(DeclarationError, match="its values have no names; leave unknown_fields out"):
+    with pytest.raises(
+        DeclarationError, match="its values have no names; leave unknown_fields out"
+    ):
         kafka("agreed", schema="line STRING", format="text", unknown_fields="quarantine")
 
 

@@ -35,82 +35,84 @@ def at(hour: int, minute: int = 0) -> datetime:
 
 
 @pytest.fixture
-def lake(spark, filled, tmp_path) -> Session:
+def session(spark, filled, tmp_path) -> Session:
     """A copy of the filled lakehouse, to be changed."""
     settings = Settings(root=shutil.copytree(filled, tmp_path / "lake"), tables=TABLES)
     return Session(settings, load(settings), spark)
 
 
-def command(lake: Session, *arguments: str):
-    environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": TABLES[0]}
+def command(session: Session, *arguments: str):
+    environment = {"LAKEHOUSE_ROOT": str(session.settings.root), "LAKEHOUSE_TABLES": TABLES[0]}
     return CliRunner().invoke(commands.app, list(arguments), env=environment)
 
 
-def stored(lake: Session):
-    return lake.read(lake.catalog.table(AVERAGES))
+def stored(session: Session):
+    return session.read(session.catalog.table(AVERAGES))
 
 
-def versions(lake: Session) -> list[int]:
-    return [delta_writer.version(lake.path(table)) for table in lake.catalog]
+def versions(session: Session) -> list[int]:
+    return [delta_writer.version(session.path(table)) for table in session.catalog]
 
 
-def remove(lake: Session, name: str, predicate: str | None = None) -> None:
+def remove(session: Session, name: str, predicate: str | None = None) -> None:
     """By another hand: the table has fewer rows than it is to have."""
-    DeltaTable(str(lake.path(lake.catalog.table(name)))).delete(predicate)
+    DeltaTable(str(session.path(session.catalog.table(name)))).delete(predicate)
 
 
-def origins(lake: Session) -> set[tuple[str, str]]:
-    rows = stored(lake).select("_origin", "_partition").distinct().collect()
+def origins(session: Session) -> set[tuple[str, str]]:
+    rows = stored(session).select("_origin", "_partition").distinct().collect()
     return {(r["_origin"], r["_partition"][-2:]) for r in rows}
 
 
-def test_a_backfill_rewrites_the_partitions_that_differ_and_leaves_the_others_to_the_stream(lake):
-    before = digest(stored(lake))
-    remove(lake, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-1'")
-    first, second = backfill.run(lake, AVERAGES, at(0), at(2))
+def test_a_backfill_rewrites_the_partitions_that_differ_and_leaves_the_others_to_the_stream(
+    session,
+):
+    before = digest(stored(session))
+    remove(session, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-1'")
+    first, second = backfill.run(session, AVERAGES, at(0), at(2))
     assert (first.role, first.start, first.end, first.version) == ("batch", at(0), at(1), NOTHING)
-    version = delta_writer.version(lake.path(lake.catalog.table(AVERAGES)))
+    version = delta_writer.version(session.path(session.catalog.table(AVERAGES)))
     assert (second.start, second.end, second.version) == (at(1), at(2), version)
     assert [c.written for c in (first, second)] == [9, 9], "a late one stays out"
-    assert digest(stored(lake)) == before
-    assert origins(lake) == {("stream", "00"), ("batch", "01"), ("stream", "02")}
-    certificate = reconcile.run(lake, AVERAGES, at(0), at(3))
+    assert digest(stored(session)) == before
+    assert origins(session) == {("stream", "00"), ("batch", "01"), ("stream", "02")}
+    certificate = reconcile.run(session, AVERAGES, at(0), at(3))
     assert (certificate.verdict, certificate.rows_in_table, certificate.rows_by_batch_runs) == (
         "EQUAL",
         27,
         9,
     )
     assert reconcile.exit_code(certificate) == 0
-    now = versions(lake)
-    assert {c.version for c in backfill.run(lake, AVERAGES, at(0), at(2))} == {
+    now = versions(session)
+    assert {c.version for c in backfill.run(session, AVERAGES, at(0), at(2))} == {
         NOTHING
-    } and versions(lake) == now
+    } and versions(session) == now
 
 
-def test_all_or_nothing_is_one_commit(lake):
-    remove(lake, AVERAGES, "sensor_id = 'sensor-1'")
-    before = versions(lake)
-    [commit] = backfill.run(lake, AVERAGES, at(0), at(2), whole=True)
+def test_all_or_nothing_is_one_commit(session):
+    remove(session, AVERAGES, "sensor_id = 'sensor-1'")
+    before = versions(session)
+    [commit] = backfill.run(session, AVERAGES, at(0), at(2), whole=True)
     assert (commit.start, commit.end, commit.written) == (at(0), at(2), 18)
-    assert sum(versions(lake)) == sum(before) + 1
-    assert origins(lake) == {("batch", "00"), ("batch", "01"), ("stream", "02")}
+    assert sum(versions(session)) == sum(before) + 1
+    assert origins(session) == {("batch", "00"), ("batch", "01"), ("stream", "02")}
 
 
-def test_what_the_quarantine_lost_is_put_back_and_the_rows_stay(lake):
-    aside = lake.path(lake.catalog.table("valid_readings"), "quarantine")
-    whole = digest(lake.read(lake.catalog.table("valid_readings"), side="quarantine"))
+def test_what_the_quarantine_lost_is_put_back_and_the_rows_stay(session):
+    aside = session.path(session.catalog.table("valid_readings"), "quarantine")
+    whole = digest(session.read(session.catalog.table("valid_readings"), side="quarantine"))
     DeltaTable(str(aside)).delete()
-    commits = list(backfill.run(lake, "valid_readings", at(0), at(3)))
+    commits = list(backfill.run(session, "valid_readings", at(0), at(3)))
     assert {c.version for c in commits} == {NOTHING} and sum(
         c.quarantined for c in commits
     ) == whole.rows > 0
-    assert digest(lake.read(lake.catalog.table("valid_readings"), side="quarantine")) == whole
+    assert digest(session.read(session.catalog.table("valid_readings"), side="quarantine")) == whole
 
 
-def test_a_preview_counts_and_changes_nothing(lake):
-    before = sorted(path for path in lake.settings.root.rglob("*"))
+def test_a_preview_counts_and_changes_nothing(session):
+    before = sorted(path for path in session.settings.root.rglob("*"))
     span = ("--start", "2026-01-01T01", "--end", "2026-01-01T03")
-    result = command(lake, "backfill", "valid_readings", *span, "--dry-run", "--json")
+    result = command(session, "backfill", "valid_readings", *span, "--dry-run", "--json")
     found = json.loads(result.stdout)
     assert result.exit_code == 0
     assert found["partitions"] == ["2026-01-01-01", "2026-01-01-02"]
@@ -122,7 +124,7 @@ def test_a_preview_counts_and_changes_nothing(lake):
     assert reached == {AVERAGES: (hours[0], hours[1]), "sensor_trends": (hours[0], hours[2])}, (
         "a sliding window straddles"
     )
-    assert sorted(path for path in lake.settings.root.rglob("*")) == before
+    assert sorted(path for path in session.settings.root.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
@@ -137,29 +139,29 @@ def test_a_preview_counts_and_changes_nothing(lake):
         ("sensor_average", at(0), at(1), "did you mean sensor_averages"),
     ],
 )
-def test_what_a_backfill_refuses(lake, table, start, end, said):
-    before = versions(lake)
+def test_what_a_backfill_refuses(session, table, start, end, said):
+    before = versions(session)
     for refuse in (backfill.plan, backfill.run):
         with pytest.raises(LakehouseError, match=said):
-            refuse(lake, table, start, end)
-    assert versions(lake) == before
+            refuse(session, table, start, end)
+    assert versions(session) == before
 
 
-def test_one_publisher_at_a_time(lake):
-    table = lake.catalog.table(AVERAGES)
-    with publishing(lake.settings, table), pytest.raises(JobError, match=f"pid={os.getpid()}"):
-        list(backfill.run(lake, AVERAGES, at(0), at(1)))
-    with publishing(lake.settings, table):
+def test_one_publisher_at_a_time(session):
+    table = session.catalog.table(AVERAGES)
+    with publishing(session.settings, table), pytest.raises(JobError, match=f"pid={os.getpid()}"):
+        list(backfill.run(session, AVERAGES, at(0), at(1)))
+    with publishing(session.settings, table):
         assert (
             f"pid {os.getpid()} is rewriting"
-            in backfill.plan(lake, AVERAGES, at(0), at(1)).conflicts[0]
+            in backfill.plan(session, AVERAGES, at(0), at(1)).conflicts[0]
         )
-    with publishing(lake.settings, table):
+    with publishing(session.settings, table):
         pass  # free again
 
 
-def test_the_certificate_finds_what_was_planted_deleted_and_altered(lake):
-    path = str(lake.path(lake.catalog.table(AVERAGES)))
+def test_the_certificate_finds_what_was_planted_deleted_and_altered(session):
+    path = str(session.path(session.catalog.table(AVERAGES)))
     like = (
         DeltaTable(path)
         .to_pyarrow_table(filters=[("average_c", "=", Decimal("33.390000"))])
@@ -172,9 +174,9 @@ def test_the_certificate_finds_what_was_planted_deleted_and_altered(lake):
     )
     write_deltalake(path, planted, mode="append")
 
-    shown = command(lake, "reconcile", "run", AVERAGES)
+    shown = command(session, "reconcile", "run", AVERAGES)
     assert shown.exit_code == 1 and "1 missing, 1 extra, 1 changed" in shown.stdout
-    recorded = certificates(lake.settings, lake.catalog.table(AVERAGES))
+    recorded = certificates(session.settings, session.catalog.table(AVERAGES))
     recorded = reconciliation.summed([c for c in recorded if c.verdict != "EQUAL"])
     assert (recorded.verdict, recorded.missing, recorded.extra, recorded.changed) == (
         "DIFFERENT",
@@ -191,29 +193,29 @@ def test_the_certificate_finds_what_was_planted_deleted_and_altered(lake):
     assert "readings=7" in examples["changed"] and "readings=1" in examples["changed"]
 
     repaired = command(
-        lake, "backfill", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-01T03:00:00Z"
+        session, "backfill", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-01T03:00:00Z"
     )
     assert (
         repaired.exit_code == 0
         and "[2026-01-01T00:00:00Z, 2026-01-01T03:00:00Z)" in repaired.stdout
     )
-    assert command(lake, "reconcile", "run", AVERAGES).exit_code == 0
+    assert command(session, "reconcile", "run", AVERAGES).exit_code == 0
 
 
-def test_exit_codes_of_the_certificate(lake):
+def test_exit_codes_of_the_certificate(session):
     nothing = command(
-        lake, "reconcile", "run", AVERAGES, "--start", "2025-01-01", "--end", "2025-01-02"
+        session, "reconcile", "run", AVERAGES, "--start", "2025-01-01", "--end", "2025-01-02"
     )
     assert nothing.exit_code == 1 and "no row was compared" in nothing.stdout
     ahead = command(
-        lake, "reconcile", "run", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-02"
+        session, "reconcile", "run", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-02"
     )
     assert (
         ahead.exit_code == 3
         and "OPEN" in ahead.stdout
         and "ahead of the frontier 2026-01-01T03:09:55Z" in ahead.stdout
     )
-    equal = reconciliation.reconcile(lake, lake.catalog.table(AVERAGES))
+    equal = reconciliation.reconcile(session, session.catalog.table(AVERAGES))
     codes = {
         v: reconcile.exit_code(replace(equal, verdict=v))
         for v in ("DIFFERENT", "PENDING", "OPEN", "UNVERIFIABLE")
@@ -241,29 +243,31 @@ def test_a_reference_table_is_computed_again_when_something_changed_and_only_the
     file.write_text("item,price\na,1\n")
     monkeypatch.syspath_prepend(tmp_path)
     settings = Settings(root=tmp_path / "root", tables=("price_tables",))
-    lake = Session(settings, load(settings), spark)
-    table = lake.catalog.table("prices")
-    assert reference_tables.refresh(lake, table).written == 1
-    assert reference_tables.refresh(replace(lake, spark=None), table) is None, "nothing is computed"
-    assert reference_tables.rebuild(lake, table) is None, "computed, and found to be the same"
+    session = Session(settings, load(settings), spark)
+    table = session.catalog.table("prices")
+    assert reference_tables.refresh(session, table).written == 1
+    assert reference_tables.refresh(replace(session, spark=None), table) is None, (
+        "nothing is computed"
+    )
+    assert reference_tables.rebuild(session, table) is None, "computed, and found to be the same"
     file.write_text("item,price\na,1\nb,2\n")
-    assert reference_tables.refresh(lake, table).written == 2
-    write_deltalake(str(lake.path(table)), lake.read(table).toArrow(), mode="append")
-    assert reference_tables.refresh(lake, table).written == 2, "by another hand"
-    assert lake.read(table).count() == 2
-    shutil.rmtree(lake.path(table))
-    assert reference_tables.refresh(lake, table).written == 2, "removed, to be filled again"
+    assert reference_tables.refresh(session, table).written == 2
+    write_deltalake(str(session.path(table)), session.read(table).toArrow(), mode="append")
+    assert reference_tables.refresh(session, table).written == 2, "by another hand"
+    assert session.read(table).count() == 2
+    shutil.rmtree(session.path(table))
+    assert reference_tables.refresh(session, table).written == 2, "removed, to be filled again"
 
 
-def test_the_first_row_is_known_by_the_statistics_and_read_where_a_file_has_none(lake):
-    readings = lake.catalog.table("sensor_readings")
-    first = lake.read(readings).agg(F.min("event_time")).first()[0].astimezone(UTC)
-    averages = lake.catalog.table(AVERAGES)
-    assert compute.first(lake, averages) == first == min(lake.least(readings))
-    path = lake.path(readings)
+def test_the_first_row_is_known_by_the_statistics_and_read_where_a_file_has_none(session):
+    readings = session.catalog.table("sensor_readings")
+    first = session.read(readings).agg(F.min("event_time")).first()[0].astimezone(UTC)
+    averages = session.catalog.table(AVERAGES)
+    assert compute.first(session, averages) == first == min(session.least(readings))
+    path = session.path(readings)
     with_none = DeltaTable(str(path)).to_pyarrow_table().slice(0, 1)
     DeltaTable(str(path)).alter.set_table_properties(
         {"delta.dataSkippingNumIndexedCols": "0", "delta.dataSkippingStatsColumns": ""}
     )
     write_deltalake(path, with_none, mode="append")
-    assert None in lake.least(readings) and compute.first(lake, averages) == first
+    assert None in session.least(readings) and compute.first(session, averages) == first

@@ -98,12 +98,12 @@ def stage(stage_of):
 
 
 def table_of(stage: Stage, name: str):
-    return stage.lake.catalog.table(name)
+    return stage.session.catalog.table(name)
 
 
 def cut(stage: Stage, name: str) -> None:
     """Leaves of the table's log what its last version is read with."""
-    log = stage.lake.path(table_of(stage, name)) / "_delta_log"
+    log = stage.session.path(table_of(stage, name)) / "_delta_log"
     DeltaTable(str(log.parent)).create_checkpoint()
     versions = sorted(int(p.stem) for p in log.glob("*.json"))
     for version in versions[:-1]:
@@ -131,16 +131,16 @@ def goes_on(stage: Stage, *tables: str) -> None:
 @pytest.mark.timeout(900)
 def test_history_and_stream_meet_without_a_gap_and_without_a_duplicate(stage):
     for name in NEW:
-        planned = job.plan(stage.lake, name)
+        planned = job.plan(stage.session, name)
         assert (planned.start, planned.end) == (START, START + timedelta(hours=2)), name
-        assert sum(c.written for c in job.run(stage.lake, planned)) > 0
+        assert sum(c.written for c in job.run(stage.session, planned)) > 0
         if name == "plain":
             # what is behind a table with a handover begins where that one does, or later
             stage.run(name)
     goes_on(stage, *NEW)
     whole = Range(START, START + timedelta(hours=5))
     for name in NEW:
-        found = reconciliation.reconcile_parts(stage.lake, table_of(stage, name), whole)
+        found = reconciliation.reconcile_parts(stage.session, table_of(stage, name), whole)
         verdicts = {(c.verdict, c.rows_by_batch_runs > 0) for c in found if c.rows_in_table}
         assert {verdict for verdict, _ in verdicts} == (
             {"EQUAL", "PENDING"} if name == "sums" else {"EQUAL"}
@@ -149,9 +149,9 @@ def test_history_and_stream_meet_without_a_gap_and_without_a_duplicate(stage):
     stage.update("sums")
     assert {
         c.verdict
-        for c in reconciliation.reconcile_parts(stage.lake, table_of(stage, "sums"), whole)
+        for c in reconciliation.reconcile_parts(stage.session, table_of(stage, "sums"), whole)
     } == {"EQUAL"}
-    begun = handover_of(stage.lake.settings, table_of(stage, "slid"))
+    begun = handover_of(stage.session.settings, table_of(stage, "slid"))
     assert (
         begun.inputs == {"visits": {"0": begun.inputs["visits"]["0"]}}
         and begun.version <= begun.until
@@ -163,18 +163,18 @@ def test_history_and_stream_meet_without_a_gap_and_without_a_duplicate(stage):
 def test_a_table_whose_input_was_cut_begins_at_a_handover_by_itself(stage, capsys):
     stage.run("plain")
     with pytest.raises(JobError, match="has begun without a handover"):
-        handovers.begin(stage.lake, table_of(stage, "plain"))
+        handovers.begin(stage.session, table_of(stage, "plain"))
     cut(stage, "seen")
     with pytest.raises(JobError, match="its log does not keep those before it"):
-        handovers.begin(stage.lake, table_of(stage, "slid"))
+        handovers.begin(stage.session, table_of(stage, "slid"))
     stage.feed("seen", [at(4 * 60)])  # the very instant of the handover that is tried next
     cut(stage, "seen")
     stage.advance("seen", at(4 * 60 + 5.5))
     with pytest.raises(JobError, match="rows from 2026-01-01T04:00:00Z on are in versions up to"):
-        handovers.begin(stage.lake, table_of(stage, "sums"))
+        handovers.begin(stage.session, table_of(stage, "sums"))
     stage.advance("seen", at(5 * 60 + 5))
     stage.run("slid")
-    begun = handover_of(stage.lake.settings, table_of(stage, "slid"))
+    begun = handover_of(stage.session.settings, table_of(stage, "slid"))
     assert begun.frontier == START + timedelta(hours=5)
     assert "begins at its handover 2026-01-01T05:00:00Z" in capsys.readouterr().err
 
@@ -183,23 +183,23 @@ def test_a_table_whose_input_was_cut_begins_at_a_handover_by_itself(stage, capsy
 @pytest.mark.parallel
 def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(stage):
     settings, path = (
-        replace(stage.lake.settings, versions=1),
-        stage.lake.path(table_of(stage, "seen")),
+        replace(stage.session.settings, versions=1),
+        stage.session.path(table_of(stage, "seen")),
     )
     last = DeltaTable(str(path)).version()
     for version in range(last + 1):
         DeltaTable(str(path), version=version).create_checkpoint()
     done = retention.maintain(
-        settings, retention.places(settings, stage.lake.catalog, table_of(stage, "seen"))[0]
+        settings, retention.places(settings, stage.session.catalog, table_of(stage, "seen"))[0]
     )
     assert done.held_by == "a table yet to be declared" and 0 < done.oldest < last
     assert min(int(p.stem) for p in (path / "_delta_log").glob("*.json")) == done.oldest
-    assert all(job.run(stage.lake, job.plan(stage.lake, "sums")))
+    assert all(job.run(stage.session, job.plan(stage.session, "sums")))
     assert handover_of(settings, table_of(stage, "sums")).frontier == START + timedelta(hours=2)
     goes_on(stage, "sums")
     stage.update("sums")
     found = reconciliation.reconcile_parts(
-        stage.lake, table_of(stage, "sums"), Range(START, START + timedelta(hours=5))
+        stage.session, table_of(stage, "sums"), Range(START, START + timedelta(hours=5))
     )
     assert {c.verdict for c in found} == {"EQUAL"} and sum(c.rows_in_table for c in found) > 50
 
@@ -207,14 +207,14 @@ def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(sta
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_behind_a_table_with_a_handover_a_window_does_not_reach_across_it(stage):
-    planned = job.plan(stage.lake, "plain")
-    assert planned and all(job.run(stage.lake, planned))
+    planned = job.plan(stage.session, "plain")
+    assert planned and all(job.run(stage.session, planned))
     stage.run("plain")
     with pytest.raises(
         JobError,
         match=r"windows ahead of 2026-01-01T02:00:00Z read plain from 2026-01-01T01:40:00Z on",
     ):
-        handovers.begin(stage.lake, table_of(stage, "wide"))
+        handovers.begin(stage.session, table_of(stage, "wide"))
 
 
 @pytest.mark.slow
@@ -222,10 +222,10 @@ def test_behind_a_table_with_a_handover_a_window_does_not_reach_across_it(stage)
 def test_without_history_behind_it_there_is_nothing_to_compute(stage_of):
     stage = stage_of(HERE)
     with pytest.raises(JobError, match="has no frontier yet"):
-        job.plan(stage.lake, "sums")
+        job.plan(stage.session, "sums")
     stage.feed("seen", [at(1)])
     stage.advance("seen", at(30))
-    assert job.plan(stage.lake, "sums") is None
+    assert job.plan(stage.session, "sums") is None
     stage.run("sums")
     assert [r.value for r in stage.rows("sums").collect()] == [1]
 
@@ -233,7 +233,7 @@ def test_without_history_behind_it_there_is_nothing_to_compute(stage_of):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_the_command_tells_the_handover_and_maintenance_keeps_what_it_needs(stage):
-    settings, averages = stage.lake.settings, table_of(stage, "slid")
+    settings, averages = stage.session.settings, table_of(stage, "slid")
     environment = {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": __name__}
     done = CliRunner().invoke(commands.app, ["bootstrap", "slid", "--json"], env=environment)
     assert done.exit_code == 0, done.output
@@ -245,12 +245,12 @@ def test_the_command_tells_the_handover_and_maintenance_keeps_what_it_needs(stag
     )
     assert frontier(settings, averages) == START + timedelta(hours=2)
     assert (
-        needs.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"]
+        needs.needed(settings, stage.session.catalog, table_of(stage, "seen"))["slid"]
         == first["version"]
     )
     stage.run("slid")
     assert (
-        needs.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"]
+        needs.needed(settings, stage.session.catalog, table_of(stage, "seen"))["slid"]
         > first["version"]
     )
     again = definitions.build(settings).resolve_job_def("bootstrap")

@@ -242,8 +242,8 @@ def test_tables_follow_the_log_row_for_row(spark, tmp_path, seed):
         for key, of_key in database.history.items()
     }
     for name in ("accounts", "account_versions"):
-        table = stage.lake.catalog.table(name)
-        assert reconciliation.reconcile(stage.lake, table).verdict == "EQUAL"
+        table = stage.session.catalog.table(name)
+        assert reconciliation.reconcile(stage.session, table).verdict == "EQUAL"
     assert stage.crashes and stage.resumed
     assert stage.rows("account_log").count() > len(database.log)  # it was sent again
 

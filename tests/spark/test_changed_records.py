@@ -60,7 +60,7 @@ def stage(spark, tmp_path) -> Stage:
 
 
 def of(stage: Stage, name: str) -> Table:
-    return stage.lake.catalog.table(name)
+    return stage.session.catalog.table(name)
 
 
 def weights(stage: Stage) -> dict[int, int]:
@@ -76,9 +76,9 @@ def weights(stage: Stage) -> dict[int, int]:
 def test_each_is_put_in_or_erased_at_the_hour_of_its_arrival_whatever_topic_it_came_from(stage):
     assert weights(stage) == {0: 2, 30: 2, 60: 2}
     other = replace(of(stage, "post"), transformation=mended)
-    tables = {t.name: other if t.name == "post" else t for t in stage.lake.catalog}
-    stage.lake = replace(stage.lake, catalog=replace(stage.lake.catalog, tables=tables))
-    done = replay_quarantine.replay(stage.lake, of(stage, "post"))
+    tables = {t.name: other if t.name == "post" else t for t in stage.session.catalog}
+    stage.session = replace(stage.session, catalog=replace(stage.session.catalog, tables=tables))
+    done = replay_quarantine.replay(stage.session, of(stage, "post"))
     assert {hour.hour: n for hour, n in done.hours.items()} == {0: 4, 1: 2} and sum(
         done.bad.values()
     ) == 6
@@ -90,13 +90,13 @@ def test_each_is_put_in_or_erased_at_the_hour_of_its_arrival_whatever_topic_it_c
         stage.advance("post", {"text": "4"}, source="letter_topic")
         stage.run("weighed")
     erased = erasure.erase(
-        stage.lake, of(stage, "post"), "kilos = 2 AND _arrival.topic = 'parcels'"
+        stage.session, of(stage, "post"), "kilos = 2 AND _arrival.topic = 'parcels'"
     )
     assert {hour.hour: n for hour, n in erased.hours.items()} == {0: 2, 1: 1}
     assert weights(stage) == {0: 4, 30: 4, 60: 4}
     found = reconciliation.reconcile_parts(
-        stage.lake, of(stage, "weighed"), Range(START, START + timedelta(hours=2))
+        stage.session, of(stage, "weighed"), Range(START, START + timedelta(hours=2))
     )
     assert {c.verdict for c in found} == {"EQUAL"}
     with pytest.raises(RangeError, match="would come back; erase them in its ingest table"):
-        erasure.planned(stage.lake, of(stage, "weighed"), "kilos = 2")
+        erasure.planned(stage.session, of(stage, "weighed"), "kilos = 2")

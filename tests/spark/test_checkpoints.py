@@ -103,7 +103,7 @@ def feed(stage: Stage, minute: int) -> None:
 
 def checkpoint(stage: Stage, name: str) -> Path:
     """The newest folder of the table's query."""
-    folder = stage.lake.settings.root / "_checkpoints" / name
+    folder = stage.session.settings.root / "_checkpoints" / name
     return folder / str(max(int(p.name) for p in folder.iterdir()))
 
 
@@ -132,7 +132,9 @@ def counted_once(stage: Stage, *names: str) -> None:
     """The commit log counts each row of the input once, however often it was read."""
     arrived = stage.rows("seen").count()
     for name in names:
-        lines = list(CommitLog(stage.lake.settings, stage.lake.catalog.table(name)).by_stream())
+        lines = list(
+            CommitLog(stage.session.settings, stage.session.catalog.table(name)).by_stream()
+        )
         assert sum(c.arrived for c in lines) == arrived, name
 
 
@@ -158,9 +160,9 @@ def test_a_checkpoint_that_is_gone_or_lacks_a_part_loses_and_doubles_nothing(sta
                 f"table={name}, generation={round + 1}: the checkpoint did not fit the table"
                 in told
             ), (round, name, told)
-    assert {folder.name for folder in (stage.lake.settings.root / "_checkpoints").iterdir()} == set(
-        OF_SPARK
-    )
+    assert {
+        folder.name for folder in (stage.session.settings.root / "_checkpoints").iterdir()
+    } == set(OF_SPARK)
     reconciled(stage, *ALL)
     counted_once(stage, "plain", "short", "long", "sessions", "near")
 
@@ -171,7 +173,7 @@ def test_a_checkpoint_that_is_gone_or_lacks_a_part_loses_and_doubles_nothing(sta
 @pytest.mark.timeout(900)
 def test_an_older_copy_of_a_checkpoint_and_a_crash_before_it_was_removed(stage_of, tmp_path):
     stage = stage_of(HERE)
-    everything = stage.lake.settings.root / "_checkpoints"
+    everything = stage.session.settings.root / "_checkpoints"
     feed(stage, 0)
     stage.run(*ALL)
     shutil.copytree(everything, tmp_path / "older")
@@ -190,7 +192,7 @@ def test_an_older_copy_of_a_checkpoint_and_a_crash_before_it_was_removed(stage_o
     for name in ALL:
         with pytest.raises((StreamingQueryException, StepFailed), match="Aborted"):
             queries.start(
-                stage.lake, stage.lake.catalog.table(name), available_now=True, reached=crash
+                stage.session, stage.session.catalog.table(name), available_now=True, reached=crash
             ).awaitTermination()
     # what the last micro-batch quarantined is not written, and no commit log knows of its rows
     shutil.rmtree(everything)
@@ -206,7 +208,7 @@ def test_a_table_whose_query_was_sparks_goes_on_by_steps(stage_of, capsys):
     feed(stage, 0)
     stage.run("plain", "short")
     for name in ("plain", "short"):
-        offsets = stage.lake.settings.root / "_checkpoints" / name / "1" / "offsets"
+        offsets = stage.session.settings.root / "_checkpoints" / name / "1" / "offsets"
         offsets.mkdir(parents=True)
         (offsets / "0").write_text("v1")
     feed(stage, 4)
@@ -215,7 +217,7 @@ def test_a_table_whose_query_was_sparks_goes_on_by_steps(stage_of, capsys):
         "table=plain: it keeps its position in its own commits now; its checkpoint was removed"
         in capsys.readouterr().err
     )
-    assert not list((stage.lake.settings.root / "_checkpoints").iterdir())
+    assert not list((stage.session.settings.root / "_checkpoints").iterdir())
     reconciled(stage, "plain", "short")
     counted_once(stage, "plain", "short")
 
@@ -226,7 +228,7 @@ def test_a_table_whose_query_was_sparks_goes_on_by_steps(stage_of, capsys):
 @pytest.mark.timeout(900)
 def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
     stage = stage_of(HERE)
-    paths = {name: stage.lake.path(stage.lake.catalog.table(name)) for name in (*ALL, "seen")}
+    paths = {name: stage.session.path(stage.session.catalog.table(name)) for name in (*ALL, "seen")}
     feed(stage, 0)
     stage.run(*ALL)
     before = {name: DeltaTable(str(path)).version() for name, path in paths.items()}
@@ -248,18 +250,18 @@ def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
 
     for name in ("plain", "long"):
         gone(paths[name])
-    queries.prepare(stage.lake, list(stage.lake.catalog))
+    queries.prepare(stage.session, list(stage.session.catalog))
     stage.run(*ALL)  # removed, and made again
     reconciled(stage, *ALL)
 
-    seen = stage.lake.catalog.table("seen")
+    seen = stage.session.catalog.table("seen")
     last = DeltaTable(str(paths["seen"])).version()
     DeltaTable(str(paths["seen"])).restore(last - 1)
     with pytest.raises(
         CommitError,
         match=f"table=seen, version={last - 1}: .*long, .*twice. Put back its version {last}",
     ):
-        generations.fit(stage.lake, seen)
+        generations.fit(stage.session, seen)
     gone(paths["seen"])
     shutil.copytree(copied["seen"], paths["seen"])
     with pytest.raises(
@@ -274,15 +276,15 @@ def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
 def test_keyed_tables_begin_recreated_when_their_record_was_put_back(stage_of, capsys):
     """Else they would read the rows that come again beside those that they have."""
     stage, names = stage_of(HERE), ("totals", "latest")
-    seen = stage.lake.catalog.table("seen")
+    seen = stage.session.catalog.table("seen")
     feed(stage, 0)
     stage.run(*names)
-    before = DeltaTable(str(stage.lake.path(seen))).version()
+    before = DeltaTable(str(stage.session.path(seen))).version()
     again = [at(100, "a", 2), at(101, "b", 3), at(102, "c", 4)]
     stage.feed("seen", again)
     stage.run(*names)
-    DeltaTable(str(stage.lake.path(seen))).restore(before)
-    generations.fit(stage.lake, seen)
+    DeltaTable(str(stage.session.path(seen))).restore(before)
+    generations.fit(stage.session, seen)
     stage.feed("seen", again)
     capsys.readouterr()
     stage.run(*names)
@@ -293,7 +295,9 @@ def test_keyed_tables_begin_recreated_when_their_record_was_put_back(stage_of, c
         ), told
     reconciled(stage, *names)
     for name in names:  # as often as one likes, and not again
-        assert checkpoints.generation(stage.lake.settings, stage.lake.catalog.table(name)) == 2
+        assert (
+            checkpoints.generation(stage.session.settings, stage.session.catalog.table(name)) == 2
+        )
 
 
 @pytest.mark.slow
@@ -302,7 +306,7 @@ def test_keyed_tables_begin_recreated_when_their_record_was_put_back(stage_of, c
 def test_without_the_file_of_generations_nothing_is_written_twice(stage_of, capsys):
     """It says which generation wrote a micro-batch that is run again, and which windows were in the table before."""
     stage, names = stage_of(HERE), ("plain", "long", "totals")
-    settings, catalog = stage.lake.settings, stage.lake.catalog
+    settings, catalog = stage.session.settings, stage.session.catalog
 
     def crash_at(at: str, name: str) -> None:
         def crash(point: str) -> None:
@@ -311,7 +315,7 @@ def test_without_the_file_of_generations_nothing_is_written_twice(stage_of, caps
 
         with pytest.raises((StreamingQueryException, StepFailed), match="Aborted"):
             queries.start(
-                stage.lake, catalog.table(name), available_now=True, reached=crash
+                stage.session, catalog.table(name), available_now=True, reached=crash
             ).awaitTermination()
 
     feed(stage, 0)

@@ -106,13 +106,13 @@ def test_a_table_may_have_a_column_of_each_of_the_names(spark, tmp_path):
                "state": ("actual = 'changed'", "row = 's'"), "history": ("ours = 'changed'", "row = 's'")}  # fmt: skip
     for name, (change, which) in changes.items():
         column, value = change.split(" = ")
-        DeltaTable(str(stage.lake.path(stage.lake.catalog.table(name)))).update(
+        DeltaTable(str(stage.session.path(stage.session.catalog.table(name)))).update(
             {column: value}, predicate=which
         )
     stage.feed("kept", [sent(7201, row="t")])
     stage.run("state", "history")  # these are compared as of their last commit
     for name in changes:
-        found = reconciliation.reconcile(stage.lake, stage.lake.catalog.table(name))
+        found = reconciliation.reconcile(stage.session, stage.session.catalog.table(name))
         assert (found.verdict, found.missing + found.extra + 2 * found.changed) == (
             "DIFFERENT",
             2,

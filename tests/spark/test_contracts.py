@@ -52,7 +52,12 @@ JVM = [  # class, method, types of its parameters, who calls it
         "transform.determinism",
     ),
     (f"{SPARK}.catalyst.plans.logical.Join", "condition", (), "transform.determinism"),
-    ("org.apache.hadoop.fs.LocalFileSystem", "setWriteChecksum", ("boolean",), "runtime.session"),
+    (
+        "org.apache.hadoop.fs.LocalFileSystem",
+        "setWriteChecksum",
+        ("boolean",),
+        "runtime.spark_session",
+    ),
 ]
 
 

@@ -79,7 +79,7 @@ def test_windows_fill_in_the_order_of_event_time_and_recreated_in_each_partition
     assert of(stage, "threes", "a") == [*first, (10, 3_599 + microsecond, 3, 55), *after]
     assert of(stage, "threes", "b") == [(0, 3_600, 1, 1)]
     assert_stream_equals_batch(stage, "threes")
-    live = stage.lake.commit_log(stage.lake.catalog.table("threes")).by_stream()
+    live = stage.session.commit_log(stage.session.catalog.table("threes")).by_stream()
     assert sum(c.late for c in live) == 1
 
     assert [c.start for c in stage.update("updated_threes")] == [START]

@@ -123,7 +123,9 @@ def test_a_table_without_reconcile_runs_and_is_shown_as_unverifiable(spark, tmp_
     stage.feed("clicks", [{"user": "a", "at": "2026-01-01T00:00:00Z", "value": 1, "share": 0.1}])
     stage.advance("clicks", {"user": "a", "at": "2026-01-01T01:00:00Z", "value": 1, "share": 0.1})
     stage.run("unreconciled")
-    certificate = reconciliation.reconcile(stage.lake, stage.lake.catalog.table("unreconciled"))
+    certificate = reconciliation.reconcile(
+        stage.session, stage.session.catalog.table("unreconciled")
+    )
     assert (certificate.verdict, certificate.rows_in_table) == (
         "UNVERIFIABLE",
         0,

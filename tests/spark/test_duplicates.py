@@ -76,7 +76,7 @@ def test_the_first_to_arrive_is_kept_however_the_input_is_cut(spark, tmp_path):
     assert_stream_equals_batch(stage, "distinct_orders")
     assert_stream_equals_batch(stage, "turnover")
     assert stage.rows("turnover").agg(F.sum("amount")).head()[0] == 27
-    commits = stage.lake.commit_log(stage.lake.catalog.table("distinct_orders")).by_stream()
+    commits = stage.session.commit_log(stage.session.catalog.table("distinct_orders")).by_stream()
     assert sum(c.filtered for c in commits) == 8 + 6, (
         "the duplicates, and those of the rows that moved time on"
     )

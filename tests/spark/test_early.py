@@ -51,7 +51,7 @@ def seen(stage: Stage, name: str, side: str = "") -> dict[float, int]:
 def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     previews = [
-        early_results.start(stage.lake, stage.lake.catalog.table(name))
+        early_results.start(stage.session, stage.session.catalog.table(name))
         for name in ("minutes", "sessions")
     ]
 
@@ -78,10 +78,10 @@ def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spa
     assert seen(stage, "sessions", "early") == {130: 3}
     stage.advance("clicks", at(190))
     stage.run("minutes")
-    early_results.settle(stage.lake, stage.lake.catalog.table("minutes"))
+    early_results.settle(stage.session, stage.session.catalog.table("minutes"))
     assert seen(stage, "minutes", "early") == {180: 2}, "as the job leaves it when it has drained"
     answer = query.run(
-        stage.lake.settings, stage.lake.catalog, "SELECT clicks, _origin FROM minutes__early"
+        stage.session.settings, stage.session.catalog, "SELECT clicks, _origin FROM minutes__early"
     )
     assert answer.rows == [(2, "early")]
 

@@ -190,7 +190,7 @@ def fed(spark, tmp_path_factory) -> Stage:
 
 def counts(stage: Stage, name: str) -> dict[str, int]:
     """What the commit log of a table adds up to."""
-    commits = list(stage.lake.commit_log(stage.lake.catalog.table(name)).by_stream())
+    commits = list(stage.session.commit_log(stage.session.catalog.table(name)).by_stream())
     return {
         what: sum(getattr(c, what) for c in commits)
         for what in ("arrived", "late", "written", "quarantined")
@@ -200,7 +200,10 @@ def counts(stage: Stage, name: str) -> dict[str, int]:
 def check(stage: Stage, name: str, frontier: float, **wanted: int) -> None:
     assert counts(stage, name) == {"arrived": 7, "late": 1, "written": 0, "quarantined": 0} | wanted
     assert stage.frontier(name) == START + timedelta(seconds=frontier), "the watermark goes on"
-    assert reconciliation.reconcile(stage.lake, stage.lake.catalog.table(name)).verdict == "EQUAL"
+    assert (
+        reconciliation.reconcile(stage.session, stage.session.catalog.table(name)).verdict
+        == "EQUAL"
+    )
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -244,7 +247,7 @@ def test_rows_that_all_break_an_expectation_are_put_aside(fed):
 
 
 def test_early_results_are_empty_then(fed):
-    early_results.settle(fed.lake, fed.lake.catalog.table("never_counted"))
+    early_results.settle(fed.session, fed.session.catalog.table("never_counted"))
     assert fed.rows("never_counted", side="early").count() == 0
 
 
@@ -255,9 +258,9 @@ def test_what_reads_a_table_that_stays_empty_waits_for_its_first_row(fed):
 
 def test_without_generated_code_what_is_joined_with_nothing_is_counted_too(fed):
     """Of more than a hundred columns Spark generates no code, and a join with nothing does not read its other side."""
-    fed.lake.spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    fed.session.spark.conf.set("spark.sql.codegen.wholeStage", "false")
     try:
         fed.run("wide")
     finally:
-        fed.lake.spark.conf.unset("spark.sql.codegen.wholeStage")
+        fed.session.spark.conf.unset("spark.sql.codegen.wholeStage")
     check(fed, "wide", 3997)

@@ -116,7 +116,9 @@ def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(stage
         r.window.start.astimezone(UTC): r.readings for r in stage.rows("sensor_averages").collect()
     }
     assert averages[START] == 1 and certificate.rows_in_table == len(averages)
-    late = late_view.late_rows(stage.lake, stage.lake.catalog.table("sensor_averages")).collect()
+    late = late_view.late_rows(
+        stage.session, stage.session.catalog.table("sensor_averages")
+    ).collect()
     assert [(r.event_time.astimezone(UTC) - START).total_seconds() for r in late] == [2.0]
     assert late[0].window.end.astimezone(UTC) == START + timedelta(seconds=5)
     assert stage.rows("valid_readings").count() == 6, (
@@ -135,6 +137,6 @@ def test_a_partition_read_more_slowly_does_not_make_its_rows_late(stage_of):
     stage.advance("sensor_readings", reading(Event(900, 1, 0, 70)))
     stage.run("valid_readings", "sensor_averages")
     assert_stream_equals_batch(stage, "sensor_averages")
-    table = stage.lake.catalog.table("sensor_averages")
-    assert sum(c.late for c in stage.lake.commit_log(table).by_stream()) == 0
+    table = stage.session.catalog.table("sensor_averages")
+    assert sum(c.late for c in stage.session.commit_log(table).by_stream()) == 0
     assert stage.rows("sensor_averages").where("sensor_id = 'sensor-2'").count() == 2

@@ -99,7 +99,7 @@ def whole(spark, tmp_path_factory) -> Stage:
     )
     stage.run(*RUNNING)
     # the last early results of a job that is killed then
-    early_results.settle(stage.lake, stage.lake.catalog.table("minutes"))
+    early_results.settle(stage.session, stage.session.catalog.table("minutes"))
     for hour in range(4, 7):
         stage.advance("clicks", at(hour * 3_600, "probe", hour))
         stage.run(*RUNNING)
@@ -111,15 +111,15 @@ def whole(spark, tmp_path_factory) -> Stage:
 @pytest.fixture
 def stage(whole, tmp_path) -> Stage:
     """A copy of it, to be changed."""
-    stage = copy.deepcopy(whole, {id(whole.lake): whole.lake})
-    root = shutil.copytree(whole.lake.settings.root, tmp_path / "lake")
-    stage.lake = replace(whole.lake, settings=replace(whole.lake.settings, root=root))
+    stage = copy.deepcopy(whole, {id(whole.session): whole.session})
+    root = shutil.copytree(whole.session.settings.root, tmp_path / "lake")
+    stage.session = replace(whole.session, settings=replace(whole.session.settings, root=root))
     return stage
 
 
 def erase(stage: Stage, *arguments: str, answer: str | None = None):
     """With an `answer` a person is asked; without one nobody is."""
-    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": __name__}
+    environment = {"LAKEHOUSE_ROOT": str(stage.session.settings.root), "LAKEHOUSE_TABLES": __name__}
     asked = [] if answer is not None or "--dry-run" in arguments else ["--yes"]
     result = CliRunner().invoke(
         commands.app, ["erase", *arguments, *asked], env=environment, input=answer
@@ -132,8 +132,8 @@ def erase(stage: Stage, *arguments: str, answer: str | None = None):
 def traces(stage: Stage) -> dict[str, int]:
     """The files that tell of the user, of all that are there: by the folder of the table, or the file."""
     found: dict[str, int] = {}
-    for path in stage.lake.settings.root.rglob("*"):
-        folder = path.relative_to(stage.lake.settings.root).parts[:2]
+    for path in stage.session.settings.root.rglob("*"):
+        folder = path.relative_to(stage.session.settings.root).parts[:2]
         if not path.is_file() or folder[0] == "_checkpoints" or path.suffix == ".crc":
             continue
         told = (
@@ -204,10 +204,10 @@ def test_what_is_open_or_not_read_yet_is_refused(stage):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_an_erasure_that_was_killed_is_taken_up_again(stage):
-    lake, record = stage.lake, stage.lake.catalog.table("clicks")
-    erasure._rewrite(lake, record, WHERE, erasure.planned(lake, record, WHERE))
+    session, record = stage.session, stage.session.catalog.table("clicks")
+    erasure._rewrite(session, record, WHERE, erasure.planned(session, record, WHERE))
     assert "minutes" in traces(stage)
-    erasure.erase(lake, record, WHERE)
+    erasure.erase(session, record, WHERE)
     assert stage.rows("minutes").where(WHERE).count() == 0
     assert_stream_equals_batch(stage, "minutes")
 
@@ -215,7 +215,9 @@ def test_an_erasure_that_was_killed_is_taken_up_again(stage):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_what_is_refused(stage):
-    before = {path: path.stat().st_mtime_ns for path in stage.lake.settings.root.rglob("*.json*")}
+    before = {
+        path: path.stat().st_mtime_ns for path in stage.session.settings.root.rglob("*.json*")
+    }
     last = erase(stage, "clicks", "--where", "user = 'probe'")
     assert last.exit_code == 2 and "its frontier is 2026-01-01T05:59:55Z" in last.stderr, (
         last.stderr
@@ -226,7 +228,7 @@ def test_what_is_refused(stage):
     assert wrong.exit_code == 2 and "a condition on the columns of clicks" in wrong.stderr
     assert erase(stage, "clicks", "--where", "user = 'nobody'").exit_code == 0
     assert {
-        path: path.stat().st_mtime_ns for path in stage.lake.settings.root.rglob("*.json*")
+        path: path.stat().st_mtime_ns for path in stage.session.settings.root.rglob("*.json*")
     } == before
 
 

@@ -70,8 +70,8 @@ def numbers(stage: Stage) -> list[int]:
 
 
 def once(stage: Stage) -> None:
-    lake = stage.lake
-    (found,) = check(lake.settings, lake.catalog, lake.catalog.table("readings"))
+    session = stage.session
+    (found,) = check(session.settings, session.catalog, session.catalog.table("readings"))
     assert (found.missing, found.doubled) == (0, 0), found
 
 
@@ -108,7 +108,7 @@ def test_a_stream_that_crashes_at_each_commit_point_has_each_record_once_and_equ
     }
     assert set(stage.crashes) == {("readings", point) for point in COMMIT_POINTS}
     assert_stream_equals_batch(stage, "per_minute")
-    windows = stage.lake.commit_log(stage.lake.catalog.table("per_minute")).by_stream()
+    windows = stage.session.commit_log(stage.session.catalog.table("per_minute")).by_stream()
     assert sum(commit.late for commit in windows) == 4, "late rows came"
     once(stage)
     (there / "cut.json.gz").write_bytes(gzip.compress(b"{}")[:-3])
@@ -235,10 +235,10 @@ def test_a_table_of_others_is_followed_version_by_version(spark, tmp_path):
     ):
         stage.run("readings")
     append(11)
-    catalog, readings = stage.lake.catalog, stage.lake.catalog.table("readings")
-    last = next(stage.lake.commit_log(readings).by_stream())
+    catalog, readings = stage.session.catalog, stage.session.catalog.table("readings")
+    last = next(stage.session.commit_log(readings).by_stream())
     assert last.inputs == {str(there): {"0": 9}}, "what was appended before it is read"
-    topic_commands._accept_files(stage.lake.settings, catalog, readings, last, yes=True)
+    topic_commands._accept_files(stage.session.settings, catalog, readings, last, yes=True)
     stage.run("readings")
     days = {each.n: each.day for each in stage.rows("readings").select("n", "day").collect()}
     assert days == {n: date(2026, 1, 1 + n % 2) for n in (0, 1, 2, 5, 6, 7, 8, 9, 10, 11)}
@@ -252,8 +252,8 @@ def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(spark, tmp_
     there = tmp_path / "in"
     source = folder(str(there), schema=SCHEMA, settle="0 seconds")
     stage = stage_of(spark, tmp_path / "root", source)
-    lake, readings = stage.lake, stage.lake.catalog.table("readings")
-    query = queries.start(lake, readings)
+    session, readings = stage.session, stage.session.catalog.table("readings")
+    query = queries.start(session, readings)
     awaited(lambda: "it is waited for" in query.trouble, "it says that the folder is not there")
     there.mkdir()
     put(there / "a.json", row(0), row(1))
@@ -265,14 +265,14 @@ def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(spark, tmp_
     assert numbers(stage) == [0, 1, 3] and query.isActive
     query.stop()
 
-    register = Register(lake.settings, readings)
+    register = Register(session.settings, readings)
     gone = put(there / "c.json", row(4), row(5))
     foreign_sources.feed_of(source, register, lambda known: False).look(register.end, 10)
     gone.unlink()
     with pytest.raises(StepFailed, match=r"c.json, records=3 to 4: it is gone before it was read"):
-        queries.start(lake, readings).awaitTermination()
-    last = next(lake.commit_log(readings).by_stream())
-    topic_commands._accept_files(lake.settings, lake.catalog, readings, last, yes=True)
+        queries.start(session, readings).awaitTermination()
+    last = next(session.commit_log(readings).by_stream())
+    topic_commands._accept_files(session.settings, session.catalog, readings, last, yes=True)
     put(there / "d.json", row(6))
     stage.run("readings")
     stage.run("readings")
@@ -282,7 +282,7 @@ def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(spark, tmp_
     with pytest.raises(
         CommitError, match=r"it has 0 of them, and the table has read 6; put it back"
     ):
-        queries.start(lake, readings)
+        queries.start(session, readings)
 
 
 def quarantined(stage: Stage) -> dict[str, tuple[str, str]]:

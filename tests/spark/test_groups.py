@@ -30,12 +30,14 @@ def stage(stage_of) -> Stage:
 
 def equal_at_every_version(stage: Stage, name: str) -> int:
     """Asserts that each version of the table is what its function makes of the versions that it read; how many there were."""
-    lake, seen = stage.lake, 0
-    kept = lake.catalog.table(name)
-    for line in lake.commit_log(kept).by_stream():
-        read = {t.name: line.version_read(t.name) for t in lake.catalog.followed_inputs(kept)}
-        expected = keyed.recomputed(lake, kept, read, dict(line.inputs["references"]))
-        ours, theirs = digests_by((lake.read(kept, line.version), F.lit(1)), (expected, F.lit(1)))
+    session, seen = stage.session, 0
+    kept = session.catalog.table(name)
+    for line in session.commit_log(kept).by_stream():
+        read = {t.name: line.version_read(t.name) for t in session.catalog.followed_inputs(kept)}
+        expected = keyed.recomputed(session, kept, read, dict(line.inputs["references"]))
+        ours, theirs = digests_by(
+            (session.read(kept, line.version), F.lit(1)), (expected, F.lit(1))
+        )
         assert ours == theirs, (name, line)
         seen += 1
     return seen
@@ -46,11 +48,13 @@ def values(stage: Stage, name: str, *columns: str) -> set[tuple]:
 
 
 def test_by_which_columns_rows_belong_together_is_found_in_the_plan(stage):
-    lake = stage.lake
+    session = stage.session
     found = {
-        name: keeping.group_uses(lake, plan.plan_of(lake, lake.catalog.table(name), judged=False))
+        name: keeping.group_uses(
+            session, plan.plan_of(session, session.catalog.table(name), judged=False)
+        )
         for name in KEPT
-        if strategy(lake, lake.catalog.table(name)) == "groups"
+        if strategy(session, session.catalog.table(name)) == "groups"
     }
     assert found.keys() == set(KEPT) - {"residents", "bid_counts"}
     assert (found["offers"].columns, found["offers"].of) == (
@@ -109,7 +113,7 @@ def test_what_changes_is_computed_again_and_nothing_else(stage):
     }
     for name in ("residents", "offers", "average_prices", "most_bids", "balances"):
         assert_stream_equals_batch(stage, name)
-    last = next(stage.lake.commit_log(stage.lake.catalog.table("offers")).by_stream())
+    last = next(stage.session.commit_log(stage.session.catalog.table("offers")).by_stream())
     assert (last.arrived, last.written) == (1, 2), "one auction came; its seller has two"
 
 
@@ -183,11 +187,13 @@ def test_rows_of_an_input_that_are_replaced_or_taken_away_are_followed(spark, tm
     stage.update("minutes")
     stage.run("highest")
     assert values(stage, "highest", "auction", "price") == {(1, 17), (2, 20)}
-    DeltaTable(str(stage.lake.path(stage.lake.catalog.table("minutes")))).delete("auction = 2")
+    DeltaTable(str(stage.session.path(stage.session.catalog.table("minutes")))).delete(
+        "auction = 2"
+    )
     stage.run("highest")
     assert values(stage, "highest", "auction", "price") == {(1, 17)}
     equal_at_every_version(stage, "highest")
-    path = stage.lake.path(stage.lake.catalog.table("highest"))
+    path = stage.session.path(stage.session.catalog.table("highest"))
     assert [row["price"] for row in point_reads.get(path, ["auction"], "1")] == [17]
     assert stage.frontier("highest") == stage.frontier("minutes")
 
@@ -209,14 +215,14 @@ def test_tables_of_one_ingest_table_are_joined_at_versions_that_have_read_the_sa
     stage.feed("bids", [bid(4, 1, 1, 4)])
     stage.run("debits", *chain)
     assert values(stage, "net", "account", "net") == {(1, 10), (2, -5), (3, -5)}
-    DeltaTable(str(stage.lake.path(stage.lake.catalog.table("credits")))).optimize.compact()
+    DeltaTable(str(stage.session.path(stage.session.catalog.table("credits")))).optimize.compact()
     stage.run("credits", *chain)
     assert values(stage, "net", "account", "net") == {(1, 2), (2, -5), (3, 2), (4, 1)}
-    lake = stage.lake
+    session = stage.session
     for name in chain:
         assert equal_at_every_version(stage, name) == 2
-    for line in lake.commit_log(lake.catalog.table("net_total")).by_stream():
-        assert lake.read(lake.catalog.table("net_total"), line.version).head().total == 0
+    for line in session.commit_log(session.catalog.table("net_total")).by_stream():
+        assert session.read(session.catalog.table("net_total"), line.version).head().total == 0
 
 
 @pytest.mark.slow
@@ -231,7 +237,7 @@ def test_a_reference_table_that_has_changed_is_in_all_rows_and_null_is_a_key(spa
     sizes.__module__ = "named"
     module.sizes = table(layer="gold", keeps="latest", keys=["category"])(sizes)
     stage = Stage(spark, tmp_path / "root", module)
-    reference_tables.rebuild(stage.lake, stage.lake.catalog.table("category_names"))
+    reference_tables.rebuild(stage.session, stage.session.catalog.table("category_names"))
     stage.feed("auctions", [auction(1, 1, 1), auction(2, 1, None), auction(3, 2, None)])
     stage.run("sizes")
     assert values(stage, "sizes", "category", "sellers", "name") == {(1, 1, "art"), (None, 2, None)}
@@ -239,7 +245,7 @@ def test_a_reference_table_that_has_changed_is_in_all_rows_and_null_is_a_key(spa
     stage.run("sizes")
     assert values(stage, "sizes", "category", "sellers", "name") == {(1, 1, "art"), (None, 3, None)}
     names.write_text("category,name\n1,paintings\n")
-    reference_tables.rebuild(stage.lake, stage.lake.catalog.table("category_names"))
+    reference_tables.rebuild(stage.session, stage.session.catalog.table("category_names"))
     stage.feed("auctions", [auction(5, 4, None)])
     stage.run("sizes")
     assert values(stage, "sizes", "category", "sellers", "name") == {

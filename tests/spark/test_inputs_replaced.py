@@ -69,12 +69,12 @@ def feed(stage: Stage, first: int, commits: int) -> None:
 
 
 def remove(stage: Stage, name: str) -> None:
-    shutil.rmtree(stage.lake.path(stage.lake.catalog.table(name)))
+    shutil.rmtree(stage.session.path(stage.session.catalog.table(name)))
 
 
 def make_recreated(stage: Stage, name: str) -> None:
     remove(stage, name)
-    creation.create(stage.lake, stage.lake.catalog.table(name))
+    creation.create(stage.session, stage.session.catalog.table(name))
 
 
 def until(true: Callable[[], bool], seconds: float = 120) -> None:
@@ -125,14 +125,14 @@ def test_an_input_that_is_gone_or_another_one_is_named_at_the_start(stage_of):
     stage = stage_of(HERE)
     feed(stage, 0, 3)
     stage.run("positive", "latest")
-    shutil.copytree(stage.lake.settings.root / "bronze", stage.lake.settings.root / "copy")
+    shutil.copytree(stage.session.settings.root / "bronze", stage.session.settings.root / "copy")
     remove(stage, "drops")
     with pytest.raises(
         CommitError,
         match=r"table=positive, input=drops: it is not there, and the table has read it; put",
     ):
         stage.run("positive")
-    creation.create(stage.lake, stage.lake.catalog.table("drops"))
+    creation.create(stage.session, stage.session.catalog.table("drops"))
     for rows in (1, 5):  # fewer versions than were read, and more
         feed(stage, 100, rows)
         with pytest.raises(
@@ -141,12 +141,14 @@ def test_an_input_that_is_gone_or_another_one_is_named_at_the_start(stage_of):
             stage.run("positive")
     assert stage.rows("positive").count() == 3
     stage.run("latest")  # reads all of its record in any case
-    assert checkpoints.generation(stage.lake.settings, stage.lake.catalog.table("latest")) == 2
+    assert (
+        checkpoints.generation(stage.session.settings, stage.session.catalog.table("latest")) == 2
+    )
     stage.advance("drops", drop(7200))
     stage.run("latest")
     assert_stream_equals_batch(stage, "latest")
-    shutil.rmtree(stage.lake.settings.root / "bronze")
-    shutil.move(stage.lake.settings.root / "copy", stage.lake.settings.root / "bronze")
+    shutil.rmtree(stage.session.settings.root / "bronze")
+    shutil.move(stage.session.settings.root / "copy", stage.session.settings.root / "bronze")
     stage.run("positive")
 
 
@@ -154,14 +156,14 @@ def test_an_input_that_is_gone_or_another_one_is_named_at_the_start(stage_of):
 def test_an_input_that_is_gone_or_another_one_ends_the_query_that_reads_it(stage_of, commits):
     stage = stage_of(HERE)
     feed(stage, 0, 3)
-    query = queries.start(stage.lake, stage.lake.catalog.table("positive"))
+    query = queries.start(stage.session, stage.session.catalog.table("positive"))
     try:
         query.processAllAvailable()
-        beside = stage.lake.settings.root / "beside"
+        beside = stage.session.settings.root / "beside"
         # at once, as somebody would
-        stage.lake.path(stage.lake.catalog.table("drops")).rename(beside)
+        stage.session.path(stage.session.catalog.table("drops")).rename(beside)
         if commits:
-            creation.create(stage.lake, stage.lake.catalog.table("drops"))
+            creation.create(stage.session, stage.session.catalog.table("drops"))
             feed(stage, 100, commits)
         until(lambda: not query.isActive)
         with pytest.raises(StepFailed, match="CommitError: input=drops"):
@@ -191,9 +193,9 @@ def test_a_table_that_is_removed_with_its_readers_is_filled_again_with_them(stag
     for name in names:  # of `briefly` no window had closed: nothing but the commit log knows of it
         make_recreated(stage, name)
     make_recreated(stage, "drops")
-    drops = stage.lake.catalog.table("drops")
-    generations.fit(stage.lake, drops)
-    assert next(stage.lake.commit_log(drops).by_stream(), None) is None, (
+    drops = stage.session.catalog.table("drops")
+    generations.fit(stage.session, drops)
+    assert next(stage.session.commit_log(drops).by_stream(), None) is None, (
         "its topic is read from the beginning"
     )
     feed(stage, 0, 3)

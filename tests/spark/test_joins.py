@@ -180,7 +180,7 @@ def test_streams_are_joined_within_an_interval_and_within_a_window(spark, tmp_pa
                    if r.window.start.astimezone(UTC) < START + timedelta(minutes=2))  # fmt: skip
     assert rates == [(0, 5, 3)], "of the first minute; in the second there is one"
     late = [
-        sum(c.late for c in stage.lake.commit_log(stage.lake.catalog.table(name)).by_stream())
+        sum(c.late for c in stage.session.commit_log(stage.session.catalog.table(name)).by_stream())
         for name in ("clicked", "click_rate")
     ]
     assert late == [3, 0], "what is late for a join does not come to what reads it"

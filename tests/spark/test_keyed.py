@@ -51,21 +51,22 @@ def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_o
         "b": (Decimal("4.50"), 6),
         "c": (Decimal("3.00"), 3),
     }
-    table = stage.lake.catalog.table("balances")
+    table = stage.session.catalog.table("balances")
     sums = [
-        stage.lake.read(table, version).agg(F.sum("balance")).head()[0] for version in range(1, 4)
+        stage.session.read(table, version).agg(F.sum("balance")).head()[0]
+        for version in range(1, 4)
     ]
     assert sums == [0, 0, 0]
-    [remembered] = state(stage.lake, table, {"person": "b"}).collect()
+    [remembered] = state(stage.session, table, {"person": "b"}).collect()
     assert (remembered["person"], remembered["sum"], remembered["count"]) == (
         "b",
         Decimal("4.50"),
         6,
     )
     with pytest.raises(RangeError, match="key=name: the columns of its key are person"):
-        state(stage.lake, table, {"name": "b"})
+        state(stage.session, table, {"name": "b"})
     with pytest.raises(RangeError, match="its streaming query keeps no state, or has not run yet"):
-        state(stage.lake, stage.lake.catalog.table("payments_with_city"))
+        state(stage.session, stage.session.catalog.table("payments_with_city"))
     found = assert_stream_equals_batch(stage, "balances")
     assert (found.rows_in_table, found.rows_by_batch_runs) == (3, 0)
 
@@ -127,13 +128,15 @@ def test_what_was_changed_by_hand_is_found_and_computed_recreated(stage_of):
     pay(stage, paid(0, "a", "b", "2.50"))
     move(stage, moved(0, "a", "Oslo"), moved(20, "a", "Bergen"))
     stage.run("balances", "cities")
-    both = [stage.lake.catalog.table(name) for name in ("balances", "cities")]
-    DeltaTable(str(stage.lake.path(both[0]))).update({"balance": "9.99"}, predicate="person = 'a'")
-    DeltaTable(str(stage.lake.path(both[1]))).delete("city = 'Oslo'")
+    both = [stage.session.catalog.table(name) for name in ("balances", "cities")]
+    DeltaTable(str(stage.session.path(both[0]))).update(
+        {"balance": "9.99"}, predicate="person = 'a'"
+    )
+    DeltaTable(str(stage.session.path(both[1]))).delete("city = 'Oslo'")
     pay(stage, paid(1, "c", "d"))
     move(stage, moved(1, "c", "Rome"), key="c")
     stage.run("balances", "cities")
-    found = [reconciliation.reconcile(stage.lake, each) for each in both]
+    found = [reconciliation.reconcile(stage.session, each) for each in both]
     assert [(c.verdict, c.missing, c.extra, c.changed) for c in found] == [
         ("DIFFERENT", 0, 0, 1),
         ("DIFFERENT", 1, 0, 0),
@@ -143,7 +146,7 @@ def test_what_was_changed_by_hand_is_found_and_computed_recreated(stage_of):
         in found[0].examples[0]
     )
     for each in both:
-        assert list(backfill.run(stage.lake, each.name)) == []
+        assert list(backfill.run(stage.session, each.name)) == []
         stage.run(each.name)
         assert_stream_equals_batch(stage, each.name)
     pay(stage, paid(2, "a", "b", "2.50"))
@@ -183,14 +186,14 @@ def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stre
     move(stage, moved(20, "a", "Oslo"))
     pay(stage, paid(21, "a"))
     advance(stage, 30)
-    lake, table = stage.lake, stage.lake.catalog.table("payments_with_city")
+    session, table = stage.session, stage.session.catalog.table("payments_with_city")
 
     def crash(point: str) -> None:
         if point == "rows":
             raise Aborted(point)
 
     with pytest.raises(StepFailed, match="Aborted"):
-        queries.start(lake, table, available_now=True, reached=crash).awaitTermination()
+        queries.start(session, table, available_now=True, reached=crash).awaitTermination()
     assert stage.frontier("payments_with_city") is None, (
         "its rows are written, its commit log does not know"
     )
@@ -269,15 +272,15 @@ def test_rows_computed_with_what_a_reference_table_said_before_are_computed_agai
     kept.__module__ = "named"
     module.kept = table(layer="gold", keeps=keeps, keys=["category"])(kept)
     stage = Stage(spark, tmp_path / "root", module)
-    lake = stage.lake
-    assert strategy(lake, lake.catalog.table("kept")) == {"latest": "state"}.get(keeps, keeps)
-    reference_tables.rebuild(lake, lake.catalog.table("category_names"))
+    session = stage.session
+    assert strategy(session, session.catalog.table("kept")) == {"latest": "state"}.get(keeps, keeps)
+    reference_tables.rebuild(session, session.catalog.table("category_names"))
     stage.feed("auctions", [auction(1, 1, 1), auction(2, 1, 2)])
     stage.run("kept")
     stage.run("kept")  # nothing has changed: it goes on as it is
-    assert checkpoints.generation(lake.settings, lake.catalog.table("kept")) == 1
+    assert checkpoints.generation(session.settings, session.catalog.table("kept")) == 1
     file.write_text("category,name\n1,paintings\n2,coins\n")
-    reference_tables.rebuild(lake, lake.catalog.table("category_names"))
+    reference_tables.rebuild(session, session.catalog.table("category_names"))
     stage.feed("auctions", [auction(3, 1, 2, seconds=1)])
     stage.run("kept")
     assert {

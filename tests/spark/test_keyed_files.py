@@ -516,7 +516,7 @@ def test_point_reads_on_the_command_line(stage_of, monkeypatch):
     stage.run("balances", "cities")
     payments.pay(stage, payments.paid(1, "a", "c", "1.00"))
     stage.run("balances", "cities")
-    monkeypatch.setenv("LAKEHOUSE_ROOT", str(stage.lake.settings.root))
+    monkeypatch.setenv("LAKEHOUSE_ROOT", str(stage.session.settings.root))
     monkeypatch.setenv("LAKEHOUSE_TABLES", payments.__name__)
 
     def said(*given: str):
@@ -583,7 +583,7 @@ def test_who_reads_a_state_sees_nothing_of_how_it_is_kept(spark, tmp_path):
     stage = Stage(spark, tmp_path, made)
     payments.pay(stage, payments.paid(0, "a", "b", "2.50"))
     stage.run("balances")
-    reference_tables.rebuild(stage.lake, made.rich)
+    reference_tables.rebuild(stage.session, made.rich)
     assert [row.asDict() for row in stage.rows("rich").collect()] == [
         {"person": "b", "balance": Decimal("2.50"), "payments": 1}
     ]
@@ -594,15 +594,15 @@ def test_a_table_of_an_earlier_version_goes_on_with_all_its_rows(stage_of):
     stage = stage_of(payments)
     payments.pay(stage, payments.paid(0, "a", "b", "2.50"))
     stage.run("balances")
-    keyed = stage.lake.catalog.table("balances")
-    path = stage.lake.path(keyed)
+    keyed = stage.session.catalog.table("balances")
+    path = stage.session.path(keyed)
     stored = stage.rows("balances").drop(KEY).coalesce(1)
     told, arrow = delta_writer.noted(path, f"{keyed.name}:stream:1", 0), stored.toArrow()
     path.rename(path.with_name("with keys"))
     table_creation.create(path, stored.schema, False, "")
     small_commits.append(arrow, path, f"{keyed.name}:stream:1", 0, json.dumps(told))
     keyed_files.forget(path)
-    creation.create(stage.lake, keyed)
+    creation.create(stage.session, keyed)
     payments.pay(stage, payments.paid(1, "a", "c", "1.00"))
     stage.run("balances")
     assert payments.balances_of(stage) == {

@@ -31,7 +31,7 @@ def minutes(stage: Stage, first: int, last: int) -> None:
 
 def held(stage: Stage, name: str) -> Counter[str]:
     """The rows of a table, each as often as it is there."""
-    path = stage.lake.path(stage.lake.catalog.table(name))
+    path = stage.session.path(stage.session.catalog.table(name))
     rows = version_rows.all_at(path, delta_log.latest(path))
     columns = [each for each in rows.column_names if not each.startswith("_")]
     return Counter(map(str, rows.select(columns).to_pylist()))
@@ -45,17 +45,17 @@ def test_the_page_has_each_kind_with_its_plan_and_the_way_that_is_tried():
 
 
 def go_the_way(stage: Stage, name: str) -> None:
-    lake, of = stage.lake, stage.lake.catalog.table(name)
+    session, of = stage.session, stage.session.catalog.table(name)
     match KINDS[name].way:
         case "accept":
-            begun_with.accept(lake.settings, lake.catalog, of)
+            begun_with.accept(session.settings, session.catalog, of)
         case "compute whole":
-            assert list(backfill.run(lake, name)) == []
+            assert list(backfill.run(session, name)) == []
         case "upgrade":
-            list(upgrade.fill(lake, name, upgrade.plan(lake, name)))
-            assert upgrade.compare(lake, name, None)[0].state == "filled"
-            beside.catch_up(lake, of)
-            upgrades.exchange(lake.settings, lake.catalog, of, "promote")
+            list(upgrade.fill(session, name, upgrade.plan(session, name)))
+            assert upgrade.compare(session, name, None)[0].state == "filled"
+            beside.catch_up(session, of)
+            upgrades.exchange(session.settings, session.catalog, of, "promote")
 
 
 @pytest.mark.slow
@@ -67,13 +67,15 @@ def go_the_way(stage: Stage, name: str) -> None:
 def test_each_kind_of_change_goes_the_way_that_the_plan_names(spark, tmp_path, half):
     kinds = {name: kind for n, (name, kind) in enumerate(KINDS.items()) if n % 2 == half}
     stage = Stage(spark, tmp_path, declared(kinds, "before"))
-    before, after = stage.lake.catalog, catalog_of([declared(kinds, "after")])
+    before, after = stage.session.catalog, catalog_of([declared(kinds, "after")])
     onward = [name for name, kind in kinds.items() if kind.then == "onward"]
     minutes(stage, 0, 130)
     stage.run(*kinds, *(f"always_{name}" for name in onward))
 
-    stage.lake = replace(stage.lake, catalog=after)
-    planned = change_plan.planned(stage.lake.settings, after, [after.table(name) for name in kinds])
+    stage.session = replace(stage.session, catalog=after)
+    planned = change_plan.planned(
+        stage.session.settings, after, [after.table(name) for name in kinds]
+    )
     assert {each.table: each.action for each in planned} == {
         name: kind.planned for name, kind in kinds.items()
     }
@@ -83,14 +85,14 @@ def test_each_kind_of_change_goes_the_way_that_the_plan_names(spark, tmp_path, h
                 stage.run(each.table)
         go_the_way(stage, each.table)
     going_on = [after.table(name) for name, kind in kinds.items() if kind.then != "refused"]
-    queries.prepare(stage.lake, going_on)  # as the start of a job does
+    queries.prepare(stage.session, going_on)  # as the start of a job does
     stood = {name: (held(stage, name), held(stage, f"always_{name}")) for name in onward}
     stage.feed("clicks", [at(35, "late", 3), at(125, "late", 4)])
     minutes(stage, 132, 260)
 
     stage.run(*{kind.of.name for kind in kinds.values()})
     for n, (name, kind) in enumerate(kinds.items()):
-        stage.lake = replace(stage.lake, catalog=before if kind.then == "refused" else after)
+        stage.session = replace(stage.session, catalog=before if kind.then == "refused" else after)
         stage.run(name, abort_at=COMMIT_POINTS[n % len(COMMIT_POINTS)])
         stage.run(f"always_{name}")
         never, always = held(stage, kind.of.name), held(stage, f"always_{name}")
@@ -110,23 +112,25 @@ def test_each_kind_of_change_goes_the_way_that_the_plan_names(spark, tmp_path, h
 
 def test_a_column_that_a_topic_gains_comes_through_the_tables_that_pass_it_on(stage_of):
     stage = stage_of(changing_tables)
-    lake = stage.lake
-    begun_with.begin(lake.settings, lake.catalog, lake.catalog.table("clicks"))  # as its query does
+    session = stage.session
+    begun_with.begin(
+        session.settings, session.catalog, session.catalog.table("clicks")
+    )  # as its query does
     stage.feed("clicks", [at(1), at(2, value=2)])
     stage.run("counted", "sums")
     topic = replace(click_topic, schema=f"{click_topic.schema}, page STRING")
     catalog = replace(
-        lake.catalog,
-        sources=lake.catalog.sources | {"click_topic": replace(topic, name="click_topic")},
+        session.catalog,
+        sources=session.catalog.sources | {"click_topic": replace(topic, name="click_topic")},
     )
-    stage.lake = lake = replace(lake, catalog=catalog)
+    stage.session = session = replace(session, catalog=catalog)
     clicks = catalog.table("clicks")
-    planned = change_plan.planned(lake.settings, catalog, [clicks, catalog.table("counted")])
+    planned = change_plan.planned(session.settings, catalog, [clicks, catalog.table("counted")])
     assert [each.action for each in planned] == ["accept", "nothing"]
-    begun_with.accept(lake.settings, catalog, clicks)
+    begun_with.accept(session.settings, catalog, clicks)
     with pytest.raises(DeclarationError, match=r"columns=page: .* `lakehouse stream restart"):
-        creation.create(lake, clicks)  # as a batch run does, beside a job of the former code
-    queries.prepare(lake, [table for table in catalog if catalog.is_streamed(table)])
+        creation.create(session, clicks)  # as a batch run does, beside a job of the former code
+    queries.prepare(session, [table for table in catalog if catalog.is_streamed(table)])
     stage.feed("clicks", [at(63) | {"page": "home"}, at(64)])
     stage.advance("clicks", at(190))
     stage.run("counted", "sums")

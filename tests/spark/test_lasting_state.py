@@ -57,8 +57,8 @@ def given(stage: Stage, name: str = "outcomes") -> list[tuple]:
 
 
 def kept(stage: Stage, name: str = "outcomes") -> list[float]:
-    of = stage.lake.catalog.table(name)
-    return [minute(each.at) for each in state_files.kept(stage.lake.settings, of)]
+    of = stage.session.catalog.table(name)
+    return [minute(each.at) for each in state_files.kept(stage.session.settings, of)]
 
 
 def rows_of(hours: int) -> list[tuple[float, str | None, str]]:
@@ -90,24 +90,26 @@ def test_each_range_begins_with_kept_states_and_is_what_all_of_history_gives(spa
     assert_stream_equals_batch(stage, "outcomes")
 
     # one hour by itself; its end is compared with what is kept of it
-    table, hour = stage.lake.catalog.table("outcomes"), Range(START + HOUR * 2, START + HOUR * 3)
-    (first, *_) = state_files.kept(stage.lake.settings, table)
-    states = state_files.rows(spark, stage.lake.settings, table, first)
+    table, hour = stage.session.catalog.table("outcomes"), Range(START + HOUR * 2, START + HOUR * 3)
+    (first, *_) = state_files.kept(stage.session.settings, table)
+    states = state_files.rows(spark, stage.session.settings, table, first)
     wrong = states.withColumn("_life", F.replace("_life", F.lit('"n":'), F.lit('"n":1')))
-    state_files.keep(stage.lake.settings, table, wrong, first.at, first.covers)
-    found = reconciliation.reconcile(stage.lake, table, hour)
+    state_files.keep(stage.session.settings, table, wrong, first.at, first.covers)
+    found = reconciliation.reconcile(stage.session, table, hour)
     assert (found.verdict, found.missing, found.extra) == ("DIFFERENT", 0, 0)
     assert found.cause.startswith("kept states differ: its rows are equal, but those kept at")
     stage.backfill("outcomes", hour)
     assert_stream_equals_batch(stage, "outcomes", hour)
 
     # what is lost is computed again, from the first row
-    state_files.forget(stage.lake.settings, table, state_files.kept(stage.lake.settings, table))
+    state_files.forget(
+        stage.session.settings, table, state_files.kept(stage.session.settings, table)
+    )
     stage.backfill("outcomes", hour)
     assert kept(stage) == [180]
 
     # rows before that are changed by a batch run: the states hold no more, and the stream knows it
-    path = stage.lake.path(stage.lake.catalog.table("shown"))
+    path = stage.session.path(stage.session.catalog.table("shown"))
     spark.sql(f"DELETE FROM delta.`{path}` WHERE at < '2026-01-01T01:00:00Z' AND user = 'b'")
     stage.backfill("shown", Range(START, START + HOUR))
     more = [(602.0 + n, "a", "w") for n in range(3)]
@@ -116,7 +118,7 @@ def test_each_range_begins_with_kept_states_and_is_what_all_of_history_gives(spa
         stage.advance("visits", visit(end, "end"))
     stage.run("shown", "outcomes")
     assert given(stage) == sorted(expected([*rows, *more]), key=repr)
-    waiting = late_merge.outdated(stage.lake.settings, stage.lake.catalog, table)
+    waiting = late_merge.outdated(stage.session.settings, stage.session.catalog, table)
     assert waiting == [f"2026-01-01-{n:02}" for n in range(11)], "what it wrote before, no more"
 
     # rows without a tag, and those of one, have tables of their own

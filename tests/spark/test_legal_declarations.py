@@ -144,7 +144,9 @@ def test_sessions_over_all_rows(fed):
 def test_a_snapshot_of_a_state_is_empty_before_the_state_exists_and_follows_it_then(fed):
     assert fed.rows("well_paid").count() == 0
     fed.run("totals")
-    assert reference_tables.refresh(fed.lake, fed.lake.catalog.table("well_paid")).written == 1
+    assert (
+        reference_tables.refresh(fed.session, fed.session.catalog.table("well_paid")).written == 1
+    )
     [paid] = fed.rows("well_paid").collect()
     assert paid.paid > 20
 
@@ -159,10 +161,10 @@ def declared(spark, tmp_path, function, **given) -> None:
     )
     function.__module__ = module.__name__
     setattr(module, function.__name__, table(layer="silver", **given)(function))
-    lake = Session(Settings(root=tmp_path), catalog_of([module]), spark)
-    made = lake.catalog.table(function.__name__)
-    plan.stored_schema(lake, made)
-    plan.check(lake, made)
+    session = Session(Settings(root=tmp_path), catalog_of([module]), spark)
+    made = session.catalog.table(function.__name__)
+    plan.stored_schema(session, made)
+    plan.check(session, made)
 
 
 def by_ad():
@@ -256,9 +258,9 @@ def test_a_rank_of_reference_rows_is_no_rank_across_windows(spark, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_state_that_is_read_is_told_with_its_version_at_each_start(fed, capfd):
-    table = fed.lake.catalog.table("with_totals")
+    table = fed.session.catalog.table("with_totals")
     fed.run("totals")
-    query = SupervisedQuery(fed.lake, table)
+    query = SupervisedQuery(fed.session, table)
     query.start(available_now=True)
     query.query.awaitTermination()
     said = capfd.readouterr().err
@@ -279,7 +281,7 @@ def test_a_state_that_is_read_is_told_with_its_version_at_each_start(fed, capfd)
 @pytest.mark.parallel
 def test_a_state_that_is_read_through_a_snapshot_of_it_is_told_too(fed, capfd):
     fed.run("totals")
-    reference_tables.refresh(fed.lake, fed.lake.catalog.table("well_paid"))
+    reference_tables.refresh(fed.session, fed.session.catalog.table("well_paid"))
     capfd.readouterr()
     fed.run("with_well_paid")
     assert "table=with_well_paid, input=well_paid: read as of version " in capfd.readouterr().err
@@ -291,12 +293,14 @@ def test_a_query_that_fails_says_its_cause_and_keeps_the_rest_in_a_file(fed):
     def fails(point: str) -> None:
         raise RuntimeError(f"not at {point}")
 
-    query = SupervisedQuery(fed.lake, fed.lake.catalog.table("framed_by_time"), fails)
+    query = SupervisedQuery(fed.session, fed.session.catalog.table("framed_by_time"), fails)
     query.start(available_now=True)
     with pytest.raises(StepFailed):
         query.query.awaitTermination()
     assert query.failure() == "RuntimeError: not at begin"
-    kept = layout.job_folder(fed.lake.settings, query.table.pipeline) / "framed_by_time.failure.txt"
+    kept = (
+        layout.job_folder(fed.session.settings, query.table.pipeline) / "framed_by_time.failure.txt"
+    )
     assert "in fails" in kept.read_text() and "RuntimeError: not at begin" in kept.read_text()
     fed.run("framed_by_time")
     assert_stream_equals_batch(fed, "framed_by_time")

@@ -57,13 +57,13 @@ def collector() -> Iterator[tuple[str, list[dict]]]:
 def say(stage: Stage, state: str, error: str = "") -> JobStatus:
     """The status of a job that this process is, as its driver would write it."""
     me, now = psutil.Process(os.getpid()), progress.now()
-    last = next(stage.lake.commit_log(stage.lake.catalog.table("valid_readings")).by_stream())
+    last = next(stage.session.commit_log(stage.session.catalog.table("valid_readings")).by_stream())
     began = (last.at - timedelta(minutes=1)).isoformat()
     queries = (QueryStatus("valid_readings", True, rows=31),)
     status = JobStatus(
         "sensors", me.pid, me.create_time(), 0, 0.0, state, began, now, queries, error=error
     )
-    progress.write(stage.lake.settings, status)
+    progress.write(stage.session.settings, status)
     return status
 
 
@@ -74,13 +74,13 @@ def told(events: list[dict], job: str) -> list[dict]:
 def test_a_stream_is_told_from_its_start_to_its_end(stage, collector):
     address, events = collector
     say(stage, "running")
-    lineage = Lineage(stage.lake.settings, stage.lake.catalog, client(address))
+    lineage = Lineage(stage.session.settings, stage.session.catalog, client(address))
     lineage.send()
     started, running = told(events, "valid_readings.stream")
     assert (started["eventType"], running["eventType"]) == ("START", "RUNNING")
     assert started["run"]["runId"] == running["run"]["runId"]
     (source,), (output,) = running["inputs"], running["outputs"]
-    path = stage.lake.settings.root / "bronze" / "sensor_readings"
+    path = stage.session.settings.root / "bronze" / "sensor_readings"
     assert (
         source["namespace"] == "file"
         and Path(source["name"]) == path
@@ -95,7 +95,7 @@ def test_a_stream_is_told_from_its_start_to_its_end(stage, collector):
     assert json.loads(topic["facets"]["version"]["datasetVersion"]) == {"0": 32}
     assert lineage.send() == 0, "nothing new"
     say(stage, "failed", error="no more")
-    again = Lineage(stage.lake.settings, stage.lake.catalog, client(address))
+    again = Lineage(stage.session.settings, stage.session.catalog, client(address))
     again.send()
     ended = told(events, "valid_readings.stream")[2:]
     assert [e["eventType"] for e in ended] == ["FAIL"] and ended[0]["run"]["runId"] == started[
@@ -106,13 +106,13 @@ def test_a_stream_is_told_from_its_start_to_its_end(stage, collector):
 
 def replaced(stage: Stage) -> None:
     """The first hour of a table by a batch run, after it was lost."""
-    DeltaTable(str(stage.lake.path(stage.lake.catalog.table("valid_readings")))).delete()
+    DeltaTable(str(stage.session.path(stage.session.catalog.table("valid_readings")))).delete()
     stage.backfill("valid_readings", Range(START, START + timedelta(hours=1)))
 
 
 def test_a_batch_run_is_told_with_its_range_and_what_it_read(stage, tmp_path):
     file = tmp_path / "events.jsonl"
-    lineage = Lineage(stage.lake.settings, stage.lake.catalog, client(str(file)))
+    lineage = Lineage(stage.session.settings, stage.session.catalog, client(str(file)))
     lineage.send()
     known = len(file.read_text().splitlines()) if file.exists() else 0
     replaced(stage)
@@ -138,8 +138,8 @@ def test_what_cannot_be_sent_is_due_again(stage, collector):
     nowhere = client("http://127.0.0.1:9")  # the port of `discard`, which nobody serves
     nowhere.transport.config.retry = {}
     with pytest.raises(OSError):
-        Lineage(stage.lake.settings, stage.lake.catalog, nowhere).send()
-    assert Lineage(stage.lake.settings, stage.lake.catalog, client(address)).send() == 2
+        Lineage(stage.session.settings, stage.session.catalog, nowhere).send()
+    assert Lineage(stage.session.settings, stage.session.catalog, client(address)).send() == 2
     assert [e["eventType"] for e in told(events, "valid_readings.batch")] == ["START", "COMPLETE"]
 
 

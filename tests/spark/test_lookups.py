@@ -142,20 +142,20 @@ def test_answers_are_recorded_and_repeated(stage):
 
 
 def test_a_range_is_asked_again(stage):
-    located, settings = stage.lake.catalog.table("located"), stage.lake.settings
+    located, settings = stage.session.catalog.table("located"), stage.session.settings
     PLACES.opinion, PLACES.failing, PLACES.most_open, PLACES.seconds = 4, {"b"}, 0, 0.05
     with pytest.raises(LookupFailed, match="1 of 3 keys have no answer after 2 attempts"):
-        compute.backfill(stage.lake, located, HOUR, "all")
-    pending = reconciliation.reconcile(stage.lake, located, HOUR)
+        compute.backfill(stage.session, located, HOUR, "all")
+    pending = reconciliation.reconcile(stage.session, located, HOUR)
     assert pending.verdict == "PENDING", "what was recorded is not in the table yet"
     PLACES.failing = set()
-    compute.backfill(stage.lake, located, HOUR, "all")
+    compute.backfill(stage.session, located, HOUR, "all")
     assert PLACES.asked == {"a": 2, "b": 3, "c": 2} and 1 < PLACES.most_open <= 3
     assert opinions(stage, "located", 1, 6) == {n: 4 if n != 4 else None for n in range(1, 7)}
 
-    shutil.rmtree(stage.lake.path(located, "answers"))  # as of rows from before the lookup
-    creation.create(stage.lake, located)
-    lost = reconciliation.reconcile(stage.lake, located, HOUR)
+    shutil.rmtree(stage.session.path(located, "answers"))  # as of rows from before the lookup
+    creation.create(stage.session, located)
+    lost = reconciliation.reconcile(stage.session, located, HOUR)
     assert lost.verdict == "DIFFERENT" and "5 rows have no recorded answer" in lost.cause
     assert PLACES.asked == {"a": 2, "b": 3, "c": 2}, "a reconciliation asks for nothing"
     PLACES.opinion = 5
@@ -164,14 +164,14 @@ def test_a_range_is_asked_again(stage):
     assert set(opinions(stage, "located", 1, 6).values()) == {5, None}
     assert_stream_equals_batch(stage, "located", HOUR)
     count = "SELECT count(*) FROM located__answers"
-    assert query.run(settings, stage.lake.catalog, count).rows == [(5,)]
-    savepoints.create(settings, stage.lake.catalog, "now")
+    assert query.run(settings, stage.session.catalog, count).rows == [(5,)]
+    savepoints.create(settings, stage.session.catalog, "now")
     saved = replace(settings, root=layout.savepoint_root(settings, "now"))
-    assert query.run(saved, stage.lake.catalog, count).rows == [(5,)]
+    assert query.run(saved, stage.session.catalog, count).rows == [(5,)]
 
 
 def test_a_failed_lookup_is_quarantined_until_it_is_asked_again(stage):
-    checked = stage.lake.catalog.table("checked")
+    checked = stage.session.catalog.table("checked")
     PLACES.failing, PLACES.hanging = {"a"}, {"d"}
     stage.feed("visits", [visit(11, "a", 3801), visit(12, "b", 3802), visit(13, "d", 3803)])
     stage.advance("visits", visit(99, None, 7300))
@@ -189,7 +189,7 @@ def test_a_failed_lookup_is_quarantined_until_it_is_asked_again(stage):
         11: "lookup strict: HTTPError: HTTP Error 503: Service Unavailable",
         13: "lookup strict: no answer within 1 s",
     }
-    lines = stage.lake.commit_log(checked).by_stream()
+    lines = stage.session.commit_log(checked).by_stream()
     first_hour = stage.rows("checked", "quarantine").where("_partition = '2026-01-01-00'").count()
     assert sum(line.quarantined for line in lines) == len(put_aside) + first_hour
     PLACES.say()
@@ -199,7 +199,7 @@ def test_a_failed_lookup_is_quarantined_until_it_is_asked_again(stage):
     PLACES.opinion = 2
     stage.update("checked")
     assert opinions(stage, "checked", 11, 14) == {12: 1, 14: 2}
-    compute.backfill(stage.lake, checked, hour, "failed")
+    compute.backfill(stage.session, checked, hour, "failed")
     assert opinions(stage, "checked", 11, 14) == {11: 2, 12: 1, 13: 2, 14: 2}
     assert PLACES.asked == {"a": 1, "b": 1, "d": 1}
     assert_stream_equals_batch(stage, "checked", hour)
@@ -208,7 +208,7 @@ def test_a_failed_lookup_is_quarantined_until_it_is_asked_again(stage):
 def test_a_table_waits_for_its_service_and_an_answer_is_kept_for_a_while(stage):
     stage.feed("visits", [visit(21, "x", 7401), visit(22, "y", 7402)])
     PLACES.failing = {"x"}
-    job = queries.start(stage.lake, stage.lake.catalog.table("loose"))
+    job = queries.start(stage.session, stage.session.catalog.table("loose"))
     try:
         until(lambda: "lookup=lenient: 1 of 1 keys have no answer" in job.trouble)
         assert job.isActive and job.in_flight is None and stage.rows("loose").isEmpty()

@@ -78,16 +78,16 @@ def whole(spark, tmp_path_factory) -> Stage:
 @pytest.fixture
 def stage(whole, tmp_path) -> Stage:
     """A copy, to be damaged."""
-    root = shutil.copytree(whole.lake.settings.root, tmp_path / "root")
+    root = shutil.copytree(whole.session.settings.root, tmp_path / "root")
     copy = Stage.__new__(Stage)
     copy.__dict__.update(whole.__dict__)
-    copy.lake = replace(whole.lake, settings=replace(whole.lake.settings, root=root))
+    copy.session = replace(whole.session, settings=replace(whole.session.settings, root=root))
     return copy
 
 
 def lose(stage: Stage, name: str, hour: str) -> str:
     """Removes one file of that partition."""
-    path = stage.lake.path(stage.lake.catalog.table(name))
+    path = stage.session.path(stage.session.catalog.table(name))
     files = [
         Path(file) for file in DeltaTable(str(path)).file_uris() if f"{PARTITION}={hour}" in file
     ]
@@ -96,7 +96,7 @@ def lose(stage: Stage, name: str, hour: str) -> str:
 
 
 def command(stage: Stage, *arguments: str):
-    settings = stage.lake.settings
+    settings = stage.session.settings
     environment = {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": __name__}
     return CliRunner().invoke(commands.app, list(arguments), env=environment)
 
@@ -118,7 +118,7 @@ def test_a_reconciliation_calls_it_different_and_names_the_file(stage):
         "DIFFERENT" in found.stdout
         and f"a data file is missing: {PARTITION}={HOURS[1]}/{name}" in found.stdout
     )
-    known = coverage.latest(stage.lake.settings, stage.lake.catalog.table("sums"))
+    known = coverage.latest(stage.session.settings, stage.session.catalog.table("sums"))
     assert {key: known[key].verdict for key in HOURS} == dict.fromkeys(HOURS, "EQUAL") | {
         HOURS[1]: "DIFFERENT"
     }
@@ -165,11 +165,13 @@ def test_a_backfill_of_that_hour_rebuilds_it(stage):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_where_the_input_is_gone_too_nothing_is_replaced_by_less(stage):
-    path = stage.lake.path(stage.lake.catalog.table("clicks"))
-    stage.lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE at < TIMESTAMP '2026-01-01 03:00:00'")
+    path = stage.session.path(stage.session.catalog.table("clicks"))
+    stage.session.spark.sql(
+        f"DELETE FROM delta.`{path}` WHERE at < TIMESTAMP '2026-01-01 03:00:00'"
+    )
     name, before = (
         lose(stage, "sums", HOURS[1]),
-        delta_writer.version(stage.lake.path(stage.lake.catalog.table("sums"))),
+        delta_writer.version(stage.session.path(stage.session.catalog.table("sums"))),
     )
     found = command(stage, "reconcile", "run", "sums", *hour(1))
     assert found.exit_code == 3 and "UNVERIFIABLE" in found.stdout and name in found.stdout, (
@@ -179,7 +181,7 @@ def test_where_the_input_is_gone_too_nothing_is_replaced_by_less(stage):
     assert repaired.exit_code == 2 and "the input of their rows is gone" in repaired.stderr, (
         repaired.output
     )
-    assert delta_writer.version(stage.lake.path(stage.lake.catalog.table("sums"))) == before
+    assert delta_writer.version(stage.session.path(stage.session.catalog.table("sums"))) == before
 
 
 @pytest.mark.slow
@@ -196,7 +198,7 @@ def test_an_update_of_an_hour_with_a_lost_file_rebuilds_the_whole_hour(stage):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_lost_file_of_the_quarantine_is_written_again(stage):
-    path = stage.lake.path(stage.lake.catalog.table("valid_clicks"), "quarantine")
+    path = stage.session.path(stage.session.catalog.table("valid_clicks"), "quarantine")
     (file,) = DeltaTable(str(path)).file_uris()
     stage.advance("clicks", at(5 * 60 + 10))
     stage.run("valid_clicks")
@@ -209,14 +211,14 @@ def test_a_lost_file_of_the_quarantine_is_written_again(stage):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_reconciled_hour_whose_file_is_lost_is_due_again(stage):
-    table = stage.lake.catalog.table("sums")
-    reconciliation.reconcile(stage.lake, table)
-    assert coverage.due(stage.lake.settings, stage.lake.catalog, table) == []
+    table = stage.session.catalog.table("sums")
+    reconciliation.reconcile(stage.session, table)
+    assert coverage.due(stage.session.settings, stage.session.catalog, table) == []
     name = lose(stage, "sums", HOURS[2])
-    (due,) = coverage.due(stage.lake.settings, stage.lake.catalog, table)
+    (due,) = coverage.due(stage.session.settings, stage.session.catalog, table)
     assert due.partition == HOURS[2] and name in due.why
-    reconciliation.reconcile(stage.lake, table)
-    assert coverage.due(stage.lake.settings, stage.lake.catalog, table) == [], (
+    reconciliation.reconcile(stage.session, table)
+    assert coverage.due(stage.session.settings, stage.session.catalog, table) == [], (
         "it is known to be different"
     )
 
@@ -253,8 +255,8 @@ def test_a_file_that_was_replaced_before_a_reader_came_to_it_is_passed_over(stag
         f"table=large_clicks, input=valid_clicks: 1 files that it had not read are gone ({name})"
         in capsys.readouterr().err
     )
-    table = stage.lake.catalog.table("large_clicks")
-    assert late_merge.outdated(stage.lake.settings, stage.lake.catalog, table) == [HOURS[1]]
+    table = stage.session.catalog.table("large_clicks")
+    assert late_merge.outdated(stage.session.settings, stage.session.catalog, table) == [HOURS[1]]
     stage.update("large_clicks")
     assert_stream_equals_batch(stage, "large_clicks")
     assert stage.rows("large_clicks").count() == stage.rows("valid_clicks").count()
@@ -264,9 +266,9 @@ def test_a_file_that_was_replaced_before_a_reader_came_to_it_is_passed_over(stag
 @pytest.mark.parallel
 def test_of_a_keyed_table_that_lost_a_file_the_certificate_names_the_remedy(stage):
     stage.run("last_clicks")
-    path = stage.lake.path(stage.lake.catalog.table("last_clicks"))
+    path = stage.session.path(stage.session.catalog.table("last_clicks"))
     Path(DeltaTable(str(path)).file_uris()[0]).unlink()
     with pytest.raises(
         CommitError, match=r"table=last_clicks, file=.*`lakehouse backfill last_clicks` has its job"
     ):
-        reconciliation.reconcile(stage.lake, stage.lake.catalog.table("last_clicks"))
+        reconciliation.reconcile(stage.session, stage.session.catalog.table("last_clicks"))

@@ -50,8 +50,8 @@ def stage(spark, tmp_path) -> Stage:
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_table_is_kept_up_beside_its_streams(stage):
-    settings, catalog = stage.lake.settings, stage.lake.catalog
-    valid, before = stage.lake.path(catalog.table("valid_readings")), digests(stage)
+    settings, catalog = stage.session.settings, stage.session.catalog
+    valid, before = stage.session.path(catalog.table("valid_readings")), digests(stage)
     for commit in (valid / "_delta_log").glob("*.json"):
         # a summary of each commit, as Delta's own writers leave it
         commit.with_suffix(".crc").touch()
@@ -144,12 +144,15 @@ def test_a_run_that_was_killed_keeps_nothing(tmp_path):
 @pytest.mark.parallel
 def test_a_batch_that_crashed_finds_its_commit_when_the_past_has_gone(spark, tmp_path):
     stage = Stage(spark, tmp_path, sensors)
-    settings, catalog = stage.lake.settings, stage.lake.catalog
-    table, path = catalog.table("valid_readings"), stage.lake.path(catalog.table("valid_readings"))
+    settings, catalog = stage.session.settings, stage.session.catalog
+    table, path = (
+        catalog.table("valid_readings"),
+        stage.session.path(catalog.table("valid_readings")),
+    )
     for minute in (10, 40):
         stage.feed("sensor_readings", [_reading(0, minute, n) for n in range(3)])
         query = queries.start(
-            stage.lake,
+            stage.session,
             table,
             available_now=True,
             reached=_crash_after_rows if minute == 40 else _go_on,
@@ -276,7 +279,7 @@ def files_of(path: Path) -> dict[str, int]:
 def checkpointed(stage: Stage) -> None:
     """As the writer does every 50 commits."""
     for name in TABLES:
-        DeltaTable(str(stage.lake.path(stage.lake.catalog.table(name)))).create_checkpoint()
+        DeltaTable(str(stage.session.path(stage.session.catalog.table(name)))).create_checkpoint()
 
 
 def _go_on(point: str) -> None:

@@ -51,18 +51,22 @@ def test_marked_rows_alone_move_the_watermark_that_batch_repeats(stage):
     stage.wait(timedelta(minutes=5))
     stage.feed("clicks", [at(55, 0)])
     assert frontier(stage) == 50, "the second partition is silent, and holds nothing back"
-    log = stage.lake.commit_log(table_of(stage))
+    log = stage.session.commit_log(table_of(stage))
     line = next(log.by_stream())
-    shown = lateness_report.histogram(stage.lake.settings, stage.lake.catalog, table_of(stage))[1]
+    shown = lateness_report.histogram(
+        stage.session.settings, stage.session.catalog, table_of(stage)
+    )[1]
     assert shown[0].rows == 8 and sum(bucket.rows for bucket in shown) == 10
     # the line is made again from the rows alone, with the same heads
-    done = stage.lake.settings.root / "_checkpoints" / "clicks" / f"{line.generation}" / "commits"
+    done = (
+        stage.session.settings.root / "_checkpoints" / "clicks" / f"{line.generation}" / "commits"
+    )
     done.mkdir(parents=True)
     (done / f"{line.batch}").touch()  # so that the micro-batch is not run again
     path = log.path
     kept = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(kept[:-1]) + kept[-1][:50])
-    assert "made again" in commit_log_repair.mend(stage.lake.settings, table_of(stage))
+    assert "made again" in commit_log_repair.mend(stage.session.settings, table_of(stage))
     again = next(log.by_stream())
     assert (again.frontier, again.heads) == (line.frontier, line.heads)
     stage.advance("clicks", at(3700, 0))
@@ -77,7 +81,7 @@ def test_marked_rows_alone_move_the_watermark_that_batch_repeats(stage):
 
 
 def table_of(stage: Stage):
-    return stage.lake.catalog.table("clicks")
+    return stage.session.catalog.table("clicks")
 
 
 @pytest.mark.slow
@@ -92,7 +96,7 @@ def test_a_marker_that_is_no_boolean_is_refused(stage):
     with pytest.raises(
         DeclarationError, match="marker='value': bigint; the function returns a BOOLEAN"
     ):
-        queries.prepare(stage.lake, [other])
+        queries.prepare(stage.session, [other])
     missing = replace(table_of(stage), marker="mark")
     with pytest.raises(DeclarationError, match="no such column"):
-        queries.prepare(stage.lake, [missing])
+        queries.prepare(stage.session, [missing])

@@ -39,184 +39,197 @@ RECORD, VALID, AVERAGES, TRENDS = (
 
 
 @pytest.fixture
-def lake(spark, filled, tmp_path) -> Session:
+def session(spark, filled, tmp_path) -> Session:
     """The filled lakehouse, to be damaged."""
     settings = Settings(root=shutil.copytree(filled, tmp_path / "root"), tables=SENSORS)
     return Session(settings, load(settings), spark)
 
 
-def make_again(lake: Session, name: str) -> None:
+def make_again(session: Session, name: str) -> None:
     """Removes a table, and makes it again with the rows of its first hour."""
-    table = lake.catalog.table(name)
-    path = lake.path(table)
+    table = session.catalog.table(name)
+    path = session.path(table)
     rows = DeltaTable(str(path)).to_pyarrow_table(filters=[("_partition", "=", "2026-01-01-00")])
     shutil.rmtree(path)
-    creation.create(lake, table)
+    creation.create(session, table)
     write_deltalake(str(path), rows, mode="append")
 
 
-def due(lake: Session) -> dict[str, str]:
+def due(session: Session) -> dict[str, str]:
     return {
         each.partition: each.why
-        for each in coverage.due(lake.settings, lake.catalog, lake.catalog.table(AVERAGES))
+        for each in coverage.due(session.settings, session.catalog, session.catalog.table(AVERAGES))
     }
 
 
 @pytest.mark.parametrize("name", [AVERAGES, VALID])
 def test_certificates_tell_nothing_of_a_table_or_an_input_that_was_made_again_under_its_name(
-    lake, name
+    session, name
 ):
-    table = lake.catalog.table(AVERAGES)
-    reconciliation.reconcile_parts(lake, table, Range(DAY, DAY + timedelta(hours=3)))
-    assert due(lake) == {}
-    make_again(lake, name)
-    again = due(lake)
+    table = session.catalog.table(AVERAGES)
+    reconciliation.reconcile_parts(session, table, Range(DAY, DAY + timedelta(hours=3)))
+    assert due(session) == {}
+    make_again(session, name)
+    again = due(session)
     assert len(again) == 3 and all(
         why.startswith(f"{name} was made again, or put back") for why in again.values()
     )
-    found = coverage.coverage(lake.settings, lake.catalog, table)
+    found = coverage.coverage(session.settings, session.catalog, table)
     assert (found.reconciled, len(found.changed)) == (0, 3)
 
 
-def test_certificates_of_a_table_count_no_more_when_an_older_copy_of_it_was_put_back(lake):
-    table, hours = lake.catalog.table(AVERAGES), Range(DAY, DAY + timedelta(hours=3))
-    copy = shutil.copytree(lake.path(table), lake.settings.root / "copy")
-    DeltaTable(str(lake.path(table))).delete("_partition = '2026-01-01-01'")
-    compute.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
-    reconciliation.reconcile_parts(lake, table, hours)
-    assert due(lake) == {}
-    shutil.rmtree(lake.path(table))
-    copy.rename(lake.path(table))
-    assert len(due(lake)) == len(due(lake)) == 3, "and they are remembered"
-    assert {c.verdict for c in reconciliation.reconcile_parts(lake, table, hours)} == {
+def test_certificates_of_a_table_count_no_more_when_an_older_copy_of_it_was_put_back(session):
+    table, hours = session.catalog.table(AVERAGES), Range(DAY, DAY + timedelta(hours=3))
+    copy = shutil.copytree(session.path(table), session.settings.root / "copy")
+    DeltaTable(str(session.path(table))).delete("_partition = '2026-01-01-01'")
+    compute.backfill(session, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
+    reconciliation.reconcile_parts(session, table, hours)
+    assert due(session) == {}
+    shutil.rmtree(session.path(table))
+    copy.rename(session.path(table))
+    assert len(due(session)) == len(due(session)) == 3, "and they are remembered"
+    assert {c.verdict for c in reconciliation.reconcile_parts(session, table, hours)} == {
         "EQUAL"
-    } and due(lake) == {}
+    } and due(session) == {}
 
 
-def test_tables_does_not_say_equal_of_what_was_changed_since(lake):
-    table = lake.catalog.table(AVERAGES)
+def test_tables_does_not_say_equal_of_what_was_changed_since(session):
+    table = session.catalog.table(AVERAGES)
 
     def shown() -> tuple[str | None, str]:
         state = next(
             each
-            for each in table_status.overview(lake.settings, lake.catalog)
+            for each in table_status.overview(session.settings, session.catalog)
             if each.table == AVERAGES
         )
         return state.verdict, state.why
 
-    reconciliation.reconcile_parts(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.reconcile_parts(session, table, Range(DAY, DAY + timedelta(hours=3)))
     assert shown() == ("EQUAL", "")
-    DeltaTable(str(lake.path(table))).delete("_partition = '2026-01-01-01'")
+    DeltaTable(str(session.path(table))).delete("_partition = '2026-01-01-01'")
     verdict, why = shown()
     assert verdict == "PENDING" and why.startswith(
         "1 partition changed since it was reconciled EQUAL: "
     )
-    compute.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
-    reconciliation.reconcile_parts(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    compute.backfill(session, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
+    reconciliation.reconcile_parts(session, table, Range(DAY, DAY + timedelta(hours=3)))
     assert shown() == ("EQUAL", "")
-    next((lake.path(table) / "_partition=2026-01-01-02").glob("*.parquet")).unlink()
+    next((session.path(table) / "_partition=2026-01-01-02").glob("*.parquet")).unlink()
     assert shown()[0] == "DIFFERENT" and "a data file is missing" in shown()[1]
-    environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
+    environment = {"LAKEHOUSE_ROOT": str(session.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
     told = CliRunner().invoke(main.app(), ["table", "list"], env=environment)
     assert (
         told.exit_code == 0 and f"table={AVERAGES}, verdict=DIFFERENT: 1 partition" in told.stderr
     )
 
 
-def test_certificates_of_a_table_that_is_not_there_any_more_are_not_believed(lake):
-    table = lake.catalog.table(AVERAGES)
-    reconciliation.reconcile_parts(lake, table, Range(DAY, DAY + timedelta(hours=3)))
-    shutil.rmtree(lake.path(table))
-    assert set(due(lake).values()) == {f"{AVERAGES} is not there any more"}
+def test_certificates_of_a_table_that_is_not_there_any_more_are_not_believed(session):
+    table = session.catalog.table(AVERAGES)
+    reconciliation.reconcile_parts(session, table, Range(DAY, DAY + timedelta(hours=3)))
+    shutil.rmtree(session.path(table))
+    assert set(due(session).values()) == {f"{AVERAGES} is not there any more"}
 
 
 @pytest.mark.parametrize("hours", [["00"], ["00", "01", "02"]], ids=["the first", "all"])
-def test_partitions_that_somebody_emptied_before_they_were_reconciled_are_due(lake, hours):
-    path = str(lake.path(lake.catalog.table(AVERAGES)))
+def test_partitions_that_somebody_emptied_before_they_were_reconciled_are_due(session, hours):
+    path = str(session.path(session.catalog.table(AVERAGES)))
     DeltaTable(path).delete(" OR ".join(f"_partition = '2026-01-01-{hour}'" for hour in hours))
-    assert due(lake) == {f"2026-01-01-{hour}": "new" for hour in ("00", "01", "02")}
+    assert due(session) == {f"2026-01-01-{hour}": "new" for hour in ("00", "01", "02")}
     assert (
-        coverage.coverage(lake.settings, lake.catalog, lake.catalog.table(AVERAGES)).partitions == 3
+        coverage.coverage(
+            session.settings, session.catalog, session.catalog.table(AVERAGES)
+        ).partitions
+        == 3
     )
 
 
-def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(lake, capsys):
-    record, path = lake.catalog.table(RECORD), lake.path(lake.catalog.table(RECORD), "quarantine")
+def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(session, capsys):
+    record, path = (
+        session.catalog.table(RECORD),
+        session.path(session.catalog.table(RECORD), "quarantine"),
+    )
     rows = DeltaTable(str(path)).count()
-    assert table_status.lost_quarantines(lake.settings, lake.catalog) == {}
-    creation.create(lake, record)
+    assert table_status.lost_quarantines(session.settings, session.catalog) == {}
+    creation.create(session, record)
     assert capsys.readouterr().err == ""
     shutil.rmtree(path)
     with pytest.raises(RangeError, match="the folder is gone, and the quarantined rows with it"):
-        replay_quarantine.planned(lake, record)
-    assert table_status.lost_quarantines(lake.settings, lake.catalog) == {RECORD: rows}
-    creation.create(lake, record)
+        replay_quarantine.planned(session, record)
+    assert table_status.lost_quarantines(session.settings, session.catalog) == {RECORD: rows}
+    creation.create(session, record)
     assert f"quarantine={path}: the folder is gone" in capsys.readouterr().err
-    environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
+    environment = {"LAKEHOUSE_ROOT": str(session.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
     for command in (["table", "list"], ["table", "quarantine", RECORD]):
         shown = CliRunner().invoke(main.app(), command, env=environment)
         assert shown.exit_code == 0 and f"{rows} quarantined rows are gone" in shown.stderr, command
 
 
-def test_rows_put_aside_of_a_topic_that_is_no_input_any_more_are_told_of(lake):
-    record = lake.catalog.table(RECORD)
-    rows = DeltaTable(str(lake.path(record, "quarantine"))).count()
-    name, source = next(iter(lake.catalog.topics_of(record).items()))
+def test_rows_put_aside_of_a_topic_that_is_no_input_any_more_are_told_of(session):
+    record = session.catalog.table(RECORD)
+    rows = DeltaTable(str(session.path(record, "quarantine"))).count()
+    name, source = next(iter(session.catalog.topics_of(record).items()))
     renamed = replace(
-        lake.catalog, sources=lake.catalog.sources | {name: replace(source, topic="another")}
+        session.catalog, sources=session.catalog.sources | {name: replace(source, topic="another")}
     )
-    found = replay_quarantine.planned(replace(lake, catalog=renamed), record)
+    found = replay_quarantine.planned(replace(session, catalog=renamed), record)
     assert found.bad == {f"topic {source.topic} is no input of the table any more": rows}
 
 
 @pytest.mark.parametrize("name", [VALID, AVERAGES])
-def test_what_holds_rows_follows_an_erasure_though_its_commit_log_is_gone(lake, name):
-    CommitLog(lake.settings, lake.catalog.table(name)).path.unlink()
+def test_what_holds_rows_follows_an_erasure_though_its_commit_log_is_gone(session, name):
+    CommitLog(session.settings, session.catalog.table(name)).path.unlink()
     with pytest.raises(RangeError, match=f"{name} has something of these rows"):
-        erasure.planned(lake, lake.catalog.table(RECORD), "sensor_id = 'sensor-1'")
+        erasure.planned(session, session.catalog.table(RECORD), "sensor_id = 'sensor-1'")
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_stream_does_not_begin_behind_a_handover_that_is_gone(lake):
-    table = lake.catalog.table(TRENDS)
+def test_a_stream_does_not_begin_behind_a_handover_that_is_gone(session):
+    table = session.catalog.table(TRENDS)
     assert (
-        sum(commit.written for commit in handover_job.run(lake, handover_job.plan(lake, TRENDS)))
+        sum(
+            commit.written
+            for commit in handover_job.run(session, handover_job.plan(session, TRENDS))
+        )
         > 0
     )
-    layout.note(lake.settings, table, "handover.json").unlink()
+    layout.note(session.settings, table, "handover.json").unlink()
     with pytest.raises(
         JobError, match="it held the handover up to which batch runs have filled the table"
     ):
-        stream_run.start(lake, table, available_now=True)
-    list(handover_job.run(lake, handover_job.plan(lake, TRENDS)))
-    stream_run.start(lake, table, available_now=True).awaitTermination()
-    rows = lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1)
-    assert rows.isEmpty() and reconciliation.reconcile(lake, table).verdict == "EQUAL"
+        stream_run.start(session, table, available_now=True)
+    list(handover_job.run(session, handover_job.plan(session, TRENDS)))
+    stream_run.start(session, table, available_now=True).awaitTermination()
+    rows = session.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1)
+    assert rows.isEmpty() and reconciliation.reconcile(session, table).verdict == "EQUAL"
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_handover_that_is_gone_is_put_back_once_the_stream_has_begun(lake, capsys):
+def test_a_handover_that_is_gone_is_put_back_once_the_stream_has_begun(session, capsys):
     """Else the next life of the query would write what lies before it once more."""
-    table = lake.catalog.table(TRENDS)
-    list(handover_job.run(lake, handover_job.plan(lake, TRENDS)))
-    stream_run.start(lake, table, available_now=True).awaitTermination()
-    before = handovers.handover_of(lake.settings, table)
-    layout.note(lake.settings, table, "handover.json").unlink()
-    stream_run.start(lake, table, available_now=True).awaitTermination()
-    assert handovers.handover_of(lake.settings, table) == before is not None
+    table = session.catalog.table(TRENDS)
+    list(handover_job.run(session, handover_job.plan(session, TRENDS)))
+    stream_run.start(session, table, available_now=True).awaitTermination()
+    before = handovers.handover_of(session.settings, table)
+    layout.note(session.settings, table, "handover.json").unlink()
+    stream_run.start(session, table, available_now=True).awaitTermination()
+    assert handovers.handover_of(session.settings, table) == before is not None
     assert (
-        f"file={layout.note(lake.settings, table, 'handover.json')}: it was gone"
+        f"file={layout.note(session.settings, table, 'handover.json')}: it was gone"
         in capsys.readouterr().err
     )
     assert (
-        lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1).isEmpty()
+        session.read(table)
+        .groupBy("sensor_id", "window")
+        .count()
+        .where(F.col("count") > 1)
+        .isEmpty()
     )
 
 
-def test_dagster_is_told_again_of_a_table_that_was_made_again(lake):
-    sensor = dagster_sensors.closed_partitions(lake.settings, lake.catalog)
+def test_dagster_is_told_again_of_a_table_that_was_made_again(session):
+    sensor = dagster_sensors.closed_partitions(session.settings, session.catalog)
 
     def told(cursor: str) -> set[str]:
         with dg.DagsterInstance.ephemeral() as instance:
@@ -231,13 +244,13 @@ def test_dagster_is_told_again_of_a_table_that_was_made_again(lake):
     }
 
 
-def test_a_table_with_rows_and_without_a_commit_log_is_not_called_reconciled_nor_empty(lake):
-    averages = lake.catalog.table(AVERAGES)
-    reconciliation.reconcile_parts(lake, averages, Range(DAY, DAY + timedelta(hours=3)))
+def test_a_table_with_rows_and_without_a_commit_log_is_not_called_reconciled_nor_empty(session):
+    averages = session.catalog.table(AVERAGES)
+    reconciliation.reconcile_parts(session, averages, Range(DAY, DAY + timedelta(hours=3)))
     reconciliation.reconcile_parts(
-        lake, lake.catalog.table(VALID), Range(DAY, DAY + timedelta(hours=3))
+        session, session.catalog.table(VALID), Range(DAY, DAY + timedelta(hours=3))
     )
-    schedule = reconciling.reconcile_closed_partitions(lake.settings, lake.catalog)
+    schedule = reconciling.reconcile_closed_partitions(session.settings, session.catalog)
 
     def skipped() -> str:
         return schedule.evaluate_tick(
@@ -245,8 +258,8 @@ def test_a_table_with_rows_and_without_a_commit_log_is_not_called_reconciled_nor
         ).skip_message
 
     assert skipped() == "every closed partition has a certificate, and nothing was changed"
-    commit_log = CommitLog(lake.settings, averages).path
+    commit_log = CommitLog(session.settings, averages).path
     commit_log.unlink()
     assert f"{AVERAGES} have rows and no frontier" in skipped()
     with pytest.raises(RangeError, match=f"commit log={commit_log}: the table has rows"):
-        compute.closed_until(lake, averages)
+        compute.closed_until(session, averages)

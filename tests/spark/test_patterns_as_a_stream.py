@@ -60,7 +60,7 @@ def test_patterns_as_a_stream_are_those_of_the_batch_and_of_plain_counting(spark
     stage.advance("trades", trade(9_500, "none", 1))
     stage.run(*tables, files_per_batch=1)
     assert sum(stage.crashes.values()) == 4 and stage.resumed >= 4
-    commits = stage.lake.commit_log(stage.lake.catalog.table("guessed_passwords")).by_stream()
+    commits = stage.session.commit_log(stage.session.catalog.table("guessed_passwords")).by_stream()
     assert sum(commit.late for commit in commits) >= 1
 
     made = stage.rows("guessed_passwords").collect()

@@ -57,7 +57,7 @@ def stage(spark, tmp_path, monkeypatch):
     stage.advance("sales", sale(150))
     stage.run("takings")
     priced(tmp_path, 300)
-    assert reference_tables.rebuild(stage.lake, stage.lake.catalog.table("prices"))
+    assert reference_tables.rebuild(stage.session, stage.session.catalog.table("prices"))
     stage.feed("sales", [sale(minute) for minute in range(155, 185, 5)])
     stage.advance("sales", sale(200))
     stage.run("takings")
@@ -71,16 +71,16 @@ def priced(folder, cents: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_each_partition_is_reconciled_with_the_dimension_its_writers_read(stage):
-    table = stage.lake.catalog.table("takings")
-    versions = DeltaTable(str(stage.lake.path(stage.lake.catalog.table("prices")))).version()
+    table = stage.session.catalog.table("takings")
+    versions = DeltaTable(str(stage.session.path(stage.session.catalog.table("prices")))).version()
     read = [{"prices": versions - 1}, {"prices": versions}]
     first = Provenance((table.code_version,), (read[0],))
-    assert written_by(stage.lake.settings, table, HOURS) == {
+    assert written_by(stage.session.settings, table, HOURS) == {
         HOURS[0]: first, HOURS[1]: first, HOURS[2]: Provenance((table.code_version,), tuple(read)),
     }  # fmt: skip
 
     whole = Range(START, START + timedelta(hours=3))
-    found = reconciliation.reconcile_parts(stage.lake, table, whole)
+    found = reconciliation.reconcile_parts(stage.session, table, whole)
     assert [(c.start.hour, c.verdict) for c in found] == [
         (0, "EQUAL"),
         (1, "EQUAL"),
@@ -96,7 +96,7 @@ def test_each_partition_is_reconciled_with_the_dimension_its_writers_read(stage)
     )
 
     stage.backfill("takings", Range(START + timedelta(hours=2), START + timedelta(hours=3)))
-    assert {c.verdict for c in reconciliation.reconcile_parts(stage.lake, table, whole)} == {
+    assert {c.verdict for c in reconciliation.reconcile_parts(stage.session, table, whole)} == {
         "EQUAL"
     }, "a backfill reads the present prices"
 
@@ -104,17 +104,17 @@ def test_each_partition_is_reconciled_with_the_dimension_its_writers_read(stage)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_dimension_that_is_not_kept_any_more_makes_what_it_gave_unverifiable(stage):
-    prices = DeltaTable(str(stage.lake.path(stage.lake.catalog.table("prices"))))
+    prices = DeltaTable(str(stage.session.path(stage.session.catalog.table("prices"))))
     prices.create_checkpoint()
     for version in range(prices.version()):
         (
-            stage.lake.path(stage.lake.catalog.table("prices"))
+            stage.session.path(stage.session.catalog.table("prices"))
             / "_delta_log"
             / f"{version:020}.json"
         ).unlink()
-    table = stage.lake.catalog.table("takings")
+    table = stage.session.catalog.table("takings")
     found = reconciliation.reconcile_parts(
-        stage.lake, table, Range(START, START + timedelta(hours=3))
+        stage.session, table, Range(START, START + timedelta(hours=3))
     )
     assert [(c.end.hour, c.verdict) for c in found] == [(2, "UNVERIFIABLE"), (3, "DIFFERENT")]
     assert (

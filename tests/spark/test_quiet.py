@@ -34,14 +34,16 @@ def test_the_last_windows_close_while_no_row_comes(stage):
     assert stage.frontier("clicks") == after(20 + 7200)
     for name in TABLES:
         assert_stream_equals_batch(stage, name)
-    lines = list(stage.lake.commit_log(stage.lake.catalog.table("by_ten_seconds")).by_stream())
+    lines = list(
+        stage.session.commit_log(stage.session.catalog.table("by_ten_seconds")).by_stream()
+    )
     assert sum(line.late for line in lines) == 1
     assert [row.clicks for row in stage.rows("by_hour").collect()] == [5]
     assert sorted(row.clicks for row in stage.rows("sessions").collect()) == [1, 4]
 
 
 def test_a_silent_topic_does_not_make_a_table_look_fresh(stage):
-    settings, catalog = stage.lake.settings, stage.lake.catalog
+    settings, catalog = stage.session.settings, stage.session.catalog
     stage.feed("clicks", [at(1), at(2)])
     stage.run("of_ann")
     before, cursor = seen(settings, catalog, None)

@@ -74,23 +74,25 @@ def filled_once(spark, tmp_path_factory):
 @pytest.fixture
 def stage(filled_once, tmp_path):
     """A copy, to be changed."""
-    root = shutil.copytree(filled_once.lake.settings.root, tmp_path / "root")
+    root = shutil.copytree(filled_once.session.settings.root, tmp_path / "root")
     copy = Stage.__new__(Stage)
     copy.__dict__.update(filled_once.__dict__)
-    copy.lake = replace(filled_once.lake, settings=replace(filled_once.lake.settings, root=root))
+    copy.session = replace(
+        filled_once.session, settings=replace(filled_once.session.settings, root=root)
+    )
     return copy
 
 
 def sums_of(stage: Stage):
-    return stage.lake.catalog.table("sums")
+    return stage.session.catalog.table("sums")
 
 
 def path_of(stage: Stage, name: str = "sums") -> str:
-    return str(stage.lake.path(stage.lake.catalog.table(name)))
+    return str(stage.session.path(stage.session.catalog.table(name)))
 
 
 def due(stage: Stage) -> dict[str, str]:
-    found = coverage.due(stage.lake.settings, stage.lake.catalog, sums_of(stage))
+    found = coverage.due(stage.session.settings, stage.session.catalog, sums_of(stage))
     return {each.partition: each.why for each in found}
 
 
@@ -100,12 +102,12 @@ def reconcile_due(stage: Stage, *partitions: str) -> list:
     return [
         c
         for span in coverage.ranges(found, sums_of(stage))
-        for c in reconciliation.reconcile_parts(stage.lake, sums_of(stage), span)
+        for c in reconciliation.reconcile_parts(stage.session, sums_of(stage), span)
     ]
 
 
 def command(stage: Stage, *arguments: str):
-    settings = stage.lake.settings
+    settings = stage.session.settings
     environment = {
         "LAKEHOUSE_ROOT": str(settings.root),
         "LAKEHOUSE_TABLES": ",".join(settings.tables),
@@ -116,8 +118,8 @@ def command(stage: Stage, *arguments: str):
 def declared(stage: Stage, **changes: object):
     """From now on the table is declared so."""
     other = replace(sums_of(stage), **changes)
-    catalog = replace(stage.lake.catalog, tables=stage.lake.catalog.tables | {"sums": other})
-    stage.lake = replace(stage.lake, catalog=catalog)
+    catalog = replace(stage.session.catalog, tables=stage.session.catalog.tables | {"sums": other})
+    stage.session = replace(stage.session, catalog=catalog)
     return other
 
 
@@ -135,7 +137,7 @@ def test_each_partition_has_its_certificate_and_is_reconciled_once(stage):
         whole.checksum_recomputed,
     )
     assert whole.checksum_in_table == str(Digest.parsed(whole.checksum_in_table))
-    reconciled = coverage.coverage(stage.lake.settings, stage.lake.catalog, sums_of(stage))
+    reconciled = coverage.coverage(stage.session.settings, stage.session.catalog, sums_of(stage))
     assert (
         reconciled.partitions,
         reconciled.reconciled,
@@ -167,7 +169,7 @@ def test_what_the_stream_goes_on_to_write_is_not_asked_for_before_it_closes(stag
 @pytest.mark.parallel
 def test_what_lies_ahead_of_the_frontier_is_not_yet(stage):
     found = reconciliation.reconcile_parts(
-        stage.lake, sums_of(stage), Range(START + timedelta(hours=3), START + timedelta(hours=6))
+        stage.session, sums_of(stage), Range(START + timedelta(hours=3), START + timedelta(hours=6))
     )
     assert [c.verdict for c in found] == ["EQUAL", "EQUAL", "OPEN"]
     assert (
@@ -200,12 +202,12 @@ def test_a_compaction_is_no_change_and_a_hand_is(stage):
 def test_a_log_that_was_cut_before_it_was_looked_at_has_all_reconciled_again(stage):
     reconcile_due(stage)
     due(stage)
-    before = looked_at(stage.lake.settings, sums_of(stage))["sums"]
+    before = looked_at(stage.session.settings, sums_of(stage))["sums"]
     like = DeltaTable(path_of(stage)).to_pyarrow_table().slice(0, 1)
     for _ in range(2):
         write_deltalake(path_of(stage), like, mode="append")
     DeltaTable(path_of(stage)).create_checkpoint()
-    log = stage.lake.path(sums_of(stage)) / "_delta_log"
+    log = stage.session.path(sums_of(stage)) / "_delta_log"
     for version in range(before + 2):
         (log / f"{version:020}.json").unlink(missing_ok=True)
     assert due(stage).keys() == set(HOURS) and all("was cut" in why for why in due(stage).values())
@@ -215,8 +217,8 @@ def test_a_log_that_was_cut_before_it_was_looked_at_has_all_reconciled_again(sta
 @pytest.mark.parallel
 def test_the_oldest_certificate_is_taken_again_one_a_time(stage):
     old = [replace(c, at=c.at - timedelta(days=3 - i)) for i, c in enumerate(reconcile_due(stage))]
-    shutil.rmtree(stage.lake.settings.root / "_commit_log" / "_certificates")
-    certify(stage.lake.settings, old)
+    shutil.rmtree(stage.session.settings.root / "_commit_log" / "_certificates")
+    certify(stage.session.settings, old)
     assert due(stage).keys() == {HOURS[0]} and "a sample" in due(stage)[HOURS[0]]
     reconcile_due(stage)
     assert due(stage).keys() == {HOURS[1]}
@@ -229,16 +231,17 @@ def test_history_stays_reconciled_under_the_declaration_that_made_it(stage):
     declared(stage, late="drop")
     assert due(stage).keys() == set(HOURS[2:])
     reconcile_due(stage)
-    reconciled = coverage.coverage(stage.lake.settings, stage.lake.catalog, sums_of(stage))
+    reconciled = coverage.coverage(stage.session.settings, stage.session.catalog, sums_of(stage))
     assert (reconciled.reconciled, reconciled.reconciled_now) == (4, 2)
 
 
 def double(stage: Stage) -> None:
     """A commit that says to be of a batch that was written before."""
-    log = stage.lake.path(sums_of(stage)) / "_delta_log"
+    log = stage.session.path(sums_of(stage)) / "_delta_log"
     commits = sorted(p for p in log.glob("*.json") if '"add"' in p.read_text())
     shutil.copy(
-        commits[-1], log / f"{delta_writer.version(stage.lake.path(sums_of(stage))) + 1:020}.json"
+        commits[-1],
+        log / f"{delta_writer.version(stage.session.path(sums_of(stage))) + 1:020}.json",
     )
     actions = [json.loads(line) for line in commits[-1].read_text().splitlines()]
     for action in actions:
@@ -246,7 +249,7 @@ def double(stage: Stage) -> None:
             file = action["add"]["path"]
             twin = file.replace("part-", "part-9")
             shutil.copy(
-                stage.lake.path(sums_of(stage)) / file, stage.lake.path(sums_of(stage)) / twin
+                stage.session.path(sums_of(stage)) / file, stage.session.path(sums_of(stage)) / twin
             )
             action["add"]["path"] = twin
     latest = max(log.glob("*.json"))
@@ -297,12 +300,12 @@ def test_a_planted_fault_is_found_explained_and_repaired(stage, fault, cause):
 @pytest.mark.parallel
 def test_rows_that_spark_dropped_are_named(stage):
     reconcile_due(stage)
-    note_dropped(stage.lake.settings, sums_of(stage), 3)
+    note_dropped(stage.session.settings, sums_of(stage), 3)
     made = {HOURS[0]: digest(stage.rows("sums"))}
-    told = diagnosis.causes(stage.lake, sums_of(stage), HOURS[:1], made, lambda: made)
+    told = diagnosis.causes(stage.session, sums_of(stage), HOURS[:1], made, lambda: made)
     assert told[HOURS[0]].startswith(f"{diagnosis.DROPPED}: 3")
-    (stage.lake.settings.root / "_commit_log" / "sums.dropped.jsonl").unlink()
-    assert diagnosis.causes(stage.lake, sums_of(stage), HOURS[:1], made, lambda: made)[
+    (stage.session.settings.root / "_commit_log" / "sums.dropped.jsonl").unlink()
+    assert diagnosis.causes(stage.session, sums_of(stage), HOURS[:1], made, lambda: made)[
         HOURS[0]
     ].startswith(diagnosis.UNKNOWN)
 
@@ -330,7 +333,9 @@ def test_evidence_is_what_came_after_the_certificate_of_that_partition(stage):
 @pytest.mark.parallel
 def test_a_change_between_the_certificate_and_the_first_look_is_seen(stage):
     reconcile_due(stage, *HOURS)
-    (stage.lake.settings.root / "_commit_log" / "sums.reconciliation.json").unlink(missing_ok=True)
+    (stage.session.settings.root / "_commit_log" / "sums.reconciliation.json").unlink(
+        missing_ok=True
+    )
     DeltaTable(path_of(stage)).delete(f"user = 'b' AND _partition = '{HOURS[1]}'")
     assert due(stage).keys() == {HOURS[1]}
 
@@ -358,10 +363,10 @@ def test_changed_code_is_named_and_a_person_has_it_followed(stage):
     assert found.verdict == "DIFFERENT" and found.cause.startswith(
         f"{diagnosis.CODE}: written under declaration {before}"
     )
-    settings = replace(stage.lake.settings, repair={"sums": Repair(9, 900)})
-    (planned,) = repair.plan(settings, stage.lake.catalog, "sums", unasked=True)
+    settings = replace(stage.session.settings, repair={"sums": Repair(9, 900)})
+    (planned,) = repair.plan(settings, stage.session.catalog, "sums", unasked=True)
     assert "asks for a decision" in planned.refused
-    assert [r.verdict for r in repair.run(stage.lake, "sums")] == ["EQUAL"]
+    assert [r.verdict for r in repair.run(stage.session, "sums")] == ["EQUAL"]
 
 
 @pytest.mark.slow
@@ -370,7 +375,7 @@ def test_without_being_asked_only_within_limits_and_never_twice_in_vain(stage):
     reconcile_due(stage)
     DeltaTable(path_of(stage)).delete("user = 'b'")
     reconcile_due(stage)
-    settings, catalog = stage.lake.settings, stage.lake.catalog
+    settings, catalog = stage.session.settings, stage.session.catalog
 
     def allowed(**limits: Repair) -> list[str]:
         limited = replace(settings, repair=limits)
@@ -383,10 +388,15 @@ def test_without_being_asked_only_within_limits_and_never_twice_in_vain(stage):
     assert allowed() == [], "no table is repaired without being named"
     assert allowed(sums=Repair(2, 100)) == [HOURS[0], HOURS[1]]
     assert allowed(sums=Repair(9, 6)) == [HOURS[0]]
-    stage.lake = replace(stage.lake, settings=replace(settings, repair={"sums": Repair(2, 100)}))
-    assert [r.verdict for r in repair.run(stage.lake, "sums", unasked=True)] == ["EQUAL", "EQUAL"]
+    stage.session = replace(
+        stage.session, settings=replace(settings, repair={"sums": Repair(2, 100)})
+    )
+    assert [r.verdict for r in repair.run(stage.session, "sums", unasked=True)] == [
+        "EQUAL",
+        "EQUAL",
+    ]
     assert allowed(sums=Repair(2, 100)) == [], "so many a day"
-    assert [r.verdict for r in repair.run(stage.lake, "sums")] == ["EQUAL"], "a person may"
+    assert [r.verdict for r in repair.run(stage.session, "sums")] == ["EQUAL"], "a person may"
 
 
 @pytest.mark.slow
@@ -396,11 +406,11 @@ def test_a_repair_that_does_not_help_stops_with_its_evidence(stage):
     assert {c.cause.partition(":")[0] for c in reconcile_due(stage) if c.rows_in_table} == {
         diagnosis.NOT_DETERMINISTIC
     }
-    (done,) = repair.run(stage.lake, "sums")
+    (done,) = repair.run(stage.session, "sums")
     assert (done.partition, done.verdict) == (HOURS[0], "DIFFERENT"), "it ends there"
-    kept = list(repair.repairs(stage.lake.settings, sums_of(stage)))
+    kept = list(repair.repairs(stage.session.settings, sums_of(stage)))
     assert kept == [done]
-    last = coverage.latest(stage.lake.settings, sums_of(stage))[HOURS[0]]
+    last = coverage.latest(stage.session.settings, sums_of(stage))[HOURS[0]]
     assert last.verdict == "DIFFERENT" and last.examples and last.rows_by_batch_runs == 12
 
 
@@ -422,7 +432,7 @@ def test_input_that_is_not_kept_any_more_makes_it_unverifiable(stage):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_commit_file_of_the_checkpoint_that_was_lost_doubles_nothing(stage):
-    commits = stage.lake.settings.root / "_checkpoints" / "sums" / "1" / "commits"
+    commits = stage.session.settings.root / "_checkpoints" / "sums" / "1" / "commits"
     newest = max(int(p.name) for p in commits.iterdir() if p.name.isdigit())
     for file in (commits / str(newest), commits / f".{newest}.crc"):
         file.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ import pytest
 
 from batch_jobs import backfill, bootstrap, upgrade
 from lakehouse.declare.table import (
-    session,
     tumbling,
 )
 from lakehouse.errors import DeclarationError
@@ -32,17 +31,19 @@ def test_a_window_of_two_hours_does_not_go_on_where_one_of_one_hour_was(stage_of
     stage.advance("clicks", at(200))
     stage.run("sums", "visits", "counted", "totals")
     before = stage.rows("sums").count()
-    lake = stage.lake
+    session = stage.session
     stage.advance("clicks", at(500))
     for name, changes in (("sums", {"window": tumbling("2 hours")}), ("visits", {"window": session("1 minute")}),
                           ("sums", {"transformation": larger}), ("totals", {"transformation": doubled})):  # fmt: skip
-        other = replace(lake, catalog=changed(lake.catalog, name, **changes))
+        other = replace(session, catalog=changed(session.catalog, name, **changes))
         with pytest.raises(
             DeclarationError, match=f"table={name}, .* its checkpoint was made with"
         ):
             queries.start(other, other.catalog.table(name), available_now=True)
     assert before and stage.rows("sums").count() == before
-    stage.lake = replace(lake, catalog=changed(lake.catalog, "sums", late="drop", owner="me"))
+    stage.session = replace(
+        session, catalog=changed(session.catalog, "sums", late="drop", owner="me")
+    )
     stage.run("sums")
     assert stage.rows("sums").count() > before, "what is harmless goes on"
     lengths = {r.window.end - r.window.start for r in stage.rows("sums").collect()}
@@ -57,16 +58,16 @@ def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_on
     stage = stage_of(changing_tables)
     stage.feed("clicks", [at(1, value=2), at(2, value=9)])
     stage.run("counted", "totals")
-    lake = stage.lake
+    session = stage.session
     other = changed(
-        changed(lake.catalog, "totals", transformation=doubled), "counted", transformation=more
+        changed(session.catalog, "totals", transformation=doubled), "counted", transformation=more
     )
-    stage.lake = lake = replace(lake, catalog=other)
+    stage.session = session = replace(session, catalog=other)
     for name in ("counted", "totals"):
         with pytest.raises(DeclarationError, match=f"table={name}, function="):
             stage.run(name)
-    assert list(backfill.run(lake, "totals")) == []
-    begun_with.accept(lake.settings, other, other.table("counted"))
+    assert list(backfill.run(session, "totals")) == []
+    begun_with.accept(session.settings, other, other.table("counted"))
     stage.feed("clicks", [at(3, value=3), at(4, value=8)])
     stage.run("counted", "totals")
     assert {r.user: r.value for r in stage.rows("totals").collect()} == {"a": 44}
@@ -85,18 +86,20 @@ def test_short_windows_go_on_under_an_accepted_function_and_a_backfill_brings_th
     stage.feed("clicks", [at(1), at(2)])
     stage.advance("clicks", at(61))
     stage.run("ticks")
-    stage.lake = replace(
-        stage.lake, catalog=changed(stage.lake.catalog, "ticks", transformation=larger)
+    stage.session = replace(
+        stage.session, catalog=changed(stage.session.catalog, "ticks", transformation=larger)
     )
     with pytest.raises(DeclarationError, match="`lakehouse table accept ticks`"):
         stage.run("ticks")
-    begun_with.accept(stage.lake.settings, stage.lake.catalog, stage.lake.catalog.table("ticks"))
+    begun_with.accept(
+        stage.session.settings, stage.session.catalog, stage.session.catalog.table("ticks")
+    )
     stage.feed("clicks", [at(62)])
     stage.advance("clicks", at(130))
     stage.run("ticks")
     hours = [Range(START + timedelta(hours=n), START + timedelta(hours=n + 1)) for n in range(2)]
     found = [
-        reconciliation.reconcile_parts(stage.lake, stage.lake.catalog.table("ticks"), hour)[0]
+        reconciliation.reconcile_parts(stage.session, stage.session.catalog.table("ticks"), hour)[0]
         for hour in hours
     ]
     assert [each.verdict for each in found] == ["DIFFERENT", "EQUAL"], (
@@ -118,7 +121,7 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
     stage = stage_of(changing_tables)
     stage.feed("clicks", [at(1), at(70)])
     stage.run("sums", "counted", "totals")
-    settings, known = stage.lake.settings, stage.lake.catalog
+    settings, known = stage.session.settings, stage.session.catalog
     as_begun = replace(settings, shuffle_partitions=1)  # what the session of the tests has
     assert begun_with.remarks(as_begun, known, list(known)) == []
     told = begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))
@@ -131,7 +134,7 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
         settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"}
     )
     assert begun_with.remarks(overridden, known, list(known)) == []
-    assert list(backfill.run(stage.lake, "totals")) == []
+    assert list(backfill.run(stage.session, "totals")) == []
     assert len(begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))) == 1
 
 
@@ -144,16 +147,16 @@ def test_a_state_of_more_partitions_holds_the_same(stage_of, spark):
     stage.advance("clicks", at(84))
     stage.run("sums", "totals")
     rows = {name: held(stage, name) for name in ("sums", "totals")}
-    settings, known = stage.lake.settings, stage.lake.catalog
+    settings, known = stage.session.settings, stage.session.catalog
     wider = replace(settings, shuffle_partitions=3)
     assert len(begun_with.remarks(wider, known, list(known))) == 2
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     try:
         sums = known.table("sums")
-        list(upgrade.fill(stage.lake, "sums", upgrade.plan(stage.lake, "sums")))
-        assert not any(each.differs for each in upgrade.compare(stage.lake, "sums", None)[1])
+        list(upgrade.fill(stage.session, "sums", upgrade.plan(stage.session, "sums")))
+        assert not any(each.differs for each in upgrade.compare(stage.session, "sums", None)[1])
         upgrades.exchange(settings, known, sums, "promote")
-        assert list(backfill.run(stage.lake, "totals")) == []
+        assert list(backfill.run(stage.session, "totals")) == []
         stage.run("totals")
         assert {name: held(stage, name) for name in rows} == rows, "the same before and after"
         stage.feed("clicks", spread[60:])
@@ -178,12 +181,13 @@ def test_a_table_under_another_name_is_filled_as_the_refusal_says(stage_of):
         stage.feed("clicks", [at(minute)])
     stage.advance("clicks", at(400))
     stage.run("sums")
-    lake = stage.lake
-    other = replace(lake.catalog.table("sums"), name="longer_sums", window=tumbling("2 hours"))
-    stage.lake = lake = replace(
-        lake, catalog=replace(lake.catalog, tables=lake.catalog.tables | {other.name: other})
+    session = stage.session
+    other = replace(session.catalog.table("sums"), name="longer_sums", window=tumbling("2 hours"))
+    stage.session = session = replace(
+        session,
+        catalog=replace(session.catalog, tables=session.catalog.tables | {other.name: other}),
     )
-    assert list(bootstrap.run(lake, bootstrap.plan(lake, other.name)))
+    assert list(bootstrap.run(session, bootstrap.plan(session, other.name)))
     stage.advance("clicks", at(700))
     stage.run(other.name)
     found = {r.window.start.astimezone(UTC): r.value for r in stage.rows(other.name).collect()}
@@ -194,15 +198,15 @@ def test_a_table_under_another_name_is_filled_as_the_refusal_says(stage_of):
 def test_a_window_that_is_changed_before_a_first_one_has_closed_is_refused(stage_of):
     """There is neither a row nor a checkpoint yet; what was read is in no window but the ones of before."""
     stage = stage_of(changing_tables)
-    settings, known = stage.lake.settings, stage.lake.catalog
+    settings, known = stage.session.settings, stage.session.catalog
     stage.feed("clicks", [at(0.2)])
     # at the full hour, 7 seconds before the frontier
-    handovers.begin(stage.lake, known.table("ticks"))
+    handovers.begin(stage.session, known.table("ticks"))
     stage.run("ticks")
-    assert delta_log.latest(stage.lake.path(known.table("ticks"))) == 0
+    assert delta_log.latest(stage.session.path(known.table("ticks"))) == 0
     other = changed(known, "ticks", window=tumbling("20 seconds"))
     with pytest.raises(DeclarationError, match=r"table=ticks, window=.*20"):
         begun_with.begin(settings, other, other.table("ticks"))
-    shutil.rmtree(stage.lake.path(known.table("ticks")))
-    creation.create(stage.lake, known.table("ticks"))
+    shutil.rmtree(stage.session.path(known.table("ticks")))
+    creation.create(stage.session, known.table("ticks"))
     begun_with.begin(settings, other, other.table("ticks"))

@@ -84,15 +84,15 @@ def test_a_table_of_such_files_keeps_its_rows_until_they_are_declared_as_they_ar
         files(str(file), schema=SCHEMA),
         table(layer="bronze", keys=["ad_id"])(campaigns),
     )
-    lake = Session(Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]), spark)
-    reference_tables.refresh(lake, lake.catalog.table("campaigns"))
+    session = Session(Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]), spark)
+    reference_tables.refresh(session, session.catalog.table("campaigns"))
     file.write_text("a,1\nb,2\n")
     with pytest.raises(DeclarationError, match="first line='a,1'"):
-        reference_tables.refresh(lake, lake.catalog.table("campaigns"))
-    assert lake.read(lake.catalog.table("campaigns")).count() == 1
+        reference_tables.refresh(session, session.catalog.table("campaigns"))
+    assert session.read(session.catalog.table("campaigns")).count() == 1
     made.ad_campaigns = files(str(file), schema=SCHEMA, header=False)
-    lake = Session(lake.settings, catalog_of([made]), spark)
-    assert reference_tables.refresh(lake, lake.catalog.table("campaigns")).written == 2
+    session = Session(session.settings, catalog_of([made]), spark)
+    assert reference_tables.refresh(session, session.catalog.table("campaigns")).written == 2
 
 
 def test_a_delta_table_of_others_is_read_again_only_when_it_has_a_new_version(spark, tmp_path):
@@ -108,12 +108,12 @@ def test_a_delta_table_of_others_is_read_again_only_when_it_has_a_new_version(sp
     campaigns.__module__ = "made"
     made.ad_campaigns = files(str(theirs), schema=SCHEMA, format="delta")
     made.campaigns = table(layer="bronze", keys=["ad_id"], refresh="1 minute")(campaigns)
-    lake = Session(Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]), spark)
-    mine = lake.catalog.table("campaigns")
-    assert reference_tables.refresh(lake, mine).written == 1
-    assert reference_tables.refresh(lake, mine) is None
+    session = Session(Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]), spark)
+    mine = session.catalog.table("campaigns")
+    assert reference_tables.refresh(session, mine).written == 1
+    assert reference_tables.refresh(session, mine) is None
     write(("a", 1), ("b", 2))
-    assert reference_tables.refresh(lake, mine).written == 2
+    assert reference_tables.refresh(session, mine).written == 2
     with pytest.raises(
         DeclarationError, match=r"column=campaign_id: the schema has it as bigint, .* it is int"
     ):

@@ -67,8 +67,8 @@ class Shop:
         self.expected: dict[int, int] = {}
         self.reprice(100, refresh=False)
         self.stage = Stage(spark, folder / "root", importlib.import_module("refreshed_shop"))
-        self.lake = self.stage.lake
-        self.prices = self.lake.catalog.table("prices")
+        self.session = self.stage.session
+        self.prices = self.session.catalog.table("prices")
 
     def reprice(self, price: int, *, refresh: bool = True) -> None:
         (self.folder / "prices.csv").write_text(f"item,price\npen,{price}\n")
@@ -90,13 +90,15 @@ class Shop:
             self.sell(minutes)
 
     def paid(self) -> dict[int, int]:
-        rows = self.lake.read(self.lake.catalog.table("priced")).select("id", "price").collect()
+        rows = (
+            self.session.read(self.session.catalog.table("priced")).select("id", "price").collect()
+        )
         assert len({row["id"] for row in rows}) == len(rows)
         return {row["id"]: row["price"] for row in rows}
 
     def seen(self) -> list[list[int]]:
         """The versions that the rows of each step saw, oldest step first."""
-        lines = [*self.lake.commit_log(self.lake.catalog.table("priced")).by_stream()]
+        lines = [*self.session.commit_log(self.session.catalog.table("priced")).by_stream()]
         return [line.inputs[SEEN]["prices"] for line in reversed(lines) if line.arrived]
 
 
@@ -111,7 +113,7 @@ def shop(spark, tmp_path, monkeypatch) -> Iterator[Shop]:
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_each_row_sees_the_version_in_force_when_it_arrived(shop):
-    stage, table = shop.stage, shop.lake.catalog.table("priced")
+    stage, table = shop.stage, shop.session.catalog.table("priced")
     shop.sell(1, 2, 3)
     stage.run("priced")
     shop.reprice(200)
@@ -140,44 +142,46 @@ def test_each_row_sees_the_version_in_force_when_it_arrived(shop):
     for name in ("priced", "takings"):
         assert_stream_equals_batch(stage, name)
     whole = Range(START, START + timedelta(hours=3))
-    again = compute.backfill(shop.lake, table, whole)
+    again = compute.backfill(shop.session, table, whole)
     assert again.version == NOTHING and again.inputs[SEEN] == {"prices": [1, 2, 3, 4]}
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_what_cannot_be_known_any_more_is_reported(shop):
-    stage, table = shop.stage, shop.lake.catalog.table("priced")
+    stage, table = shop.stage, shop.session.catalog.table("priced")
     shop.sell(1)
     shop.reprice(200)
     shop.advance(90)
     shop.advance(200)
     stage.run("priced")
-    stored = shop.lake.path(shop.prices)
+    stored = shop.session.path(shop.prices)
     delta_log.open_table(stored).create_checkpoint()
     for version in range(2):
         delta_log.commit_file(stored, version).unlink()
-    found = reconciliation.reconcile_parts(shop.lake, table)
+    found = reconciliation.reconcile_parts(shop.session, table)
     verdicts = {c.start.hour: c.verdict for c in found if c.rows_in_table or c.detail}
     assert verdicts == {0: "UNVERIFIABLE", 1: "EQUAL"}
     assert "version=1: rows saw it when they arrived" in found[0].detail
 
-    note = layout.note(shop.lake.settings, shop.lake.catalog.table("sales"), "references.jsonl")
+    note = layout.note(
+        shop.session.settings, shop.session.catalog.table("sales"), "references.jsonl"
+    )
     note.write_text(note.read_text().splitlines()[0] + "\n")
     with pytest.raises(CommitError, match=r"it had 2 lines, and has 1.*restore it from a copy"):
         shop.sell(4)
     reference_versions._known.clear()  # as another process finds it
     with pytest.raises(CommitError, match="rows of priced saw version 2 of prices"):
-        compute.backfill(shop.lake, table, Range(START, START + timedelta(hours=1)))
+        compute.backfill(shop.session, table, Range(START, START + timedelta(hours=1)))
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_keyed_table_is_computed_again_with_each_version(shop):
-    stage, table = shop.stage, shop.lake.catalog.table("worth")
+    stage, table = shop.stage, shop.session.catalog.table("worth")
 
     def cents() -> int:
-        return shop.lake.read(table).collect()[0]["cents"]
+        return shop.session.read(table).collect()[0]["cents"]
 
     shop.sell(1, 2)
     stage.run("worth")
@@ -191,7 +195,7 @@ def test_a_keyed_table_is_computed_again_with_each_version(shop):
     assert cents() == 1500
     assert_stream_equals_batch(stage, "worth")
     pinned = [
-        line.inputs["references"]["prices"] for line in shop.lake.commit_log(table).by_stream()
+        line.inputs["references"]["prices"] for line in shop.session.commit_log(table).by_stream()
     ]
     assert pinned == [3, 2, 1]
 
@@ -200,7 +204,7 @@ def test_a_keyed_table_is_computed_again_with_each_version(shop):
 @pytest.mark.parallel
 def test_a_refresh_that_fails_keeps_the_rows_and_is_reported(shop):
     changed = replace(shop.prices, refresh=timedelta(milliseconds=200))
-    references = References(shop.lake, [changed], lambda: None)
+    references = References(shop.session, [changed], lambda: None)
     references.fill()
     references.start()
 
@@ -220,7 +224,7 @@ def test_a_refresh_that_fails_keeps_the_rows_and_is_reported(shop):
         failed = until(lambda status: bool(status.error))
         assert "first line='item,cents'" in failed.error and failed.version == 2
         job = JobStatus("shop", 1, 0, 0, 0, "running", "", "", references=(failed,))
-        told = views.troubles(shop.lake.settings, "shop", job)
+        told = views.troubles(shop.session.settings, "shop", job)
         assert told[0].startswith("table=prices: it could not be refreshed since")
         assert "version 2 stays in use" in told[0]
         shop.reprice(300, refresh=False)

@@ -103,9 +103,9 @@ def again(spark, tmp_path) -> Stage:
 
 
 def declared(stage: Stage) -> None:
-    other = replace(stage.lake.catalog.table("readings"), transformation=mended)
-    tables = {t.name: other if t.name == "readings" else t for t in stage.lake.catalog}
-    stage.lake = replace(stage.lake, catalog=replace(stage.lake.catalog, tables=tables))
+    other = replace(stage.session.catalog.table("readings"), transformation=mended)
+    tables = {t.name: other if t.name == "readings" else t for t in stage.session.catalog}
+    stage.session = replace(stage.session, catalog=replace(stage.session.catalog, tables=tables))
 
 
 def offsets(stage: Stage, side: str = "") -> list[int]:
@@ -117,7 +117,9 @@ def verdicts(stage: Stage) -> dict[str, set[str]]:
     return {
         n: {
             c.verdict
-            for c in reconciliation.reconcile_parts(stage.lake, stage.lake.catalog.table(n), whole)
+            for c in reconciliation.reconcile_parts(
+                stage.session, stage.session.catalog.table(n), whole
+            )
         }
         for n in RUNNING
     }
@@ -128,7 +130,7 @@ def verdicts(stage: Stage) -> dict[str, set[str]]:
 @pytest.mark.timeout(300)
 def test_messages_of_a_topic_made_again_are_told_from_those_of_the_same_offsets_before(again):
     declared(again)
-    assert replay.run(again.lake, "readings").rows == 6
+    assert replay.run(again.session, "readings").rows == 6
     assert offsets(again, "quarantine") == []
     rows = again.rows("readings").where("sensor <> 'c'").groupBy("sensor").count().collect()
     assert {row["sensor"]: row["count"] for row in rows} == {"a": 3, "b": 3}
@@ -141,9 +143,9 @@ def test_messages_of_a_topic_made_again_are_told_from_those_of_the_same_offsets_
 def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypatch):
     assert set().union(*verdicts(stage).values()) == {"EQUAL"}
     before, aside = offsets(stage), offsets(stage, "quarantine")
-    assert replay.planned(stage.lake, "readings").rows == 0, "nothing was mended yet"
+    assert replay.planned(stage.session, "readings").rows == 0, "nothing was mended yet"
     declared(stage)
-    planned = replay.planned(stage.lake, "readings")
+    planned = replay.planned(stage.session, "readings")
     assert {hour.hour: n for hour, n in planned.hours.items()} == {
         0: 5,
         1: 4,
@@ -158,11 +160,11 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(replay_quarantine.delta_writer, "replace", killed)
-        replay.run(stage.lake, "readings")
+        replay.run(stage.session, "readings")
     assert len(offsets(stage)) == len(before) + 9 and offsets(stage, "quarantine") == aside, (
         "killed in between"
     )
-    done = replay.run(stage.lake, "readings")
+    done = replay.run(stage.session, "readings")
     assert done.rows == 9
     assert sorted(offsets(stage) + offsets(stage, "quarantine")) == sorted(before + aside), (
         "each offset once"
@@ -179,22 +181,26 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
     assert written == {name: stage.rows(name).count() for name in RUNNING}, (
         "no stream takes them for new"
     )
-    assert replay.run(stage.lake, "readings").rows == 0
+    assert replay.run(stage.session, "readings").rows == 0
     stage.advance("readings", at(310, "1.0", "b"))
     stage.run(*RUNNING)
-    assert replay.run(stage.lake, "readings").rows == 1, "its hour has closed"
+    assert replay.run(stage.session, "readings").rows == 1, "its hour has closed"
     due = {
-        name: coverage.due(stage.lake.settings, stage.lake.catalog, stage.lake.catalog.table(name))
+        name: coverage.due(
+            stage.session.settings, stage.session.catalog, stage.session.catalog.table(name)
+        )
         for name in RUNNING
     }
     assert "2026-01-01-03" in {d.partition for d in due["minutes"]}
     assert {
         c.verdict
-        for c in reconciliation.reconcile_parts(stage.lake, stage.lake.catalog.table("minutes"))
+        for c in reconciliation.reconcile_parts(
+            stage.session, stage.session.catalog.table("minutes")
+        )
     } == {"EQUAL"}
     lines = [
         c
-        for c in CommitLog(stage.lake.settings, stage.lake.catalog.table("readings"))
+        for c in CommitLog(stage.session.settings, stage.session.catalog.table("readings"))
         if c.role == "batch"
     ]
     assert sum(c.written for c in lines) == 9 + 9 + 1, (
@@ -205,15 +211,15 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage):
-    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": __name__}
+    environment = {"LAKEHOUSE_ROOT": str(stage.session.settings.root), "LAKEHOUSE_TABLES": __name__}
     shown = CliRunner().invoke(
         commands.app, ["table", "replay", "readings", "--dry-run", "--json"], env=environment
     )
     assert shown.exit_code == 0, shown.output
     told = json.loads(shown.stdout)
     aside = coverage.reasons(
-        stage.lake.settings,
-        stage.lake.catalog.table("readings"),
+        stage.session.settings,
+        stage.session.catalog.table("readings"),
         ["2026-01-02-00", "2026-01-03-00"],
     )
     assert aside == {"2026-01-02-00": told["bad"], "2026-01-03-00": {}}
@@ -221,7 +227,7 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
     assert shown["rows_quarantined"].value == sum(told["bad"].values())
     assert shown["quarantined: not a JSON object of the declared types"].value == 1
     assert told["rows"] == 0 and told["bad"]["not a JSON object of the declared types"] == 1
-    job = definitions.build(stage.lake.settings).resolve_job_def("replay")
+    job = definitions.build(stage.session.settings).resolve_job_def("replay")
     with dg.DagsterInstance.ephemeral() as instance:
         done = job.execute_in_process(
             {"ops": {"replay_quarantine": {"config": {"table": "readings"}}}}, instance=instance
@@ -233,4 +239,4 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
         and output.metadata["waiting"].value == told["waiting"]
     )
     with pytest.raises(RangeError, match="a backfill judges the quarantined rows"):
-        replay.planned(stage.lake, "minutes")
+        replay.planned(stage.session, "minutes")

@@ -52,7 +52,7 @@ def stage(sold, tmp_path) -> Stage:
 
 
 def of(stage: Stage, name: str = "best_shops") -> declared.Table:
-    return stage.lake.catalog.table(name)
+    return stage.session.catalog.table(name)
 
 
 def expected(rows: list[tuple]) -> list[tuple]:
@@ -75,7 +75,7 @@ def rows(stage: Stage, key: str) -> list[tuple]:
 
 
 def shown(stage: Stage, key: str) -> str:
-    path = report_files.file(stage.lake.settings, of(stage), key)
+    path = report_files.file(stage.session.settings, of(stage), key)
     assert path
     return path.read_text()
 
@@ -84,7 +84,7 @@ def shown(stage: Stage, key: str) -> str:
 def by_dagster(sold, tmp_path_factory) -> tuple[Stage, dict, list]:
     """The reports that the sensor asks for, computed; the events of that, and what it asks for then."""
     stage = sold.copied(tmp_path_factory.mktemp("reported") / "root")
-    settings = stage.lake.settings
+    settings = stage.session.settings
     built = definitions.build(settings)
     (sensor,) = (each for each in built.sensors or () if each.name == "compute_reports")
     with dg.DagsterInstance.ephemeral() as instance:
@@ -116,7 +116,7 @@ def test_dagster_computes_what_has_closed_and_links_the_files(sold, by_dagster):
     hours = [("best_shops", key) for key in KEYS[:3]]
     assert sorted(events) == [*hours, ("day_total", "2026-01-01")] and not again
     for name, key in hours:
-        path = report_files.file(stage.lake.settings, of(stage), key)
+        path = report_files.file(stage.session.settings, of(stage), key)
         assert events[name, key]["report"].value == str(path)
     assert "report" not in events["day_total", "2026-01-01"]
 
@@ -139,11 +139,11 @@ def test_it_is_reconciled_and_what_is_open_is_refused(stage):
         stage.backfill("best_shops", HOURS[3])
     with pytest.raises(RangeError, match="whole days"):
         stage.backfill("day_total", HOURS[0])
-    assert reports.due(stage.lake, of(stage)) == [Range(HOURS[0].start, HOURS[2].end)]
+    assert reports.due(stage.session, of(stage)) == [Range(HOURS[0].start, HOURS[2].end)]
     stage.backfill("best_shops", HOURS[0])
-    assert reports.due(stage.lake, of(stage)) == [Range(HOURS[1].start, HOURS[2].end)]
+    assert reports.due(stage.session, of(stage)) == [Range(HOURS[1].start, HOURS[2].end)]
     found = reconciliation.reconcile_parts(
-        stage.lake, of(stage), Range(HOURS[0].start, HOURS[3].end)
+        stage.session, of(stage), Range(HOURS[0].start, HOURS[3].end)
     )
     assert [c.verdict for c in found] == ["EQUAL", "PENDING", "PENDING", "OPEN"]
     assert found[0].rows_recomputed == 2 and found[2].detail == diagnosis.NOT_COMPUTED
@@ -157,32 +157,32 @@ def test_late_rows_that_are_merged_make_a_report_stale_and_it_follows(computed):
     stage.run("paid", "takings")
     stage.update("paid")
     stage.update("takings")
-    assert reports.due(stage.lake, of(stage)) == [HOURS[0]]
-    assert reconciliation.reconcile(stage.lake, of(stage), HOURS[0]).verdict == "PENDING"
-    before = report_files.file(stage.lake.settings, of(stage), KEYS[0])
+    assert reports.due(stage.session, of(stage)) == [HOURS[0]]
+    assert reconciliation.reconcile(stage.session, of(stage), HOURS[0]).verdict == "PENDING"
+    before = report_files.file(stage.session.settings, of(stage), KEYS[0])
     stage.backfill("best_shops", HOURS[0])
     assert rows(stage, KEYS[0]) == expected([*SOLD, (20, "c", 100)])
-    after = report_files.file(stage.lake.settings, of(stage), KEYS[0])
+    after = report_files.file(stage.session.settings, of(stage), KEYS[0])
     assert shown(stage, KEYS[0]).startswith("from 22:00\n1. c 102") and before.exists()
-    assert reconciliation.reconcile(stage.lake, of(stage), HOURS[0]).verdict == "EQUAL"
-    assert reports.due(stage.lake, of(stage)) == []
+    assert reconciliation.reconcile(stage.session, of(stage), HOURS[0]).verdict == "EQUAL"
+    assert reports.due(stage.session, of(stage)) == []
     os.utime(before, (0, 0))
-    list(maintain.run(stage.lake.settings, stage.lake.catalog, "best_shops"))
+    list(maintain.run(stage.session.settings, stage.session.catalog, "best_shops"))
     assert after.exists() and not before.exists()
 
 
 def test_a_file_that_is_gone_or_changed_is_seen_and_drawn_again(computed):
     stage = computed
     gone, changed = (
-        report_files.file(stage.lake.settings, of(stage), key) for key in (KEYS[0], KEYS[2])
+        report_files.file(stage.session.settings, of(stage), key) for key in (KEYS[0], KEYS[2])
     )
     gone.unlink()
     changed.write_text("nothing to see")
-    found = reconciliation.reconcile_parts(stage.lake, of(stage))
+    found = reconciliation.reconcile_parts(stage.session, of(stage))
     assert [c.verdict for c in found] == ["DIFFERENT", "EQUAL", "DIFFERENT"]
     assert all(c.cause.startswith(diagnosis.REPORT) for c in (found[0], found[2]))
-    assert list(coverage.lost(stage.lake.settings, of(stage))) == [KEYS[0]]
-    assert [each.verdict for each in repair.run(stage.lake, "best_shops")] == ["EQUAL", "EQUAL"]
+    assert list(coverage.lost(stage.session.settings, of(stage))) == [KEYS[0]]
+    assert [each.verdict for each in repair.run(stage.session, "best_shops")] == ["EQUAL", "EQUAL"]
     assert changed.read_text() == "from 00:00" and gone.exists()
 
 
@@ -196,16 +196,16 @@ def test_a_function_that_fails_leaves_the_table_as_it_was(stage):
     for draw, error in ((broken, ZeroDivisionError), (number, DeclarationError)):
         again = replace(of(stage), report=declared.report("txt", draw))
         with pytest.raises(error):
-            compute.backfill(stage.lake, again, HOURS[0])
+            compute.backfill(stage.session, again, HOURS[0])
     assert rows(stage, KEYS[0]) == []
-    assert report_files.kept(stage.lake.settings, of(stage), KEYS[0]) is None
+    assert report_files.kept(stage.session.settings, of(stage), KEYS[0]) is None
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_the_commands_work_as_of_other_tables(stage):
     environment = {
-        "LAKEHOUSE_ROOT": str(stage.lake.settings.root),
+        "LAKEHOUSE_ROOT": str(stage.session.settings.root),
         "LAKEHOUSE_TABLES": pipeline.__name__,
     }
 

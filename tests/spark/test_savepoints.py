@@ -108,7 +108,7 @@ def in_root(stage: Stage, root: Path) -> Stage:
 @pytest.mark.timeout(900)
 def test_what_is_restored_or_forked_goes_on_without_a_row_lost_or_doubled(stage_of, tmp_path):
     stage = stage_of(HERE)
-    settings, known = stage.lake.settings, stage.lake.catalog
+    settings, known = stage.session.settings, stage.session.catalog
     feed(stage, 0)
     stage.run(*ALL)
     feed(stage, 4)
@@ -119,7 +119,7 @@ def test_what_is_restored_or_forked_goes_on_without_a_row_lost_or_doubled(stage_
     feed(stage, 8)
     stage.run(*ALL)
     for name in ("seen", "plain"):  # the files of the savepoint are no files of the tables any more
-        path = stage.lake.path(known.table(name))
+        path = stage.session.path(known.table(name))
         partitions = [
             row["_partition"] for row in stage.rows(name).select("_partition").distinct().collect()
         ]
@@ -134,7 +134,7 @@ def test_what_is_restored_or_forked_goes_on_without_a_row_lost_or_doubled(stage_
     assert expected["seen"] != with_eight["seen"]
 
     before = restoring.restore(settings, known, "early")
-    restored.lake = stage.lake
+    restored.session = stage.session
     feed(restored, 12)
     restored.run(*ALL)
     assert reconciled(restored) == expected
@@ -145,7 +145,7 @@ def test_what_is_restored_or_forked_goes_on_without_a_row_lost_or_doubled(stage_
 
 
 @pytest.fixture
-def lake(filled, tmp_path) -> Iterator[tuple[Settings, catalog.Catalog]]:
+def session(filled, tmp_path) -> Iterator[tuple[Settings, catalog.Catalog]]:
     shutil.copytree(filled, tmp_path / "root")
     settings = Settings(root=tmp_path / "root", tables=(SENSORS,))
     yield settings, catalog.load(settings)
@@ -177,8 +177,8 @@ def change(settings: Settings) -> None:
         file.with_name(f"{int(file.stem) + 1:020}.json").write_text(file.read_text())
 
 
-def test_a_savepoint_links_data_and_holds_what_the_tables_lose(lake):
-    settings, known = lake
+def test_a_savepoint_links_data_and_holds_what_the_tables_lose(session):
+    settings, known = session
     made = savepoints.create(settings, known, "one", "before the change")
     root = layout.savepoint_root(settings, "one")
     data = [p for p in root.rglob("*.parquet") if "_delta_log" not in p.parts]
@@ -196,13 +196,13 @@ def test_a_savepoint_links_data_and_holds_what_the_tables_lose(lake):
 
 
 @pytest.mark.parametrize("name", ["", "../x", ".hidden", "a b", "-x"])
-def test_a_name_that_is_no_folder_of_its_own_is_refused(lake, name):
+def test_a_name_that_is_no_folder_of_its_own_is_refused(session, name):
     with pytest.raises(SavepointError, match="a name has letters, digits"):
-        savepoints.create(*lake, name)
+        savepoints.create(*session, name)
 
 
-def test_a_name_that_is_taken_is_refused_and_one_that_is_not_is_named(lake):
-    settings, known = lake
+def test_a_name_that_is_taken_is_refused_and_one_that_is_not_is_named(session):
+    settings, known = session
     savepoints.create(settings, known, "one")
     with pytest.raises(SavepointError, match="savepoint=one: there is one of that name"):
         savepoints.create(settings, known, "one")
@@ -210,8 +210,8 @@ def test_a_name_that_is_taken_is_refused_and_one_that_is_not_is_named(lake):
         restoring.restore(settings, known, "two")
 
 
-def test_one_byte_another_file_and_one_that_is_missing_are_named(lake):
-    settings, known = lake
+def test_one_byte_another_file_and_one_that_is_missing_are_named(session):
+    settings, known = session
     root = settings.root / "_savepoints" / "one" / "root"
 
     def refused(path: Path, why: str) -> None:
@@ -273,8 +273,8 @@ restoring.restore(settings, catalog.load(settings), "one", keep=False)
 """
 
 
-def test_a_restore_that_is_killed_is_seen_and_goes_on(lake):
-    settings, known = lake
+def test_a_restore_that_is_killed_is_seen_and_goes_on(session):
+    settings, known = session
     expected = everything(settings.root)
     savepoints.create(settings, known, "one")
     savepoints.create(settings, known, "other")
@@ -296,8 +296,8 @@ def test_a_restore_that_is_killed_is_seen_and_goes_on(lake):
         supervisor.start(settings, "sensors")
 
 
-def test_an_exported_savepoint_is_the_same_elsewhere(lake, tmp_path):
-    settings, known = lake
+def test_an_exported_savepoint_is_the_same_elsewhere(session, tmp_path):
+    settings, known = session
     made = savepoints.create(settings, known, "one")
     file = tmp_path / "one.tar"
     restoring.export(settings, "one", file)
@@ -340,8 +340,8 @@ def full(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_leaves_nothing_half_and_says_so(lake, monkeypatch, tmp_path):
-    settings, known = lake
+def test_a_full_disk_leaves_nothing_half_and_says_so(session, monkeypatch, tmp_path):
+    settings, known = session
     before = everything(settings.root)
     savepoints.create(settings, known, "one")
     with monkeypatch.context() as disk:
@@ -365,8 +365,8 @@ def test_a_full_disk_leaves_nothing_half_and_says_so(lake, monkeypatch, tmp_path
     assert everything(settings.root) == before
 
 
-def test_what_a_killed_command_left_goes_with_the_next_one(lake):
-    settings, known = lake
+def test_what_a_killed_command_left_goes_with_the_next_one(session):
+    settings, known = session
     savepoints.create(settings, known, "one")
     for left in (".two.new", ".three.gone"):
         shutil.copytree(layout.savepoint(settings, "one"), layout.savepoint(settings, left))
@@ -379,8 +379,8 @@ def test_what_a_killed_command_left_goes_with_the_next_one(lake):
     }
 
 
-def test_a_file_that_is_being_written_is_not_taken(lake):
-    settings, known = lake
+def test_a_file_that_is_being_written_is_not_taken(session):
+    settings, known = session
     table = settings.root / "silver" / "valid_readings"
     writing = next(table.glob("_partition=*")) / "part-00009.snappy.parquet"
     writing.write_bytes(b"PAR1 half")
@@ -390,8 +390,8 @@ def test_a_file_that_is_being_written_is_not_taken(lake):
     assert not list(layout.savepoint_root(settings, "one").rglob(writing.name))
 
 
-def test_every_command_works_on_a_lakehouse(lake, tmp_path):
-    settings, _ = lake
+def test_every_command_works_on_a_lakehouse(session, tmp_path):
+    settings, _ = session
     file, there = tmp_path / "one.tar", replace(settings, root=tmp_path / "there")
     for command, said, of in (
         (["create", "one", "--note", "of a test"], "one: ", settings),
@@ -409,8 +409,8 @@ def test_every_command_works_on_a_lakehouse(lake, tmp_path):
     assert (tmp_path / "there" / "gold" / "sensor_averages").is_dir()
 
 
-def test_dagster_creates_keeps_the_newest_and_restores(lake):
-    settings, _ = lake
+def test_dagster_creates_keeps_the_newest_and_restores(session):
+    settings, _ = session
     resources = {"lakehouse": resource.Lakehouse.of(settings, own=("root", "tables"))}
 
     def restored(name: str, **how: bool) -> bool:
@@ -434,16 +434,16 @@ def test_dagster_creates_keeps_the_newest_and_restores(lake):
     assert everything(settings.root) == expected
 
 
-def test_of_scheduled_ones_the_newest_stay(lake):
-    settings, known = lake
+def test_of_scheduled_ones_the_newest_stay(session):
+    settings, known = session
     for name in ("daily-1", "daily-2", "mine", "daily-3"):
         savepoints.create(settings, known, name)
     assert savepoints.drop_all_but(settings, "daily-", 2) == ["daily-1"]
     assert [each.name for each in savepoints.savepoints(settings)] == ["daily-2", "mine", "daily-3"]
 
 
-def test_one_command_at_a_time(lake, monkeypatch):
-    settings, known = lake
+def test_one_command_at_a_time(session, monkeypatch):
+    settings, known = session
     monkeypatch.setattr(savepoints, "_BUSY", 0.0)
     with (
         locks.alone(layout.savepoints_lock(settings), note="4711"),
@@ -452,8 +452,8 @@ def test_one_command_at_a_time(lake, monkeypatch):
         savepoints.create(settings, known, "one")
 
 
-def test_a_table_that_has_read_beyond_is_named(lake):
-    settings, known = lake
+def test_a_table_that_has_read_beyond_is_named(session):
+    settings, known = session
     savepoints.create(settings, known, "one")
     path = layout.savepoint_file(settings, "one", "savepoint.json")
     given = json.loads(path.read_text())

@@ -150,9 +150,11 @@ def test_stream_equals_batch_over_versions_poison_crashes_and_a_schema_that_come
     stage._now += timedelta(hours=3)
     stage.advance("orders", second("y", 200))
     stage.run("turnover")
-    assert replay.run(stage.lake, "orders").rows == 2
+    assert replay.run(stage.session, "orders").rows == 2
     known.away = True
-    assert replay.planned(stage.lake, "orders").rows == 0, "once, and no schema is asked for again"
+    assert replay.planned(stage.session, "orders").rows == 0, (
+        "once, and no schema is asked for again"
+    )
     (again,) = stage.rows("turnover").where("shop IS NULL AND minute(window.start) = 0").collect()
     assert (again.cents, again.n) == (16, 4)
     assert_stream_equals_batch(stage, "turnover")
@@ -225,22 +227,25 @@ def test_a_deletion_of_a_compacted_topic_has_no_schema(spark):
 
 def test_validate_asks_whether_the_newest_schema_can_be_read(spark, tmp_path, known: Served):
     settings = Settings(root=tmp_path, tables=(__name__,), registry={"url": known.url})
-    lake = Session(settings, catalog_of([HERE]), spark)
-    source = lake.catalog.sources["order_topic"]
-    refused = schemas.refusal(lake, lake.catalog.table("orders"), source)
+    session = Session(settings, catalog_of([HERE]), spark)
+    source = session.catalog.sources["order_topic"]
+    refused = schemas.refusal(session, session.catalog.table("orders"), source)
     assert refused.startswith(
         "topic=orders, subject=orders-value, schema id=3: cents is string there, and declared as bigint; its messages"
     )
     known.register(2, SECOND, "orders-value")
-    assert schemas.refusal(lake, lake.catalog.table("orders"), source) == ""
+    assert schemas.refusal(session, session.catalog.table("orders"), source) == ""
     known.register(5, record(("id", "string")), "orders-value")
     assert "it has no field at, which is declared NOT NULL" in schemas.refusal(
-        lake, lake.catalog.table("orders"), source
+        session, session.catalog.table("orders"), source
     )
-    assert schemas.refusal(lake, lake.catalog.table("orders"), replace(source, topic="none")) == ""
-    keep(lake.settings, lake.catalog.table("orders"), read_by(SECOND))
+    assert (
+        schemas.refusal(session, session.catalog.table("orders"), replace(source, topic="none"))
+        == ""
+    )
+    keep(session.settings, session.catalog.table("orders"), read_by(SECOND))
     with pytest.raises(SettingsError, match=r"schema id=1: .* this is another registry"):
-        schemas.refusal(lake, lake.catalog.table("orders"), source)
+        schemas.refusal(session, session.catalog.table("orders"), source)
 
 
 def test_a_type_is_read_where_no_value_changes(spark):

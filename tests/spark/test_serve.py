@@ -54,13 +54,13 @@ def answer(address: str) -> tuple[int, dict]:
 
 def test_rows_are_served_by_key_as_of_the_newest_version(stage_of):
     stage = stage_of(payments)
-    with served(stage.lake.settings.root) as tables:  # made, and without a row
+    with served(stage.session.settings.root) as tables:  # made, and without a row
         status, found = answer(f"{tables}/balances?person=a")
         assert (status, found["rows"], found["frontier"]) == (404, [], None)
     pay(stage, paid(0, "a", "b c&d", "2.50"))
     move(stage, moved(0, "a", "Oslo"), moved(20, "a", "Bergen"))
     stage.run("balances", "cities")
-    with served(stage.lake.settings.root) as tables:
+    with served(stage.session.settings.root) as tables:
         status, known = answer(tables)
         assert status == 200
         assert {"table": "balances", "keeps": "latest", "keys": ["person"]} in known
@@ -103,7 +103,7 @@ def test_many_readers_beside_the_steps_see_whole_versions(stage_of):
             seen.setdefault(found["version"], set()).add((Decimal(row["balance"]), row["payments"]))
         return seen
 
-    with served(stage.lake.settings.root) as tables, ThreadPoolExecutor(6) as readers:
+    with served(stage.session.settings.root) as tables, ThreadPoolExecutor(6) as readers:
         try:
             reading = [readers.submit(read, f"{tables}/balances?person={p}") for p in "aba"]
             for n in range(1, 6):

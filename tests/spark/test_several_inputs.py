@@ -197,7 +197,7 @@ def test_several_inputs_are_followed_step_by_step_through_crashes(stage):
     for name in TABLES:
         assert_stream_equals_batch(stage, name)
     assert stage.rows("both").count() == stage.rows("ads").count() + stage.rows("sales").count()
-    commits = list(stage.lake.commit_log(stage.lake.catalog.table("both")).by_stream())
+    commits = list(stage.session.commit_log(stage.session.catalog.table("both")).by_stream())
     assert sum(c.arrived for c in commits) == stage.rows("both").count()
     turnover = stage.rows("in_windows").agg(F.sum("turnover")).first()[0]
     assert turnover == 3 * sum(range(0, 60, 7))
@@ -215,10 +215,10 @@ def test_late_rows_of_each_input_are_counted_shown_and_merged(stage):
     stage.feed("sales", [sold(3, price=50), sold(3690, price=1)])
     stage.feed("ads", [shown(14), shown(15)])
     stage.run("in_windows", "in_updated_windows")
-    table = stage.lake.catalog.table("in_updated_windows")
-    counted = list(stage.lake.commit_log(table).by_stream())
+    table = stage.session.catalog.table("in_updated_windows")
+    counted = list(stage.session.commit_log(table).by_stream())
     assert sum(c.late for c in counted) == 3, "and one sale is on time"
-    late = late_view.late_rows(stage.lake, table).select("ad", "at", "sold", "window.start")
+    late = late_view.late_rows(stage.session, table).select("ad", "at", "sold", "window.start")
     assert sorted((r.at is None, r.sold is None, r.start.second) for r in late.collect()) == [
         (False, True, 10), (False, True, 10), (True, False, 0),
     ]  # fmt: skip
@@ -228,7 +228,7 @@ def test_late_rows_of_each_input_are_counted_shown_and_merged(stage):
     assert rows(stage, "in_windows", "ad", "shown", "turnover")[0] == (1, 1, 10)
     for name in ("in_windows", "in_updated_windows"):
         assert_stream_equals_batch(stage, name)
-    assert not late_merge.dirty(stage.lake.settings, stage.lake.catalog, table)
+    assert not late_merge.dirty(stage.session.settings, stage.session.catalog, table)
 
 
 @pytest.mark.slow
@@ -240,11 +240,13 @@ def test_what_is_changed_in_one_of_the_inputs_is_found_and_followed(stage):
     stage.advance("ads", shown(3700))
     stage.advance("sales", sold(3700))
     stage.run("in_windows", "both")
-    table = stage.lake.catalog.table("in_windows")
+    table = stage.session.catalog.table("in_windows")
     assert_stream_equals_batch(stage, "in_windows", HOUR)
-    path = stage.lake.path(stage.lake.catalog.table("sales"))
-    stage.lake.spark.sql(f"UPDATE delta.`{path}` SET price = 99 WHERE sold < '2026-01-01 00:00:05'")
-    found = reconciliation.reconcile(stage.lake, table, HOUR)
+    path = stage.session.path(stage.session.catalog.table("sales"))
+    stage.session.spark.sql(
+        f"UPDATE delta.`{path}` SET price = 99 WHERE sold < '2026-01-01 00:00:05'"
+    )
+    found = reconciliation.reconcile(stage.session, table, HOUR)
     assert found.verdict == "DIFFERENT"
     assert found.cause.startswith("input changed by hand") and "of sales" in found.cause
     stage.backfill("in_windows", HOUR)
@@ -275,7 +277,8 @@ def test_what_was_valid_then_may_come_from_another_topic(stage):
     for name in chain[1:]:
         assert_stream_equals_batch(stage, name)
     assert (
-        reconciliation.reconcile(stage.lake, stage.lake.catalog.table("owners")).verdict == "EQUAL"
+        reconciliation.reconcile(stage.session, stage.session.catalog.table("owners")).verdict
+        == "EQUAL"
     )
 
 
@@ -311,18 +314,18 @@ def test_a_join_of_inputs_without_a_bound_is_refused(stage):
     def unbounded(ads: DataFrame, sales: DataFrame) -> DataFrame:
         return ads.join(sales.select("ad", "price"), "ad")
 
-    catalog = stage.lake.catalog
+    catalog = stage.session.catalog
     unbounded.__module__ = __name__
     without = replace(
         catalog, tables={**catalog.tables, "unbounded": table(layer="silver")(unbounded)}
     )
     with pytest.raises(DeclarationError, match=r"operators=Join.*context=around"):
-        plan.check(replace(stage.lake, catalog=without), without.table("unbounded"))
+        plan.check(replace(stage.session, catalog=without), without.table("unbounded"))
 
 
 def test_a_table_of_several_inputs_begins_with_all_that_they_have(stage):
     with pytest.raises(JobError, match=r"inputs=ads, sales.*start its job"):
-        handover.begin(stage.lake, stage.lake.catalog.table("in_windows"))
+        handover.begin(stage.session, stage.session.catalog.table("in_windows"))
 
 
 @pytest.mark.turn(1)
@@ -330,14 +333,14 @@ def test_a_table_of_several_inputs_begins_with_all_that_they_have(stage):
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
 def test_what_is_done_to_tables_of_several_inputs_is_planned_followed_and_kept(stage):
-    settings, catalog = stage.lake.settings, stage.lake.catalog
+    settings, catalog = stage.session.settings, stage.session.catalog
     stage._now = datetime(2026, 1, 2, tzinfo=UTC)  # so that the hour of arrival is over
     stage.feed("ads", [shown(1), shown(2, ad=2), shown(12)])
     stage.feed("sales", [sold(2), sold(13, ad=2, price=5)])
     stage.advance("ads", shown(7300, ad=3))
     stage.advance("sales", sold(7300, ad=3))
     stage.run("in_windows", "both", "near", "in_sql")
-    planned = planning.plan(stage.lake, "in_windows", HOUR.start, HOUR.end)
+    planned = planning.plan(stage.session, "in_windows", HOUR.start, HOUR.end)
     assert (planned.input, planned.input_rows) == ("ads, sales", 5)
     assert [each.table for each in planned.downstream] == ["in_sql"]
     for name in ("in_windows", "both", "near", "in_sql"):
@@ -356,7 +359,7 @@ def test_what_is_done_to_tables_of_several_inputs_is_planned_followed_and_kept(s
 
     for number in range(3):
         goes_on(7400 + 200 * number, "in_windows", "both", "near", "in_sql")
-    erased = erase.run(stage.lake, "sales", "ad = 1")
+    erased = erase.run(stage.session, "sales", "ad = 1")
     assert erased.rows == 1
     for name in ("in_windows", "both", "near", "in_sql"):
         assert_stream_equals_batch(stage, name, HOUR)
@@ -377,7 +380,7 @@ def test_what_is_done_to_tables_of_several_inputs_is_planned_followed_and_kept(s
 def test_an_input_that_holds_the_others_back_is_named(stage):
     stage.feed("ads", [shown(1)])
     stage.advance("ads", shown(3600))
-    query = queries.start(stage.lake, stage.lake.catalog.table("in_windows"))
+    query = queries.start(stage.session, stage.session.catalog.table("in_windows"))
     try:
         awaited(lambda: query.trouble, "nobody said what it waits for")
         assert "table=in_windows, input=sales: it is complete up to nothing" in query.trouble

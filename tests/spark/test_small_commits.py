@@ -64,9 +64,9 @@ def test_rows_behind_an_empty_piece_come_to_spark_too(spark):
 def test_rows_in_memory_are_those_of_their_files(spark, tables, tmp_path, monkeypatch):
     path, schema = tables[1], delta_log.schema(tables[1])
     files = [path / unquote(file["path"]) for file in delta_log.files(path)]
-    lake = Session(Settings(root=tmp_path), catalog_of([]), spark)
-    monkeypatch.setattr(Session, "path", lambda lake, table: path)
-    from_memory = lake.rows_of(None, files, schema)
+    session = Session(Settings(root=tmp_path), catalog_of([]), spark)
+    monkeypatch.setattr(Session, "path", lambda session, table: path)
+    from_memory = session.rows_of(None, files, schema)
     from_files = spark.read.schema(schema).option("basePath", str(path)).parquet(*map(str, files))
     assert from_memory.schema == from_files.schema
     assert (

@@ -106,21 +106,21 @@ def until(true, seconds: float = 60) -> None:
 
 
 def test_which_engine_fills_which_table_is_decided_in_one_place(stage):
-    found = {t.name: strategy(stage.lake, t) for t in stage.lake.catalog}
+    found = {t.name: strategy(stage.session, t) for t in stage.session.catalog}
     assert found == {
         "hits": "ingest", "positive": "append", "slow": "append", "short": "close", "slid": "close", "threes": "close",
         "near": "close", "long": "state", "sessions": "state", "totals": "state", "latest": "versions",
     }  # fmt: skip
     stage.feed("hits", [hit(1)])
     stage.run(*found.keys() - {"hits"})
-    folders = {folder.name for folder in (stage.lake.settings.root / "_checkpoints").iterdir()}
+    folders = {folder.name for folder in (stage.session.settings.root / "_checkpoints").iterdir()}
     assert folders == {name for name, how in found.items() if how == "state"}, (
         "the others keep their position themselves"
     )
 
 
 def test_a_table_follows_its_input_and_is_idle_between(stage):
-    query = queries.start(stage.lake, stage.lake.catalog.table("positive"))
+    query = queries.start(stage.session, stage.session.catalog.table("positive"))
     try:
         for number in range(1, 4):
             stage.feed("hits", [hit(number), hit(number, -1)])
@@ -140,7 +140,7 @@ def test_a_table_follows_its_input_and_is_idle_between(stage):
 
 def test_windows_wait_for_something_that_closes(stage, monkeypatch):
     monkeypatch.setattr(table_steps, "_PATIENCE", 600)
-    query = queries.start(stage.lake, stage.lake.catalog.table("short"))
+    query = queries.start(stage.session, stage.session.catalog.table("short"))
     try:
         stage.feed("hits", [hit(1)])
         query.processAllAvailable()  # all that was before the first row has closed
@@ -163,37 +163,37 @@ def test_windows_wait_for_something_that_closes(stage, monkeypatch):
 
 def test_what_closes_nothing_is_noted_after_a_while(stage, monkeypatch):
     monkeypatch.setattr(table_steps, "_PATIENCE", 1)
-    table = stage.lake.catalog.table("short")
-    query = queries.start(stage.lake, table)
+    table = stage.session.catalog.table("short")
+    query = queries.start(stage.session, table)
     try:
         stage.feed("hits", [hit(1)])
         query.processAllAvailable()
         stage.feed("hits", [hit(2)])
-        until(lambda: sum(c.arrived for c in stage.lake.commit_log(table).by_stream()) == 2)
+        until(lambda: sum(c.arrived for c in stage.session.commit_log(table).by_stream()) == 2)
         assert stage.rows("short").count() == 0
     finally:
         query.stop()
 
 
 def test_a_step_that_is_cut_off_is_taken_by_the_next_life(stage):
-    table = stage.lake.catalog.table("slow")
+    table = stage.session.catalog.table("slow")
     stage.feed("hits", [hit(1)])
     stage.run("slow")
     stage.feed("hits", [hit(2, 1_000)])
-    query = queries.start(stage.lake, table)
+    query = queries.start(stage.session, table)
     until(lambda: query.in_flight)
     time.sleep(2)  # it computes, for a minute
     began = time.monotonic()
     query.stop()
     assert time.monotonic() - began < 30 and not query.isActive and query.exception() is None
     assert stage.rows("slow").count() == 1, "nothing of it is written"
-    assert next(stage.lake.commit_log(table).by_stream()).batch == 0
+    assert next(stage.session.commit_log(table).by_stream()).batch == 0
 
 
 def test_a_function_that_exits_ends_its_query_and_not_without_a_word(stage):
-    table = stage.lake.catalog.table("positive")
+    table = stage.session.catalog.table("positive")
     stage.feed("hits", [hit(1)])
-    query = SupervisedQuery(stage.lake, table, lambda point: sys.exit("no rows for you"))
+    query = SupervisedQuery(stage.session, table, lambda point: sys.exit("no rows for you"))
     query.start()
     until(lambda: not query.active)
     query.tend()
@@ -203,7 +203,7 @@ def test_a_function_that_exits_ends_its_query_and_not_without_a_word(stage):
 
 
 def test_a_query_that_ends_though_nobody_asked_for_it_is_started_again(stage):
-    query = SupervisedQuery(stage.lake, stage.lake.catalog.table("positive"))
+    query = SupervisedQuery(stage.session, stage.session.catalog.table("positive"))
     query.start()
     try:
         query.query.stop()
@@ -225,7 +225,7 @@ def test_a_step_that_outlives_its_cutting_off_is_said(stage, capfd, monkeypatch)
     go_on = threading.Event()
     stage.feed("hits", [hit(1)])
     query = queries.start(
-        stage.lake, stage.lake.catalog.table("positive"), reached=lambda point: go_on.wait(60)
+        stage.session, stage.session.catalog.table("positive"), reached=lambda point: go_on.wait(60)
     )
     until(lambda: query.in_flight)
     query.stop()
@@ -236,16 +236,16 @@ def test_a_step_that_outlives_its_cutting_off_is_said(stage, capfd, monkeypatch)
 
 
 def test_of_two_that_step_one_table_the_second_commit_is_refused(stage):
-    table, go_on = stage.lake.catalog.table("positive"), threading.Event()
+    table, go_on = stage.session.catalog.table("positive"), threading.Event()
     stage.feed("hits", [hit(1)])
     one = queries.start(
-        stage.lake,
+        stage.session,
         table,
         available_now=True,
         reached=lambda point: point == "begin" and go_on.wait(60),
     )
     until(lambda: one.in_flight)
-    queries.start(stage.lake, table, available_now=True).awaitTermination()
+    queries.start(stage.session, table, available_now=True).awaitTermination()
     go_on.set()
     with pytest.raises(
         StepFailed,

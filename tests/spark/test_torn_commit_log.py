@@ -40,7 +40,7 @@ def many(spark, tmp_path_factory) -> Path:
     stage.advance("sensor_readings", reading("02:10:00", "60.00"))
     stage.run("valid_readings", files_per_batch=1)
     stage.run("sensor_averages", files_per_batch=1)
-    return stage.lake.settings.root
+    return stage.session.settings.root
 
 
 def reading(time: str, fahrenheit: str) -> dict[str, str]:
@@ -205,17 +205,17 @@ def test_the_first_line_of_a_trimmed_commit_log_may_be_torn_too(settings):
 def test_what_is_known_of_a_table_that_was_removed_is_not_put_into_the_one_made_recreated(
     settings, spark
 ):
-    lake = Session(settings, catalog.load(settings), spark)
-    log_tables.flush(settings, lake.catalog)
-    table = lake.catalog.table("valid_readings")
+    session = Session(settings, catalog.load(settings), spark)
+    log_tables.flush(settings, session.catalog)
+    table = session.catalog.table("valid_readings")
     before = lines_of(settings, table.name)
     for side in ("", "quarantine"):
         shutil.rmtree(table_path(settings, table, side))
     commit_log_of(settings, table.name).unlink()
-    queries.prepare(lake, [table])
+    queries.prepare(session, [table])
     assert commit_log_repair.mend(settings, table) == ""
-    queries.start(lake, table, available_now=True).awaitTermination()
+    queries.start(session, table, available_now=True).awaitTermination()
     made = lines_of(settings, table.name)
     assert {line.at for line in made}.isdisjoint(line.at for line in before)
-    assert log_tables.flush(settings, lake.catalog) == len(made)
+    assert log_tables.flush(settings, session.catalog) == len(made)
     assert copied(settings, table.name) == len(before) + len(made)

@@ -24,7 +24,9 @@ def counted(stage: Stage) -> dict[int, int]:
 def late(stage: Stage) -> int:
     return sum(
         c.late
-        for c in stage.lake.commit_log(stage.lake.catalog.table("purchase_counts")).by_stream()
+        for c in stage.session.commit_log(
+            stage.session.catalog.table("purchase_counts")
+        ).by_stream()
     )
 
 

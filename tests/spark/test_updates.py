@@ -70,15 +70,15 @@ def at(seconds: float, user: str = "a", value: int = 1) -> dict:
 
 
 def verdict(stage: Stage, name: str) -> str:
-    return reconciliation.reconcile(stage.lake, stage.lake.catalog.table(name)).verdict
+    return reconciliation.reconcile(stage.session, stage.session.catalog.table(name)).verdict
 
 
 def dirty(stage: Stage, name: str) -> dict[str, bool]:
     """Partition -> whether it has closed, of what an update would look at."""
-    lake = stage.lake
+    session = stage.session
     return {
         d.partition[-2:]: d.closed
-        for d in late_merge.dirty(lake.settings, lake.catalog, lake.catalog.table(name))
+        for d in late_merge.dirty(session.settings, session.catalog, session.catalog.table(name))
     }
 
 
@@ -114,7 +114,7 @@ def test_what_waits_for_an_update_is_pending_and_the_rest_is_compared(late):
 
 
 def test_schedule_and_command_see_what_waits(late):
-    schedule = schedules.merge_late_rows(late.lake.settings, late.lake.catalog)
+    schedule = schedules.merge_late_rows(late.session.settings, late.session.catalog)
 
     def asked():
         return schedule.evaluate_tick(
@@ -142,14 +142,14 @@ def test_schedule_and_command_see_what_waits(late):
 
 def command(stage: Stage, *arguments: str):
     environment = {
-        "LAKEHOUSE_ROOT": str(stage.lake.settings.root),
+        "LAKEHOUSE_ROOT": str(stage.session.settings.root),
         "LAKEHOUSE_TABLES": "test_updates",
     }
     return CliRunner().invoke(commands.app, ["update", *arguments], env=environment)
 
 
 def test_an_update_rewrites_the_windows_touched_only_in_one_commit_a_partition(late):
-    before = delta_writer.version(late.lake.path(late.lake.catalog.table("minutes")))
+    before = delta_writer.version(late.session.path(late.session.catalog.table("minutes")))
     [commit] = late.update("minutes")
     assert (commit.start, commit.end) == (START, START + timedelta(hours=1))
     assert commit.version == before + 1
@@ -238,18 +238,18 @@ def test_a_session_that_goes_on_waits_and_is_rewritten_with_all_partitions_it_sp
 @pytest.mark.parallel
 def test_the_policy_is_switched_with_the_checkpoint_kept(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
-    updated = stage.lake
+    updated = stage.session
     tables = updated.catalog.tables | {
         "minutes": replace(updated.catalog.table("minutes"), late="side_output")
     }
-    stage.lake = replace(updated, catalog=replace(updated.catalog, tables=tables))
+    stage.session = replace(updated, catalog=replace(updated.catalog, tables=tables))
     stage.feed("clicks", [at(1)])
     stage.advance("clicks", at(4_000))
     stage.feed("clicks", [at(2)])
     stage.run("minutes")
     assert stage.update("minutes") == [] and clicks_of(stage, "minutes") == {0: (1, "stream")}
     assert_stream_equals_batch(stage, "minutes")
-    stage.lake = updated
+    stage.session = updated
     assert verdict(stage, "minutes") == "PENDING"
     stage.advance("clicks", at(8_000))
     stage.run("minutes")
@@ -259,7 +259,8 @@ def test_the_policy_is_switched_with_the_checkpoint_kept(spark, tmp_path):
     )
     assert_stream_equals_batch(stage, "minutes")
     batches = [
-        c.batch for c in stage.lake.commit_log(stage.lake.catalog.table("minutes")).by_stream()
+        c.batch
+        for c in stage.session.commit_log(stage.session.catalog.table("minutes")).by_stream()
     ]
     assert batches == sorted(batches, reverse=True) and len(set(batches)) == len(batches), (
         "the same checkpoint went on"
@@ -271,7 +272,7 @@ def test_the_policy_is_switched_with_the_checkpoint_kept(spark, tmp_path):
 def test_the_job_of_dagster_rewrites_all_that_waits(late):
     late.advance("clicks", at(14_500))
     late.run("sliding_sums", "sessions")
-    run = definitions.build(late.lake.settings).resolve_job_def("update").execute_in_process()
+    run = definitions.build(late.session.settings).resolve_job_def("update").execute_in_process()
     told = {
         (e.asset_key.to_user_string(), e.partition)
         for e in run.asset_materializations_for_node("update_tables")

@@ -72,19 +72,19 @@ def whole(spark, tmp_path_factory) -> Stage:
 
 @pytest.fixture
 def stage(whole, tmp_path) -> Stage:
-    root = shutil.copytree(whole.lake.settings.root, tmp_path / "root")
+    root = shutil.copytree(whole.session.settings.root, tmp_path / "root")
     copy = Stage.__new__(Stage)
     copy.__dict__.update(whole.__dict__)
-    copy.lake = replace(whole.lake, settings=replace(whole.lake.settings, root=root))
+    copy.session = replace(whole.session, settings=replace(whole.session.settings, root=root))
     return copy
 
 
 def version(stage: Stage, name: str) -> int:
-    return delta_writer.version(stage.lake.path(stage.lake.catalog.table(name)))
+    return delta_writer.version(stage.session.path(stage.session.catalog.table(name)))
 
 
 def command(stage: Stage, *arguments: str):
-    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": __name__}
+    environment = {"LAKEHOUSE_ROOT": str(stage.session.settings.root), "LAKEHOUSE_TABLES": __name__}
     return CliRunner().invoke(commands.app, ["update", *arguments], env=environment)
 
 
@@ -148,7 +148,7 @@ def test_a_late_row_that_is_put_aside_has_its_whole_hour_computed(stage):
 @pytest.mark.parallel
 @pytest.mark.parametrize("told", [0, 5], ids=["no line", "some lines"])
 def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monkeypatch, told):
-    table = stage.lake.catalog.table("sums")
+    table = stage.session.catalog.table("sums")
     append, left = publish.Session.commit_log, [told]
 
     class Crash(Exception):
@@ -168,7 +168,7 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
             return getattr(self.commit_log, name)
 
     with monkeypatch.context() as dying:
-        dying.setattr(publish.Session, "commit_log", lambda lake, of: Dying(append(lake, of)))
+        dying.setattr(publish.Session, "commit_log", lambda session, of: Dying(append(session, of)))
         with pytest.raises(Crash):
             stage.update("sums")
     stage.feed("clicks", [at(5)])
@@ -177,7 +177,7 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
     stage.update("sums")
     found = [
         line
-        for line in stage.lake.commit_log(table).rewriting()
+        for line in stage.session.commit_log(table).rewriting()
         if line.role == "batch" and line.version > 0
     ]
     hours = [line.start for line in found]
@@ -187,13 +187,13 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
     assert hours.count(START) == 2 and len(hours) == HOURS - 6 + 1, (
         "each line once, and the hour that was updated again"
     )
-    assert late_merge.dirty(stage.lake.settings, stage.lake.catalog, table) == []
+    assert late_merge.dirty(stage.session.settings, stage.session.catalog, table) == []
     assert_stream_equals_batch(stage, "sums")
 
 
 def test_what_a_table_above_keeps_out_is_said(stage):
     assert "cannot reach" not in command(stage, "--dry-run").stderr
-    catalog = stage.lake.catalog
+    catalog = stage.session.catalog
     above = replace(catalog.table("valid_clicks"), late="side_output")
     withholding = replace(catalog, tables=catalog.tables | {"valid_clicks": above})
     (line,) = schedules_said(stage, withholding)
@@ -208,11 +208,11 @@ def schedules_said(stage: Stage, catalog) -> list[str]:
 
     for name in ("sums", "hourly"):
         stage.update(name)
-    schedule = schedules.merge_late_rows(stage.lake.settings, catalog)
+    schedule = schedules.merge_late_rows(stage.session.settings, catalog)
     tick = schedule.evaluate_tick(
         dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
     )
-    said = withheld(stage.lake.settings, catalog)
+    said = withheld(stage.session.settings, catalog)
     assert said[0] in tick.skip_message, tick
     return said
 
@@ -227,7 +227,7 @@ def test_the_command_names_what_can_never_arrive(stage, tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     environment = {
-        "LAKEHOUSE_ROOT": str(stage.lake.settings.root),
+        "LAKEHOUSE_ROOT": str(stage.session.settings.root),
         "LAKEHOUSE_TABLES": "withholding",
     }
     asked = CliRunner().invoke(commands.app, ["update", "--json"], env=environment)

@@ -54,7 +54,9 @@ def minutes(stage: Stage, first: int, last: int) -> None:
 
 def lines_of(stage: Stage, name: str) -> list[str]:
     return lines(
-        delta_log.open_table(stage.lake.path(stage.lake.catalog.table(name))).to_pyarrow_dataset()
+        delta_log.open_table(
+            stage.session.path(stage.session.catalog.table(name))
+        ).to_pyarrow_dataset()
     )
 
 
@@ -64,15 +66,15 @@ def lines(rows: pyarrow.dataset.Dataset) -> list[str]:
 
 
 def filled(stage: Stage, name: str, may_differ: Range | None = None):
-    list(upgrade.fill(stage.lake, name, upgrade.plan(stage.lake, name)))
-    return upgrade.compare(stage.lake, name, may_differ)
+    list(upgrade.fill(stage.session, name, upgrade.plan(stage.session, name)))
+    return upgrade.compare(stage.session, name, may_differ)
 
 
 def exchange(stage: Stage, name: str, command: upgrades.Command) -> None:
-    lake, of = stage.lake, stage.lake.catalog.table(name)
-    if not upgrades.check(lake.settings, lake.catalog, of, command):
-        beside.catch_up(lake, of)
-    upgrades.exchange(lake.settings, lake.catalog, of, command)
+    session, of = stage.session, stage.session.catalog.table(name)
+    if not upgrades.check(session.settings, session.catalog, of, command):
+        beside.catch_up(session, of)
+    upgrades.exchange(session.settings, session.catalog, of, command)
 
 
 CHANGES = {
@@ -99,21 +101,21 @@ def declared(known: Catalog, then: str) -> Catalog:
 @pytest.mark.parallel
 def test_a_table_of_each_change_is_as_if_it_had_always_been_so(stage_of):
     stage = stage_of(changing_tables)
-    known = stage.lake.catalog
-    stage.lake = replace(stage.lake, catalog=declared(known, "before"))
+    known = stage.session.catalog
+    stage.session = replace(stage.session, catalog=declared(known, "before"))
     both = (name for each in CHANGES for name in (each, f"always_{each}"))
-    queries.prepare(stage.lake, [stage.lake.catalog.table(name) for name in both])
+    queries.prepare(stage.session, [stage.session.catalog.table(name) for name in both])
     minutes(stage, 0, 70)
     stage.run(*CHANGES)
     before = {name: lines_of(stage, name) for name in CHANGES}
-    stage.lake = replace(stage.lake, catalog=declared(known, "after"))
+    stage.session = replace(stage.session, catalog=declared(known, "after"))
     for name in CHANGES:
         assert filled(stage, name)[0].state == "filled"
         assert lines_of(stage, name) == before[name], "the table goes on as it is"
     minutes(stage, 71, 80)
     stage.feed("clicks", [at(30, "late", 3)])
     for name in CHANGES:
-        path = stage.lake.path(stage.lake.catalog.table(name))
+        path = stage.session.path(stage.session.catalog.table(name))
         old = delta_log.open_table(path).to_pyarrow_dataset()
         exchange(stage, name, "promote")
         assert lines(old) == before[name], "who had it open reads on"
@@ -157,7 +159,7 @@ upgrades.exchange(Settings(root=root), known, known.table("counted"), "promote")
 
 def above(stage: Stage, least: int) -> list[str]:
     """What the table holds with that filter: none of these rows is late."""
-    clicks = delta_log.open_table(stage.lake.path(stage.lake.catalog.table("clicks")))
+    clicks = delta_log.open_table(stage.session.path(stage.session.catalog.table("clicks")))
     rows = clicks.to_pyarrow_table(columns=["user", "at", "value"]).to_pylist()
     return sorted(str(row) for row in rows if row["value"] > least)
 
@@ -167,11 +169,11 @@ def above(stage: Stage, least: int) -> list[str]:
 @pytest.mark.parallel
 def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, tmp_path):
     stage = stage_of(changing_tables)
-    old = replace(stage.lake.catalog, tables=stage.lake.catalog.tables | {"loud": loud})
+    old = replace(stage.session.catalog, tables=stage.session.catalog.tables | {"loud": loud})
     new = changed(old, "counted", transformation=more)
-    settings, counted = stage.lake.settings, new.table("counted")
-    before, after = (replace(stage.lake, catalog=catalog) for catalog in (old, new))
-    stage.lake = before
+    settings, counted = stage.session.settings, new.table("counted")
+    before, after = (replace(stage.session, catalog=catalog) for catalog in (old, new))
+    stage.session = before
     queries.prepare(before, [loud])
     minutes(stage, 0, 130)
     stage.run("counted", "loud")
@@ -191,7 +193,7 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, t
     path = after.path(counted)
     assert sum(sent())
 
-    stage.lake = after
+    stage.session = after
     with pytest.raises(DeclarationError, match="`lakehouse upgrade fill counted`"):
         stage.run("counted")
     with pytest.raises(JobError, match="`lakehouse upgrade fill counted` comes first"):
@@ -203,10 +205,10 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, t
         upgrades.check(settings, new, counted, "promote")
     assert not upgrade.compare(after, "counted", Range(START, END))[0].refused
 
-    stage.lake = before  # the job goes on under the code of before
+    stage.session = before  # the job goes on under the code of before
     minutes(stage, 131, 190)
     stage.run("counted", "loud")
-    stage.lake = after
+    stage.session = after
     assert sum(sent())
     versions = delta_log.latest(path)
     beside.catch_up(after, counted)
@@ -237,7 +239,7 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, t
     for name in ("counted", "loud"):
         assert_stream_equals_batch(stage, name)
 
-    stage.lake = before
+    stage.session = before
     exchange(stage, "counted", "roll-back")
     assert lines_of(stage, "counted") == above(stage, 0), "with the rows that came since"
     assert sent()[-1] == len(above(stage, 0)) - len(above(stage, 5))

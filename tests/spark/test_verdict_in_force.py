@@ -57,15 +57,15 @@ def whole(spark, tmp_path_factory) -> Stage:
 
 @pytest.fixture
 def stage(whole, tmp_path) -> Stage:
-    root = shutil.copytree(whole.lake.settings.root, tmp_path / "root")
+    root = shutil.copytree(whole.session.settings.root, tmp_path / "root")
     copy = Stage.__new__(Stage)
     copy.__dict__.update(whole.__dict__)
-    copy.lake = replace(whole.lake, settings=replace(whole.lake.settings, root=root))
+    copy.session = replace(whole.session, settings=replace(whole.session.settings, root=root))
     return copy
 
 
 def run(stage: Stage, *arguments: str):
-    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": __name__}
+    environment = {"LAKEHOUSE_ROOT": str(stage.session.settings.root), "LAKEHOUSE_TABLES": __name__}
     result = CliRunner().invoke(main.app(), list(arguments), env=environment)
     if result.exception and not isinstance(result.exception, SystemExit | typer.Exit):
         raise result.exception
@@ -94,7 +94,7 @@ def verdict(stage: Stage) -> str | None:
 
 
 def edit(stage: Stage, hour: int) -> None:
-    path = str(stage.lake.path(stage.lake.catalog.table("sums")))
+    path = str(stage.session.path(stage.session.catalog.table("sums")))
     DeltaTable(path).delete(f"_partition = '{START + timedelta(hours=hour):%Y-%m-%d-%H}'")
 
 
@@ -176,7 +176,7 @@ def test_a_repair_does_not_say_that_nothing_differs_where_nobody_knows(stage):
     known = run(stage, "reconcile", "repair", "sums")
     assert known.exit_code == 0 and "no verdict" not in known.stderr
 
-    clicks = DeltaTable(str(stage.lake.path(stage.lake.catalog.table("clicks"))))
+    clicks = DeltaTable(str(stage.session.path(stage.session.catalog.table("clicks"))))
     file = Path(clicks.file_uris()[-1])  # of what has closed
     file.write_bytes(b"torn")  # the next reconciliation crashes
     with pytest.raises(Exception, match=file.name):
@@ -185,10 +185,10 @@ def test_a_repair_does_not_say_that_nothing_differs_where_nobody_knows(stage):
     assert crashed.exit_code == 3 and "no partition is known to differ" not in crashed.stdout
     assert "gave no verdict" in crashed.stderr
     with pytest.raises(Exception, match=file.name):
-        reconciliation.reconcile_parts(stage.lake, stage.lake.catalog.table("sums"))
+        reconciliation.reconcile_parts(stage.session, stage.session.catalog.table("sums"))
     refused = run(stage, "reconcile", "run", "sums", *hour(90))
     assert "gave no verdict" in attempts.failed(
-        stage.lake.settings, stage.lake.catalog.table("sums")
+        stage.session.settings, stage.session.catalog.table("sums")
     ), refused.output
 
 

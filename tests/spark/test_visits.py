@@ -224,7 +224,9 @@ def test_the_queries_of_the_docs_are_answered(told):
         for word in shlex.split(block, comments=True)
     ]
     queries = [word for word in words if word.startswith("SELECT")]
-    answers = [query.run(told.lake.settings, told.lake.catalog, sql).records() for sql in queries]
+    answers = [
+        query.run(told.session.settings, told.session.catalog, sql).records() for sql in queries
+    ]
     assert len(answers) == 3 and all(answers)
     assert [row["path"] for row in answers[0]][:3] == list(producer.PAGES[:3])
 
@@ -243,6 +245,6 @@ def test_the_report_of_a_day_ranks_its_pages_and_draws_them(told):
         for rank, path in enumerate(ranked, 1)
     ]
     assert 99.9 < sum(r["share"] for r in found) < 100.1
-    table = told.lake.catalog.table("pages_of_a_day")
-    drawn = report_files.file(told.lake.settings, table, "2026-11-20").read_text()
+    table = told.session.catalog.table("pages_of_a_day")
+    drawn = report_files.file(told.session.settings, table, "2026-11-20").read_text()
     assert drawn.count("<rect") == len(ranked) and f'<text x="0" y="14">{ranked[0]}<' in drawn

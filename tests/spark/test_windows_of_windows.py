@@ -116,7 +116,7 @@ def sums(stage: Stage, name: str, column: str = "clicks") -> int:
 
 
 def commits(stage: Stage, name: str) -> list[tuple[int, datetime | None]]:
-    lines = stage.lake.commit_log(stage.lake.catalog.table(name)).by_stream()
+    lines = stage.session.commit_log(stage.session.catalog.table(name)).by_stream()
     return [(line.batch, line.frontier) for line in lines]
 
 
@@ -191,9 +191,9 @@ def test_late_rows_merged_before_a_window_reach_the_windows_behind_it(stage):
     stage.feed("clicks", [at(7), at(8)])
     stage.run(*TABLES)
     assert stage.update("by_ten_seconds")
-    catalog = stage.lake.catalog
+    catalog = stage.session.catalog
     for name in ("by_minute", "by_hour", "in_sql"):
-        waiting = late_merge.outdated(stage.lake.settings, catalog, catalog.table(name))
+        waiting = late_merge.outdated(stage.session.settings, catalog, catalog.table(name))
         hour = Range(START, START + timedelta(hours=1))
         if name != "by_hour":  # its input has not followed yet
             assert waiting == ["2026-01-01-00"], name
@@ -210,9 +210,9 @@ def test_a_changed_row_of_a_window_of_windows_is_found_and_repaired(stage):
     fed(stage, minutes=2)
     stage.advance("clicks", at(3 * 3600))
     stage.run("by_ten_seconds", "by_minute")
-    path = stage.lake.path(stage.lake.catalog.table("by_minute"))
-    stage.lake.spark.sql(f"UPDATE delta.`{path}` SET clicks = 99 WHERE user = 'ann'")
-    found = reconciliation.reconcile(stage.lake, stage.lake.catalog.table("by_minute"))
+    path = stage.session.path(stage.session.catalog.table("by_minute"))
+    stage.session.spark.sql(f"UPDATE delta.`{path}` SET clicks = 99 WHERE user = 'ann'")
+    found = reconciliation.reconcile(stage.session, stage.session.catalog.table("by_minute"))
     assert found.verdict == "DIFFERENT" and "UPDATE" in found.cause
     stage.backfill("by_minute", Range(START, START + timedelta(hours=1)))
     assert_stream_equals_batch(stage, "by_minute")

@@ -178,17 +178,18 @@ class Machine:
         return bool(rows.num_rows)
 
     def is_compacted(self) -> None:
-        for each in self.stage.lake.catalog:
-            DeltaTable(str(self.stage.lake.path(each))).optimize.compact()
+        for each in self.stage.session.catalog:
+            DeltaTable(str(self.stage.session.path(each))).optimize.compact()
 
     def is_reconciled_and_repaired(self) -> None:
         for name in TABLES:
-            known = self.stage.lake.catalog.table(name)
-            due = coverage.due(self.stage.lake.settings, self.stage.lake.catalog, known)
+            known = self.stage.session.catalog.table(name)
+            due = coverage.due(self.stage.session.settings, self.stage.session.catalog, known)
             for span in coverage.ranges(due, known):
-                reconciliation.reconcile_parts(self.stage.lake, known, span)
+                reconciliation.reconcile_parts(self.stage.session, known, span)
             assert all(
-                done.verdict in ("EQUAL", "PENDING") for done in repair.run(self.stage.lake, name)
+                done.verdict in ("EQUAL", "PENDING")
+                for done in repair.run(self.stage.session, name)
             ), name
 
     def ends(self) -> int:
@@ -198,13 +199,15 @@ class Machine:
         self.stage.run(*TABLES)
         self.is_reconciled_and_repaired()
         self.stage.update("sums")
-        lake, compared = self.stage.lake, 0
+        session, compared = self.stage.session, 0
         for name in TABLES:
-            for key in late_merge.outdated(lake.settings, lake.catalog, lake.catalog.table(name)):
+            for key in late_merge.outdated(
+                session.settings, session.catalog, session.catalog.table(name)
+            ):
                 if (span := partition_range(key, "hour")).end <= self.stage.frontier(name):
                     self.stage.backfill(name, span)
         for name in TABLES:
-            found = reconciliation.reconcile_parts(lake, lake.catalog.table(name))
+            found = reconciliation.reconcile_parts(session, session.catalog.table(name))
             assert {c.verdict for c in found} <= {"EQUAL", "OPEN"}, (name, found)
             rows = sum(c.rows_in_table for c in found)
             assert rows, f"{name}: no row was compared"
@@ -228,11 +231,11 @@ class Machine:
         return {"user": user, "at": at.isoformat(), "value": minute + 1}
 
     def _closed(self, name: str) -> list[str]:
-        span = coverage.closed(self.stage.lake.settings, self.stage.lake.catalog.table(name))
+        span = coverage.closed(self.stage.session.settings, self.stage.session.catalog.table(name))
         return list(span.partitions("hour")) if span else []
 
     def _path(self, name: str) -> str:
-        return str(self.stage.lake.path(self.stage.lake.catalog.table(name)))
+        return str(self.stage.session.path(self.stage.session.catalog.table(name)))
 
     def _killed(self, does: Callable[[], object]) -> None:
         replace = publish.delta_writer.replace

@@ -147,11 +147,11 @@ class Player:
 def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
     tables = [
         t
-        for t in suite.tables_of(story, stage.lake.catalog)
-        if stage.lake.catalog.kind(t) != "reference"
+        for t in suite.tables_of(story, stage.session.catalog)
+        if stage.session.catalog.kind(t) != "reference"
     ]
     names = [t.name for t in tables]
-    refreshed = [t for t in suite.tables_of(story, stage.lake.catalog) if t.refresh]
+    refreshed = [t for t in suite.tables_of(story, stage.session.catalog) if t.refresh]
     first, last = story.crashes
     for number, batch in enumerate(story.batches, 1):
         stage.wait(timedelta(seconds=batch.silence))
@@ -180,11 +180,11 @@ def _agreeing(stage: Stage, table: Table) -> int:
     """How many rows of the table were compared; fails with those that differ."""
     if table.late == "update":
         stage.update(table.name)
-    inputs = stage.lake.catalog.timed_inputs(table)
+    inputs = stage.session.catalog.timed_inputs(table)
     if inputs and not any(_rows(stage, each) for each in inputs):
         assert not _rows(stage, table), f"{table.name}: rows of nothing"
         return 0  # a reconciliation would refuse: no row came, as behind windows that hold none
-    certificate = reconciliation.reconcile(stage.lake, table)
+    certificate = reconciliation.reconcile(stage.session, table)
     shown = "\n".join(certificate.examples)
     assert certificate.verdict == "EQUAL", (
         f"{table.name} {certificate.verdict}: {certificate.detail}\n{shown}"
@@ -198,7 +198,7 @@ def assert_every_offset_is_there_once(stage: Stage, ingest: str) -> None:
     """Of each partition the offsets from 0 on, each once, in the table and its quarantine together."""
     offsets: dict[int, list[int]] = {}
     for side in ("", "quarantine"):
-        path = str(stage.lake.path(stage.lake.catalog.table(ingest), side))  # type: ignore[arg-type]
+        path = str(stage.session.path(stage.session.catalog.table(ingest), side))  # type: ignore[arg-type]
         for arrival in (
             DeltaTable(path).to_pyarrow_table(columns=["_arrival"])["_arrival"].to_pylist()
         ):
@@ -211,9 +211,9 @@ def assert_every_offset_is_there_once(stage: Stage, ingest: str) -> None:
 
 def assert_counts_add_up(stage: Stage, table: Table) -> None:
     """Rows in = written + quarantined + late + filtered, each counted once however often its micro-batch was replayed."""
-    inputs = stage.lake.catalog.timed_inputs(table)
-    commits = list(stage.lake.commit_log(table).by_stream())
-    if stage.lake.catalog.kind(table) == "row" or table.window.kind in ("tumbling", "session"):
+    inputs = stage.session.catalog.timed_inputs(table)
+    commits = list(stage.session.commit_log(table).by_stream())
+    if stage.session.catalog.kind(table) == "row" or table.window.kind in ("tumbling", "session"):
         there = sum(_rows(stage, each) for each in inputs)
         assert sum(c.arrived for c in commits) == there, f"{table.name}: arrived"
     assert sum(c.written for c in commits) == _rows(stage, table), f"{table.name}: written"
@@ -221,7 +221,7 @@ def assert_counts_add_up(stage: Stage, table: Table) -> None:
         f"{table.name}: quarantined"
     )
     # a join or a process function may make several rows of one
-    if stage.lake.catalog.kind(table) == "row" and not table.context and not table.ttl:
+    if stage.session.catalog.kind(table) == "row" and not table.context and not table.ttl:
         # of all commits together: a row that waits for the watermark is written by a later one than it arrived with
         assert sum(c.filtered for c in commits) >= 0, (
             f"{table.name}: more rows came out than went in"
@@ -231,4 +231,4 @@ def assert_counts_add_up(stage: Stage, table: Table) -> None:
 
 
 def _rows(stage: Stage, table: Table, side: str = "") -> int:
-    return DeltaTable(str(stage.lake.path(table, side))).to_pyarrow_dataset().count_rows()  # type: ignore[arg-type]
+    return DeltaTable(str(stage.session.path(table, side))).to_pyarrow_dataset().count_rows()  # type: ignore[arg-type]

@@ -29,11 +29,11 @@ COMPARED = "rows compared"
 
 def occurred(stage: Stage, story: Story, ingest: str, derived: Iterable[str]) -> Counter[str]:
     """Which of the disturbances a story had, each once."""
-    catalog = stage.lake.catalog
+    catalog = stage.session.catalog
     record = catalog.table(ingest)
-    commits = list(stage.lake.commit_log(record).by_stream())
+    commits = list(stage.session.commit_log(record).by_stream())
     followers = [catalog.table(name) for name in derived]
-    lives = {t.name: list(stage.lake.commit_log(t).by_stream()) for t in followers}
+    lives = {t.name: list(stage.session.commit_log(t).by_stream()) for t in followers}
     found = {
         "late rows": any(c.late for commit_log in lives.values() for c in commit_log),
         "duplicates": len(set(story.events)) < len(story.events),

@@ -10,7 +10,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from stories import machine
 from stories.engine import tell
@@ -48,7 +48,7 @@ class Piece:
 
 
 def session_for_stories() -> SparkSession:
-    spark = session.create(
+    spark = spark_session.create(
         Settings(jars=from_environment().jars, spark_conf=LASTING_JVM, shuffle_partitions=1),
         "stories",
     )

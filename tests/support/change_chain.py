@@ -24,7 +24,7 @@ import psutil
 import psycopg
 
 from lakehouse.declare.catalog import load
-from lakehouse.runtime import jars, kafka_broker, session
+from lakehouse.runtime import jars, kafka_broker, spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.lakehouse import Session
@@ -157,19 +157,19 @@ def disturbed(
 
 def compared(settings: Settings, database: psycopg.Connection) -> None:
     catalog = load(settings)
-    lake = Session(settings, catalog, session.create(settings, "compare"))
+    session = Session(settings, catalog, spark_session.create(settings, "compare"))
     present = sorted(database.execute("SELECT id, owner, balance FROM accounts").fetchall())
     (last,) = database.execute("SELECT max(tx) FROM audit").fetchone()
     deadline = time.monotonic() + 240
     while True:
-        log = lake.read(catalog.table("account_log"))
+        log = session.read(catalog.table("account_log"))
         rows = sorted(
             map(
                 tuple,
-                lake.read(catalog.table("accounts")).select("id", "owner", "balance").collect(),
+                session.read(catalog.table("accounts")).select("id", "owner", "balance").collect(),
             )
         )
-        versions = lake.read(catalog.table("account_versions")).collect()
+        versions = session.read(catalog.table("account_versions")).collect()
         if rows == present and max(int(row["transaction"]) for row in versions) >= last:
             break
         assert time.monotonic() < deadline, f"after 240 s: {sorted(set(rows) ^ set(present))[:20]}"
@@ -179,7 +179,7 @@ def compared(settings: Settings, database: psycopg.Connection) -> None:
     instants = sums(versions, frontier(settings, catalog.table("account_log")))
     checked = topic_check.check(settings, catalog, catalog.table("account_log"))
     assert not any(each.missing or each.doubled for each in checked), checked
-    quarantined = lake.read(catalog.table("account_log"), side="quarantine").count()
+    quarantined = session.read(catalog.table("account_log"), side="quarantine").count()
     late = sum(
         line.late or 0
         for line in CommitLog(settings, catalog.table("account_versions")).by_stream()

@@ -63,12 +63,12 @@ def arrived(settings: Settings, table: str) -> int:
     )
 
 
-def every_offset_once(lake: Session, sent: int) -> None:
-    record = lake.catalog.table("sensor_readings")
+def every_offset_once(session: Session, sent: int) -> None:
+    record = session.catalog.table("sensor_readings")
     rows = (
-        lake.read(record)
+        session.read(record)
         .select("_arrival.*")
-        .union(lake.read(record, side="quarantine").select("_arrival.*"))
+        .union(session.read(record, side="quarantine").select("_arrival.*"))
     )
     found = rows.agg(
         F.count("*").alias("n"), F.count_distinct("partition", "offset").alias("distinct")
@@ -76,12 +76,12 @@ def every_offset_once(lake: Session, sent: int) -> None:
     assert (found.n, found.distinct) == (sent, sent)
 
 
-def the_oracle_agrees(lake: Session, lot: int = 10) -> None:
+def the_oracle_agrees(session: Session, lot: int = 10) -> None:
     """Each window behind the frontier holds what was sent, in three lots of so many minutes."""
-    averages = lake.catalog.table("sensor_averages")
-    frontier = next(CommitLog(lake.settings, averages).by_stream()).frontier
+    averages = session.catalog.table("sensor_averages")
+    frontier = next(CommitLog(session.settings, averages).by_stream()).frontier
     rows = (
-        lake.read(averages)
+        session.read(averages)
         .select("sensor_id", F.unix_millis("window.start").alias("start"), "readings")
         .collect()
     )

@@ -46,10 +46,10 @@ def test_a_backfill_that_is_killed_goes_on_where_it_was(spark, tmp_path, quick_j
     )
     stage.advance("sensor_readings", reading(HOURS + 1, 0))
     stage.run(VALID)
-    lake = stage.lake
-    whole, table = digest(stage.rows(VALID)), lake.catalog.table(VALID)
-    DeltaTable(str(lake.path(table))).delete("sensor_id = 'sensor-20'")
-    settings = replace(lake.settings, jars=from_environment().jars, spark_conf=quick_jvm)
+    session = stage.session
+    whole, table = digest(stage.rows(VALID)), session.catalog.table(VALID)
+    DeltaTable(str(session.path(table))).delete("sensor_id = 'sensor-20'")
+    settings = replace(session.settings, jars=from_environment().jars, spark_conf=quick_jvm)
     command = [
         sys.executable,
         "-m",
@@ -64,7 +64,7 @@ def test_a_backfill_that_is_killed_goes_on_where_it_was(spark, tmp_path, quick_j
     ]
 
     def done() -> int:
-        return sum(c.role == "batch" for c in lake.commit_log(table).rewriting())
+        return sum(c.role == "batch" for c in session.commit_log(table).rewriting())
 
     first = subprocess.Popen(
         command, env=os.environ | to_environment(settings), start_new_session=True

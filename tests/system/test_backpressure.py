@@ -59,16 +59,21 @@ def test_a_producer_ten_times_as_fast_as_the_job_is_caught_up_with(settings, spa
     awaited(caught_up, "caught up", 400)
     after = supervisor.stop(settings, "sensors")
     assert after.pid == before.pid and not any(q.restarts for q in after.queries), "by itself"
-    lake = Session(settings, catalog.load(settings), spark)
-    rows = [c.arrived for c in lake.commit_log(lake.catalog.table("sensor_readings")).by_stream()]
+    session = Session(settings, catalog.load(settings), spark)
+    rows = [
+        c.arrived for c in session.commit_log(session.catalog.table("sensor_readings")).by_stream()
+    ]
     # what is allowed is shared out to partitions, and rounded
     full = [n for n in rows if n > STEP - WORKLOAD.partitions]
     assert max(rows) <= STEP and len(full) >= sent // STEP - 2, (
         "as many records each time, however many wait"
     )
     assert most < (600 << 20) * 2, "the heap, and what a JVM has beside it"
-    every_offset_once(lake, sent)
-    assert reconciliation.reconcile(lake, lake.catalog.table("sensor_averages")).verdict == "EQUAL"
+    every_offset_once(session, sent)
+    assert (
+        reconciliation.reconcile(session, session.catalog.table("sensor_averages")).verdict
+        == "EQUAL"
+    )
 
 
 def produced(settings: Settings, start_minute: int, end_minute: int) -> int:

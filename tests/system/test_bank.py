@@ -130,9 +130,11 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
     assert {
         name: (r.debits, r.credits, r.balance) for name, r in totals.items()
     } == expected_totals(paid)
-    table = stage.lake.catalog.table("account_totals")
-    versions = [c.version for c in stage.lake.commit_log(table).by_stream() if c.written]
-    sums = [stage.lake.read(table, version).agg(F.sum("balance")).head()[0] for version in versions]
+    table = stage.session.catalog.table("account_totals")
+    versions = [c.version for c in stage.session.commit_log(table).by_stream() if c.written]
+    sums = [
+        stage.session.read(table, version).agg(F.sum("balance")).head()[0] for version in versions
+    ]
     assert sums == [0] * len(versions) and len(versions) >= 3
     balances = {(r.account_id, r.balance) for r in stage.rows("account_balances").collect()}
     assert balances == {(r.account_id, r.balance) for r in stage.rows("account_totals").collect()}
@@ -269,18 +271,21 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
     for path in (totals, joined, whole):
         assert {sum(column(path, "balance", n)) for n in range(1, version(path) + 1)} == {0}, path
 
-    lake = Session(settings, catalog.load(settings), spark)
+    session = Session(settings, catalog.load(settings), spark)
     there = {
-        row.account_id: (row.debits, row.credits, row.balance) for row in lake.read(table).collect()
+        row.account_id: (row.debits, row.credits, row.balance)
+        for row in session.read(table).collect()
     }
     assert there == expected_totals(
         [json.loads(record.value) for record in given if record.topic == TRANSACTIONS]
     )
-    assert lake.read(lake.catalog.table("bank_events")).where(
+    assert session.read(session.catalog.table("bank_events")).where(
         "kind = 'transfer'"
     ).count() == transfers_in(given)
     for name in ("account_totals", *BALANCES):
-        assert reconciliation.reconcile(lake, lake.catalog.table(name)).verdict == "EQUAL", name
+        assert reconciliation.reconcile(session, session.catalog.table(name)).verdict == "EQUAL", (
+            name
+        )
 
 
 def all_there(totals: Path, joined: Path, whole: Path, given: list[Record]) -> None:

@@ -65,9 +65,9 @@ def test_an_executor_is_killed_every_row_is_there_once_and_the_reconcile_runs_th
     assert [p.pid for p in executors(cluster)] != [executor.pid]
     stopped = supervisor.stop(settings, "sensors")
     assert stopped.pid == first.pid and {q.dropped_by_spark for q in stopped.queries} == {0}
-    lake = Session(settings, catalog.load(settings), spark)
-    every_offset_once(lake, sent)
-    the_oracle_agrees(lake)
+    session = Session(settings, catalog.load(settings), spark)
+    every_offset_once(session, sent)
+    the_oracle_agrees(session)
     certificate = subprocess.run(
         [sys.executable, "-m", "lakehouse", "reconcile", "run", "sensor_averages"], env=os.environ | to_environment(settings),
         capture_output=True, text=True, timeout=LIMIT,

@@ -115,7 +115,7 @@ def _filled(spark, root: Path) -> Stage:
 
 def diff(stage: Stage, *arguments: str):
     environment = {
-        "LAKEHOUSE_ROOT": str(stage.lake.settings.root),
+        "LAKEHOUSE_ROOT": str(stage.session.settings.root),
         "LAKEHOUSE_TABLES": "shop_tables",
     }
     result = CliRunner().invoke(commands.app, ["reconcile", "diff", *arguments], env=environment)
@@ -125,7 +125,7 @@ def diff(stage: Stage, *arguments: str):
 
 
 def files(stage: Stage) -> dict[Path, int]:
-    return {p: p.stat().st_mtime_ns for p in stage.lake.settings.root.rglob("*") if p.is_file()}
+    return {p: p.stat().st_mtime_ns for p in stage.session.settings.root.rglob("*") if p.is_file()}
 
 
 @pytest.mark.slow
@@ -143,14 +143,16 @@ def test_rows_columns_and_declaration_of_another_version(shop):
     assert [(p["partition"], p["rows_before"], p["rows_after"], p["missing"]) for p in found["partitions"]] == [
         ("2026-01-01-00", 3, 3, 0), ("2026-01-01-01", 1, 1, 0),
     ]  # fmt: skip
-    assert files(shop) == before, "nothing in the lake is written"
+    assert files(shop) == before, "nothing in the lakehouse is written"
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_helper_and_a_udf_come_from_the_other_version_in_workers_too(shop, capsys):
-    lake = shop.lake
-    found = job.run(lake.settings, lake.catalog, "paid_orders", parse_range(*SPAN[1::2]), "next")
+    session = shop.session
+    found = job.run(
+        session.settings, session.catalog, "paid_orders", parse_range(*SPAN[1::2]), "next"
+    )
     assert (found.differs, found.columns, found.quarantined, found.pending) == (
         True,
         {},

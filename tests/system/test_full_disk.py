@@ -49,8 +49,8 @@ def test_a_full_disk_is_waited_for_and_every_row_is_there_once(settings, tmp_pat
     sent = json.loads(ended.stdout.splitlines()[-1])["sent"]
 
     kept = replace(settings, root=tmp_path / "kept")
-    lake = Session(kept, catalog.load(kept), spark)
-    every_offset_once(lake, sent)
-    the_oracle_agrees(lake)
-    certificate = reconciliation.reconcile(lake, lake.catalog.table("sensor_averages"))
+    session = Session(kept, catalog.load(kept), spark)
+    every_offset_once(session, sent)
+    the_oracle_agrees(session)
+    certificate = reconciliation.reconcile(session, session.catalog.table("sensor_averages"))
     assert certificate.verdict == "EQUAL" and certificate.rows_in_table > 100, certificate

@@ -94,7 +94,7 @@ def test_a_killed_job_joins_two_topics_to_the_last_window(settings, spark):
     stopped = supervisor.stop(settings, pipeline)
     assert stopped.state == "stopped" and {q.dropped_by_spark for q in stopped.queries} == {0}
 
-    lake = Session(settings, catalog, spark)
+    session = Session(settings, catalog, spark)
     shown, turnover = Counter(), Counter()
     for lot in LOTS:
         of = rows(lot)
@@ -106,12 +106,12 @@ def test_a_killed_job_joins_two_topics_to_the_last_window(settings, spark):
             r.shown,
             r.turnover,
         )
-        for r in lake.read(catalog.table("by_window")).collect()
+        for r in session.read(catalog.table("by_window")).collect()
     }
     assert found == {key: (shown[key], turnover[key]) for key in shown.keys() | turnover.keys()}
-    assert lake.read(catalog.table("events")).count() == sent == read()
+    assert session.read(catalog.table("events")).count() == sent == read()
     for name in TABLES:
-        certificate = reconciliation.reconcile(lake, catalog.table(name))
+        certificate = reconciliation.reconcile(session, catalog.table(name))
         assert certificate.verdict == "EQUAL", certificate
         assert name == "by_hour" or certificate.rows_recomputed >= 900, certificate
     late = [c.late for name in TABLES for c in CommitLog(settings, catalog.table(name)).by_stream()]

@@ -70,7 +70,7 @@ def test_definitions_load_without_spark_session_and_great_expectations():
     dear = {
         "great_expectations",
         "delta",
-        "lakehouse.runtime.session",
+        "lakehouse.runtime.spark_session",
         "lakehouse.batch.compute",
         "lakehouse.transform.quality",
     }

@@ -31,13 +31,13 @@ def test_the_last_word_of_a_process_that_failed_is_found_in_either_form(tmp_path
 FAILING = """
 import sys
 import time
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 
 def fails(batch, number):
     raise ValueError("of the function")
 
-spark = session.create(Settings(jars=from_environment().jars, shuffle_partitions=1), "failing")
+spark = spark_session.create(Settings(jars=from_environment().jars, shuffle_partitions=1), "failing")
 query = spark.readStream.format("rate").load().writeStream.foreachBatch(fails).option("checkpointLocation", sys.argv[1]).start()
 while query.isActive:
     time.sleep(0.1)

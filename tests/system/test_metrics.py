@@ -126,18 +126,18 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
             job = beside.submit(supervisor.start, settings, "sensors", wait=180)
             views_and_visits(Stage(spark, root, ads, visits))
             job.result()
-        lake = Session(settings, catalog.load(settings), spark)
+        session = Session(settings, catalog.load(settings), spark)
         derived = [
-            lake.catalog.table(n) for n in ("valid_readings", "sensor_averages", "sensor_trends")
+            session.catalog.table(n) for n in ("valid_readings", "sensor_averages", "sensor_trends")
         ]
         for minute in range(3, 60):  # windows close by what arrives after them
-            if all(any(c.written for c in lake.commit_log(t).by_stream()) for t in derived):
+            if all(any(c.written for c in session.commit_log(t).by_stream()) for t in derived):
                 break
             sent += produce(settings, minute, minute + 1)
             awaited(
                 lambda expected=sent: arrived(settings, "sensor_readings") >= expected, "recorded"
             )
-        reconciliation.reconcile(lake, derived[1])
+        reconciliation.reconcile(session, derived[1])
         awaited(
             lambda: of_query(settings, "sensor_readings").rows >= sent, "told by the status file"
         )
@@ -286,12 +286,12 @@ def test_the_frontier_and_the_verdict_are_those_of_commit_log_and_log_table(runn
 
 @beside_a_job
 def test_results_are_the_rows_of_the_window_that_closed_last(spark, running, exposed):
-    lake = Session(running.settings, catalog.load(running.settings), spark)
+    session = Session(running.settings, catalog.load(running.settings), spark)
     for name, key, column in (
         ("campaign_views", "campaign_id", "views"),
         ("visitors_by_country", "country", "visitors"),
     ):
-        rows = lake.read(lake.catalog.table(name)).withColumn("end", F.col("window.end"))
+        rows = session.read(session.catalog.table(name)).withColumn("end", F.col("window.end"))
         last = rows.where(F.col("end") == rows.agg(F.max("end")).head()[0]).collect()
         shown = {known[key]: v for known, v in exposed[f"lakehouse_result_{name}_{column}"]}
         assert shown == {row[key]: float(row[column]) for row in last} and shown

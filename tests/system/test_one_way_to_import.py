@@ -94,11 +94,11 @@ def test_another_package_of_our_name_behind_ours_is_never_what_runs(settings, tm
 
 IN_A_WORKER = f"""
 import {NAME} as tables
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from pyspark.sql import functions as F
 
-spark = session.create(from_environment(), "a test")
+spark = spark_session.create(from_environment(), "a test")
 print(tables.where(0), spark.range(1).select(F.udf(tables.where, "string")("id").alias("where")).head().where)
 spark.stop()
 """

@@ -101,10 +101,13 @@ def test_the_stream_goes_on_without_dagster_and_its_broker_and_dagster_catches_u
         {0},
     ), "one writer each"
 
-    lake = Session(settings, catalog.load(settings), spark)
-    every_offset_once(lake, sent)
-    the_oracle_agrees(lake, LOT)
-    assert reconciliation.reconcile(lake, lake.catalog.table("sensor_averages")).verdict == "EQUAL"
+    session = Session(settings, catalog.load(settings), spark)
+    every_offset_once(session, sent)
+    the_oracle_agrees(session, LOT)
+    assert (
+        reconciliation.reconcile(session, session.catalog.table("sensor_averages")).verdict
+        == "EQUAL"
+    )
 
 
 def dagsters(settings: Settings) -> list[psutil.Process]:

@@ -96,11 +96,11 @@ def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoi
     stopped = supervisor.stop(settings, "sensors")
     assert {q.dropped_by_spark for q in stopped.queries} == {0}
 
-    lake = Session(settings, catalog.load(settings), spark)
-    every_offset_once(lake, sent)
-    the_oracle_agrees(lake)
+    session = Session(settings, catalog.load(settings), spark)
+    every_offset_once(session, sent)
+    the_oracle_agrees(session)
     for name in ("sensor_averages", "campaign_views"):
-        certificate = reconciliation.reconcile(lake, lake.catalog.table(name))
+        certificate = reconciliation.reconcile(session, session.catalog.table(name))
         assert certificate.verdict == "EQUAL" and certificate.rows_in_table > 100, certificate
 
 

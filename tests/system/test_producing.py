@@ -52,7 +52,7 @@ def test_another_process_generates_the_same_bytes(pipeline: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A lakehouse with an embedded broker of its own."""
     settings = replace(
         from_environment(), root=tmp_path_factory.mktemp("lake"), bootstrap_servers="", kafka={}
@@ -98,15 +98,15 @@ def size(settings: Settings, topic: str, partitions: int) -> int:
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_the_broker_receives_what_was_generated(lake: Settings, pipeline: str) -> None:
+def test_the_broker_receives_what_was_generated(settings: Settings, pipeline: str) -> None:
     made = producer(pipeline)
     topic = f"whole-{pipeline}"
-    kafka_broker.ensure_topics(lake, {topic: 3}, {"retention.ms": "-1"})
+    kafka_broker.ensure_topics(settings, {topic: 3}, {"retention.ms": "-1"})
     # as a versioned table sends them, with a record far over the client's default limit among them
     sent = [*made.records(ROUGH, START - 5_000, START), made.malformed(OVERSIZED, START)]
     sent = [each._replace(topic="") for each in sent]  # all to this topic, whatever their own
-    summary = send(sent, topic, client_config(lake))
-    for partition, arrived in enumerate(received(lake, topic, 3)):
+    summary = send(sent, topic, client_config(settings))
+    for partition, arrived in enumerate(received(settings, topic, 3)):
         assert arrived == [(r.key, r.value, r.time_ms) for r in sent if r.partition == partition]
     kinds, times = (
         Counter(r.kind for r in sent),
@@ -123,8 +123,8 @@ def test_the_broker_receives_what_was_generated(lake: Settings, pipeline: str) -
     assert summary.last_event == datetime.fromtimestamp(max(times) / 1000, UTC)
 
 
-def test_a_stream_behind_the_clock_catches_up_and_then_keeps_to_it(lake: Settings) -> None:
-    kafka_broker.ensure_topics(lake, {"paced": 1})
+def test_a_stream_behind_the_clock_catches_up_and_then_keeps_to_it(settings: Settings) -> None:
+    kafka_broker.ensure_topics(settings, {"paced": 1})
     # of each record its instant, and when the one after it was asked for
     taken: list[tuple[int, float]] = []
 
@@ -134,23 +134,23 @@ def test_a_stream_behind_the_clock_catches_up_and_then_keeps_to_it(lake: Setting
             taken.append((record.time_ms, time.time() * 1000))
 
     start = int(time.time() * 1000)
-    assert send(watched(start), "paced", client_config(lake)).sent == 5_500
+    assert send(watched(start), "paced", client_config(settings)).sent == 5_500
     assert all(asked >= instant for instant, asked in taken), "none before its instant"
     assert taken[5_000][1] - start < 1_000, "ten seconds of the past in less than one"
-    assert len(received(lake, "paced", 1)[0]) == 5_500
+    assert len(received(settings, "paced", 1)[0]) == 5_500
 
 
-def test_an_endless_stream_stops_when_asked_and_loses_nothing(lake: Settings) -> None:
-    kafka_broker.ensure_topics(lake, {"endless": 1})
+def test_an_endless_stream_stops_when_asked_and_loses_nothing(settings: Settings) -> None:
+    kafka_broker.ensure_topics(settings, {"endless": 1})
     stop = Stop()
     Timer(0.5, stop.set).start()
     summary = send(
         sensors.records(Workload(rate=1_000), int(time.time() * 1000)),
         "endless",
-        client_config(lake),
+        client_config(settings),
         stop,
     )
-    assert len(received(lake, "endless", 1)[0]) == summary.sent > 0
+    assert len(received(settings, "endless", 1)[0]) == summary.sent > 0
 
 
 def run_produce(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
@@ -167,56 +167,56 @@ def run_produce(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_produce_sends_a_history(lake: Settings) -> None:
+def test_produce_sends_a_history(settings: Settings) -> None:
     run = run_produce(
-        lake, "ads", "--history", "1 minute", "--rate", "500", "--malformed", "0.1", "--json"
+        settings, "ads", "--history", "1 minute", "--rate", "500", "--malformed", "0.1", "--json"
     )
     out, err = run.communicate(timeout=60)
     assert run.returncode == 0, err
     summary = json.loads(out)
     assert (summary["topic"], summary["sent"]) == ("ad-events", 30_000)
     assert 2_500 < summary["malformed"] < 3_500
-    assert [len(partition) for partition in received(lake, "ad-events", 4)] == [7_500] * 4
+    assert [len(partition) for partition in received(settings, "ad-events", 4)] == [7_500] * 4
 
 
-def test_produce_sends_the_lines_of_files_and_of_stdin(lake: Settings, tmp_path: Path) -> None:
+def test_produce_sends_the_lines_of_files_and_of_stdin(settings: Settings, tmp_path: Path) -> None:
     log = tmp_path / "access.log.gz"
     log.write_bytes(gzip.compress(LINE + b"\njunk\n"))
-    run = run_produce(lake, "visits", "--file", str(log), "--file", "-", "--json")
+    run = run_produce(settings, "visits", "--file", str(log), "--file", "-", "--json")
     out, err = run.communicate(LINE.decode(), timeout=60)
     assert run.returncode == 0, err
     summary = json.loads(out)
     assert (summary["topic"], summary["sent"], summary["malformed"]) == ("access-log", 3, 1)
     assert summary["first_event"] == summary["last_event"] == "2000-10-10T20:55:36+00:00"
-    arrived = [record for partition in received(lake, "access-log", 3) for record in partition]
+    arrived = [record for partition in received(settings, "access-log", 3) for record in partition]
     assert [value for _, value, at in arrived if at == 971_211_336_000] == [LINE, LINE]
     assert Counter(value for _, value, _ in arrived) == {LINE: 2, b"junk": 1}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_produce_live_ends_cleanly_on_a_signal(lake: Settings, number: signal.Signals) -> None:
-    kafka_broker.ensure_topics(lake, {"sensor-readings": 3})
+def test_produce_live_ends_cleanly_on_a_signal(settings: Settings, number: signal.Signals) -> None:
+    kafka_broker.ensure_topics(settings, {"sensor-readings": 3})
     # a new partition has no leader to ask for a moment: the producer waits for it
     send(
         sensors.records(Workload(rate=20, partitions=3), START, START + 1_000),
         "sensor-readings",
-        client_config(lake),
+        client_config(settings),
     )
-    before = size(lake, "sensor-readings", 3)
+    before = size(settings, "sensor-readings", 3)
     run = run_produce(
-        lake, "sensors", "--history", "10 seconds", "--live", "--disorder", "1 second", "--json"
+        settings, "sensors", "--history", "10 seconds", "--live", "--disorder", "1 second", "--json"
     )
     # 200 a second: until it has reached the present
-    while size(lake, "sensor-readings", 3) < before + 2_000:
+    while size(settings, "sensor-readings", 3) < before + 2_000:
         assert run.poll() is None, run.communicate()
         time.sleep(0.1)
     run.send_signal(number)
     out, err = run.communicate(timeout=60)
     assert run.returncode == 0, err
-    assert json.loads(out)["sent"] == size(lake, "sensor-readings", 3) - before
+    assert json.loads(out)["sent"] == size(settings, "sensor-readings", 3) - before
 
 
-def test_produce_refuses_what_makes_no_sense(lake: Settings) -> None:
+def test_produce_refuses_what_makes_no_sense(settings: Settings) -> None:
     for arguments, message in (
         (("ads", "--no-live"), "nothing is left to send"),
         (("ads", "--history", "1 hour", "--seconds", "5"), "add --live"),
@@ -228,7 +228,7 @@ def test_produce_refuses_what_makes_no_sense(lake: Settings) -> None:
             "file=-, rate, live: lines are sent as they are",
         ),
     ):
-        run = run_produce(lake, *arguments)
+        run = run_produce(settings, *arguments)
         _, err = run.communicate(timeout=60)
         assert run.returncode != 0
         assert message in " ".join(err.replace("│", " ").split())

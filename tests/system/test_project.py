@@ -96,11 +96,11 @@ def test_a_child_takes_nothing_from_a_file_where_it_happens_to_run(project, tmp_
 IN_A_WORKER = """
 import orders_of_a_worker
 from lakehouse.declare import catalog
-from lakehouse.runtime import session
+from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from pyspark.sql import functions as F
 
-spark = session.create(from_environment(), "a test")
+spark = spark_session.create(from_environment(), "a test")
 print(spark.range(1).select(F.udf(orders_of_a_worker.doubled, "bigint")("id").alias("n")).head().n)
 spark.stop()
 """

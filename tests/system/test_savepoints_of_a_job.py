@@ -89,10 +89,10 @@ def test_what_was_taken_under_a_running_job_is_restored_and_forked(settings, spa
     lakehouse(settings, "savepoint", "verify", "stopped")
     assert savepoints.savepoint(settings, "stopped").tables["sensor_readings"].rows >= sent * 0.98
     for each in (settings, beside):
-        lake = Session(each, known, spark)
-        every_offset_once(lake, sent)
+        session = Session(each, known, spark)
+        every_offset_once(session, sent)
         for name in ("valid_readings", "sensor_averages"):
-            found = reconciliation.reconcile(lake, known.table(name))
+            found = reconciliation.reconcile(session, known.table(name))
             assert found.verdict == "EQUAL" and found.rows_in_table, (each.root, name, found)
         lakehouse(each, "topic", "check", "sensor_readings")
     listed = lakehouse(settings, "savepoint", "list")

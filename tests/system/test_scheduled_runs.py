@@ -195,9 +195,9 @@ def caught_up(settings: Settings, sent: int) -> bool:
 def the_same_tables(one: Session, other: Session) -> None:
     for name in ("sensor_readings", "valid_readings", "sensor_averages", "sensor_trends"):
         table = one.catalog.table(name)
-        rows = [lake.read(table) for lake in (one, other)]
+        rows = [session.read(table) for session in (one, other)]
         if table.window:
-            until = min(frontier(lake.settings, table) for lake in (one, other))
+            until = min(frontier(session.settings, table) for session in (one, other))
             rows = [each.where(F.col("window.end") <= F.lit(until)) for each in rows]
         first, second = (digest(each) for each in rows)
         assert first == second and first.rows > 100, name

@@ -275,6 +275,6 @@ def test_a_job_whose_host_is_gone_goes_on_here_and_one_elsewhere_drains_when_it_
         assert (stopped.state, stopped.place.host) == ("stopped", "second")
         assert host.wait() == 0
 
-    lake = Session(settings, catalog.load(settings), spark)
-    every_offset_once(lake, sent)
-    the_oracle_agrees(lake)
+    session = Session(settings, catalog.load(settings), spark)
+    every_offset_once(session, sent)
+    the_oracle_agrees(session)

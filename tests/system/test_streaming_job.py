@@ -76,12 +76,12 @@ def test_a_job_killed_mid_stream_whose_commit_logs_are_cut_loses_and_doubles_not
     assert not progress.is_alive(stopped.jvm, stopped.jvm_started)
     assert {q.dropped_by_spark for q in stopped.queries} == {0}
 
-    lake = Session(settings, catalog.load(settings), spark)
-    every_offset_once(lake, sent)
-    no_more_files_than_rows_are_worth(lake)
-    the_oracle_agrees(lake)
+    session = Session(settings, catalog.load(settings), spark)
+    every_offset_once(session, sent)
+    no_more_files_than_rows_are_worth(session)
+    the_oracle_agrees(session)
     for name in ("valid_readings", "sensor_averages"):
-        certificate = reconciliation.reconcile(lake, lake.catalog.table(name))
+        certificate = reconciliation.reconcile(session, session.catalog.table(name))
         assert certificate.verdict == "EQUAL" and certificate.rows_in_table > 100, certificate
 
 
@@ -114,10 +114,10 @@ def refused_second_process(settings: Settings, winner: int) -> None:
     )
 
 
-def no_more_files_than_rows_are_worth(lake: Session) -> None:
-    record = lake.catalog.table("sensor_readings")
-    for commit in lake.commit_log(record).by_stream():
-        log = lake.path(record) / "_delta_log" / f"{commit.version:020}.json"
+def no_more_files_than_rows_are_worth(session: Session) -> None:
+    record = session.catalog.table("sensor_readings")
+    for commit in session.commit_log(record).by_stream():
+        log = session.path(record) / "_delta_log" / f"{commit.version:020}.json"
         assert log.read_text().count('{"add":') <= 1 + commit.arrived // 10_000, commit
 
 

@@ -121,10 +121,10 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
         assert {q.dropped_by_spark for q in stopped.queries} == {0}
     assert not supervisor.status(settings, "sensors").alive, "it stays stopped"
 
-    lake = Session(settings, catalog.load(settings), spark)
-    every_offset_once(lake, sent)
-    the_oracle_agrees(lake)
-    certificate = reconciliation.reconcile(lake, lake.catalog.table("sensor_averages"))
+    session = Session(settings, catalog.load(settings), spark)
+    every_offset_once(session, sent)
+    the_oracle_agrees(session)
+    certificate = reconciliation.reconcile(session, session.catalog.table("sensor_averages"))
     assert certificate.verdict == "EQUAL" and certificate.rows_in_table > 100, certificate
 
 
@@ -175,9 +175,9 @@ def test_killed_at_each_commit_point_every_row_is_there_once(settings, spark):
     supervisor.start(settings, "sensors", wait=120)
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded")
     supervisor.stop(settings, "sensors")
-    lake = Session(settings, catalog.load(settings), spark)
-    every_offset_once(lake, sent)
-    the_oracle_agrees(lake)
+    session = Session(settings, catalog.load(settings), spark)
+    every_offset_once(session, sent)
+    the_oracle_agrees(session)
 
 
 ORDERS = '''
@@ -347,7 +347,7 @@ def attempted(settings: Settings, name: str, attempts: list[desired.Event]) -> b
 
 def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp_path):
     stage = Stage(spark, tmp_path / "root", sensors)
-    record = stage.lake.catalog.table("sensor_readings")
+    record = stage.session.catalog.table("sensor_readings")
     reading = {
         "sensor_id": "sensor-1",
         "event_time": "2026-01-01T00:00:00Z",
@@ -360,13 +360,13 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp
         pa.Table.from_pylist([dict(zip(columns.names, row, strict=True))], columns)
     )
     log = BatchLog(EPOCH, datetime(2030, 1, 1, tzinfo=UTC), {"sensor-readings": {"0": 1}})
-    with lease.held(stage.lake.settings, "sensors") as turn:
+    with lease.held(stage.session.settings, "sensors") as turn:
         asleep = stream_run(
-            stage.lake, record, lambda point: turn.check() if point == "begin" else None
+            stage.session, record, lambda point: turn.check() if point == "begin" else None
         )
         # a file system that does not lock
-        layout.job_file(stage.lake.settings, "sensors", "lease").unlink()
-        with lease.held(stage.lake.settings, "sensors"):
+        layout.job_file(stage.session.settings, "sensors", "lease").unlink()
+        with lease.held(stage.session.settings, "sensors"):
             stage.feed("sensor_readings", [reading])
             with pytest.raises(JobError, match="runs it now"):
                 ingest.ingest_batch(asleep, *asleep.judged({"sensor_topic": records}), 0, log)

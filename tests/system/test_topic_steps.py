@@ -82,7 +82,7 @@ def served(tmp_path_factory) -> Iterator[Settings]:
 
 
 @pytest.fixture
-def lake(served, tmp_path, spark) -> Iterator[Session]:
+def session(served, tmp_path, spark) -> Iterator[Session]:
     settings = replace(
         served,
         root=tmp_path,
@@ -90,12 +90,14 @@ def lake(served, tmp_path, spark) -> Iterator[Session]:
         step_rows=100,
         bootstrap_servers=bootstrap_servers(served),
     )
-    lake = Session(settings, catalog_of([HERE]), spark)
-    queries.prepare(lake, list(lake.catalog))
-    yield lake
+    session = Session(settings, catalog_of([HERE]), spark)
+    queries.prepare(session, list(session.catalog))
+    yield session
     client = offsets.admin(settings)
     topics = [
-        topic for topic in lake.catalog.topics() if topic in client.list_topics(timeout=10).topics
+        topic
+        for topic in session.catalog.topics()
+        if topic in client.list_topics(timeout=10).topics
     ]
     for future in client.delete_topics(topics).values() if topics else ():
         future.result()
@@ -104,9 +106,11 @@ def lake(served, tmp_path, spark) -> Iterator[Session]:
     )
 
 
-def send(lake: Session, topic: str, numbers, partitions: int = 2, **config) -> None:
+def send(session: Session, topic: str, numbers, partitions: int = 2, **config) -> None:
     """Message n to partition n modulo their number, n seconds of event time."""
-    producer = Producer(client_config(lake.settings) | {"acks": "all", "log_level": "0"} | config)
+    producer = Producer(
+        client_config(session.settings) | {"acks": "all", "log_level": "0"} | config
+    )
     transactional = "transactional.id" in config
     if transactional:
         producer.init_transactions(30)
@@ -120,42 +124,42 @@ def send(lake: Session, topic: str, numbers, partitions: int = 2, **config) -> N
         producer.commit_transaction(30)
 
 
-def query(lake: Session, name: str, **how):
-    return queries.start(lake, lake.catalog.table(name), **how)
+def query(session: Session, name: str, **how):
+    return queries.start(session, session.catalog.table(name), **how)
 
 
-def numbers(lake: Session, name: str) -> list[int]:
-    return sorted(r.n for r in lake.read(lake.catalog.table(name)).select("n").collect())
+def numbers(session: Session, name: str) -> list[int]:
+    return sorted(r.n for r in session.read(session.catalog.table(name)).select("n").collect())
 
 
-def commits(lake: Session, name: str) -> list:
-    return list(CommitLog(lake.settings, lake.catalog.table(name)).by_stream())[::-1]
+def commits(session: Session, name: str) -> list:
+    return list(CommitLog(session.settings, session.catalog.table(name)).by_stream())[::-1]
 
 
-def all_once(lake: Session, name: str) -> None:
-    found = check(lake.settings, lake.catalog, lake.catalog.table(name))
+def all_once(session: Session, name: str) -> None:
+    found = check(session.settings, session.catalog, session.catalog.table(name))
     assert found and not any(each.missing or each.doubled for each in found), found
 
 
-def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(lake, monkeypatch):
+def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(session, monkeypatch):
     read = []
     monkeypatch.setattr(
         records.decode,
         "topic_rows",
         lambda *given, of=records.decode.topic_rows: read.append(1) or of(*given),
     )
-    kafka_broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
-    send(lake, "plain", range(500))
-    steps = query(lake, "plain")
+    kafka_broker.ensure_topics(session.settings, {"plain": 2, "other": 2})
+    send(session, "plain", range(500))
+    steps = query(session, "plain")
     try:
         steps.processAllAvailable()
-        assert numbers(lake, "plain") == list(range(500)) and read == [1], (
+        assert numbers(session, "plain") == list(range(500)) and read == [1], (
             "of 500 at once Spark reads"
         )
         for n in range(500, 506):
-            send(lake, "plain", [n])
+            send(session, "plain", [n])
             steps.processAllAvailable()
-        assert numbers(lake, "plain") == list(range(506)) and read == [1], (
+        assert numbers(session, "plain") == list(range(506)) and read == [1], (
             "of one at a time the broker's own are taken"
         )
         reports = [r for r in steps.recentProgress if r.batchId >= 0]
@@ -163,57 +167,57 @@ def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(lake, monkeypat
         assert json.loads(reports[-1].sources[0].latestOffset) == {"plain": {"0": 253, "1": 253}}
     finally:
         steps.stop()
-    all_once(lake, "plain")
-    made = commits(lake, "plain")
+    all_once(session, "plain")
+    made = commits(session, "plain")
     assert [c.arrived for c in made] == [500, *[1] * 6] and [c.batch for c in made] == list(
         range(7)
     )
 
 
-def test_a_step_takes_the_same_share_of_each_partition(lake, monkeypatch):
+def test_a_step_takes_the_same_share_of_each_partition(session, monkeypatch):
     """Else those of a partition that is read later would be late only because of that."""
-    kafka_broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
+    kafka_broker.ensure_topics(session.settings, {"plain": 2, "other": 2})
     # one partition far ahead, as the broker hands it out first
-    send(lake, "plain", range(0, 200, 2))
-    send(lake, "plain", range(1, 200, 2))
-    send(lake, "other", range(200))
-    few = replace(lake, settings=replace(lake.settings, max_offsets_per_trigger=80))
+    send(session, "plain", range(0, 200, 2))
+    send(session, "plain", range(1, 200, 2))
+    send(session, "other", range(200))
+    few = replace(session, settings=replace(session.settings, max_offsets_per_trigger=80))
     query(few, "united", available_now=True).awaitTermination()
-    made = commits(lake, "united")
+    made = commits(session, "united")
     assert len(made) == 5 and {c.arrived for c in made} == {80} and {c.late for c in made} == {0}
     assert made[0].inputs == {"plain": {"0": 20, "1": 20}, "other": {"0": 20, "1": 20}}
-    all_once(lake, "united")
+    all_once(session, "united")
 
 
-def test_a_catch_up_of_many_steps_leaves_no_consumer_behind_for_each(lake):
+def test_a_catch_up_of_many_steps_leaves_no_consumer_behind_for_each(session):
     """One holds what it has fetched ahead, tens of megabytes, and Spark keeps it for five minutes."""
-    kafka_broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
-    send(lake, "plain", range(600))
-    jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
-    port = int(lake.settings.bootstrap_servers.rpartition(":")[2])
+    kafka_broker.ensure_topics(session.settings, {"plain": 2, "other": 2})
+    send(session, "plain", range(600))
+    jvm = psutil.Process(session.spark._jvm.java.lang.ProcessHandle.current().pid())
+    port = int(session.settings.bootstrap_servers.rpartition(":")[2])
 
     def connections() -> int:
         return sum(bool(c.raddr) and c.raddr.port == port for c in jvm.net_connections())
 
-    few = replace(lake, settings=replace(lake.settings, max_offsets_per_trigger=120))
+    few = replace(session, settings=replace(session.settings, max_offsets_per_trigger=120))
     before = connections()
     query(few, "plain", available_now=True).awaitTermination()
-    assert [c.arrived for c in commits(lake, "plain")] == [120] * 5, "all read by Spark"
+    assert [c.arrived for c in commits(session, "plain")] == [120] * 5, "all read by Spark"
     # two for the consumer of each partition, none if one is there from before; one left behind by
     # each step would have ten and more
     assert connections() - before <= 4
-    all_once(lake, "plain")
+    all_once(session, "plain")
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_marks_of_transactions_and_aborted_messages_are_passed_over(lake):
-    settings = lake.settings
+def test_marks_of_transactions_and_aborted_messages_are_passed_over(session):
+    settings = session.settings
     kafka_broker.ensure_topics(settings, {"marked": 2})
-    steps = query(lake, "marked")
+    steps = query(session, "marked")
     try:
         for n in range(5):
-            send(lake, "marked", [2 * n, 2 * n + 1], **{"transactional.id": "whole"})
+            send(session, "marked", [2 * n, 2 * n + 1], **{"transactional.id": "whole"})
             steps.processAllAvailable()
         producer = Producer(
             client_config(settings) | {"transactional.id": "half", "log_level": "0"}
@@ -225,107 +229,108 @@ def test_marks_of_transactions_and_aborted_messages_are_passed_over(lake):
                 "marked", json.dumps({"n": n, "at": START.isoformat()}), b"key", partition=n % 2
             )
         producer.flush(30)
-        send(lake, "marked", [10, 11], **{"transactional.id": "whole"})
+        send(session, "marked", [10, 11], **{"transactional.id": "whole"})
         steps.processAllAvailable()  # up to the transaction that is open
-        assert numbers(lake, "marked") == list(range(10))
+        assert numbers(session, "marked") == list(range(10))
         producer.abort_transaction(30)
         awaited(
-            lambda: numbers(lake, "marked") == list(range(12)),
+            lambda: numbers(session, "marked") == list(range(12)),
             "what lies behind it, once it has ended",
         )
     finally:
         steps.stop()
-    again = query(lake, "marked", available_now=True)
+    again = query(session, "marked", available_now=True)
     again.awaitTermination()
-    assert numbers(lake, "marked") == list(range(12))
-    found = check(settings, lake.catalog, lake.catalog.table("marked"))
+    assert numbers(session, "marked") == list(range(12))
+    found = check(settings, session.catalog, session.catalog.table("marked"))
     assert not any(each.missing or each.doubled for each in found)
 
 
-def test_partitions_that_are_added_are_read_from_their_beginning(lake, monkeypatch):
+def test_partitions_that_are_added_are_read_from_their_beginning(session, monkeypatch):
     monkeypatch.setattr(topic_steps, "IDLE", 1.0)
-    client = offsets.admin(lake.settings)
+    client = offsets.admin(session.settings)
     client.create_topics([NewTopic("grown", 1, 1)])["grown"].result()
-    steps = query(lake, "grown")
+    steps = query(session, "grown")
     try:
-        send(lake, "grown", range(10), partitions=1)
+        send(session, "grown", range(10), partitions=1)
         steps.processAllAvailable()
         client.create_partitions([NewPartitions("grown", 3)])["grown"].result()
         awaited(
             lambda: len(client.list_topics("grown", 10).topics["grown"].partitions) == 3,
             "three partitions",
         )
-        send(lake, "grown", range(10, 40), partitions=3)
+        send(session, "grown", range(10, 40), partitions=3)
         awaited(
-            lambda: numbers(lake, "grown") == list(range(40)), "messages of partitions that are new"
+            lambda: numbers(session, "grown") == list(range(40)),
+            "messages of partitions that are new",
         )
     finally:
         steps.stop()
-    all_once(lake, "grown")
+    all_once(session, "grown")
 
 
-def test_more_bytes_than_are_held_are_read_by_spark(lake, monkeypatch):
+def test_more_bytes_than_are_held_are_read_by_spark(session, monkeypatch):
     monkeypatch.setattr(topic_reader, "_BYTES", 64 << 10)
-    kafka_broker.ensure_topics(lake.settings, {"large": 2})
-    steps = query(lake, "large")
-    producer = Producer(client_config(lake.settings) | {"log_level": "0"})
+    kafka_broker.ensure_topics(session.settings, {"large": 2})
+    steps = query(session, "large")
+    producer = Producer(client_config(session.settings) | {"log_level": "0"})
     try:
         for n in range(60):
             row = {"n": n, "at": (START + timedelta(seconds=n)).isoformat(), "text": "x" * 20_000}
             producer.produce("large", json.dumps(row), b"key", partition=n % 2)
         assert producer.flush(30) == 0
         steps.processAllAvailable()
-        assert numbers(lake, "large") == list(range(60))
+        assert numbers(session, "large") == list(range(60))
     finally:
         steps.stop()
-    all_once(lake, "large")
+    all_once(session, "large")
 
 
-def test_what_compaction_took_away_is_not_waited_for(lake, monkeypatch):
-    client = offsets.admin(lake.settings)
+def test_what_compaction_took_away_is_not_waited_for(session, monkeypatch):
+    client = offsets.admin(session.settings)
     quickly = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0"}
     client.create_topics([NewTopic("plain", 2, 1, config=quickly)])["plain"].result()
     for n in range(0, 40, 2):
-        send(lake, "plain", [n, n + 1])  # of one key: all but the last of each partition may go
+        send(session, "plain", [n, n + 1])  # of one key: all but the last of each partition may go
         time.sleep(0.15)
-    query(lake, "plain", available_now=True).awaitTermination()
-    found = numbers(lake, "plain")
-    assert found[-1] == 39 and commits(lake, "plain")[-1].inputs == {"plain": {"0": 20, "1": 20}}
-    all_once(lake, "plain")
+    query(session, "plain", available_now=True).awaitTermination()
+    found = numbers(session, "plain")
+    assert found[-1] == 39 and commits(session, "plain")[-1].inputs == {"plain": {"0": 20, "1": 20}}
+    all_once(session, "plain")
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_broker_that_is_away_is_said_and_waited_for(lake, served, capsys, monkeypatch):
+def test_a_broker_that_is_away_is_said_and_waited_for(session, served, capsys, monkeypatch):
     monkeypatch.setattr(offsets, "_WITHIN", 2.0)
     monkeypatch.setattr(topic_steps, "IDLE", 1.0)
-    kafka_broker.ensure_topics(lake.settings, {"plain": 2})
-    send(lake, "plain", range(10))
-    steps = query(lake, "plain")
+    kafka_broker.ensure_topics(session.settings, {"plain": 2})
+    send(session, "plain", range(10))
+    steps = query(session, "plain")
     try:
         steps.processAllAvailable()
         os.kill(kafka_broker.running(served).pid, signal.SIGKILL)
         awaited(lambda: "the broker must" in steps.trouble, "it notices")
         assert steps.isActive
         with pytest.raises(BrokerError):
-            query(lake, "plain", available_now=True)
-        second = query(lake, "plain")  # a start waits as well
+            query(session, "plain", available_now=True)
+        second = query(session, "plain")  # a start waits as well
         awaited(lambda: second.trouble, "it says so")
         second.stop()
         assert second.exception() is None
         kafka_broker.start(served, jars.resolve(served.jars))
-        send(lake, "plain", range(10, 20))
-        awaited(lambda: numbers(lake, "plain") == list(range(20)), "it goes on by itself")
+        send(session, "plain", range(10, 20))
+        awaited(lambda: numbers(session, "plain") == list(range(20)), "it goes on by itself")
         assert not steps.trouble and capsys.readouterr().err.count("it waits for the broker") >= 2
     finally:
         steps.stop()
-    all_once(lake, "plain")
+    all_once(session, "plain")
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_registry_is_waited_for_and_a_crashed_step_is_finished_by_what_it_had_answered(
-    lake, capsys
+    session, capsys
 ):
     """Rows of an id that was unknown are quarantined, also if it is known by the time at which that is written."""
     millis = {"type": "long", "logicalType": "timestamp-millis"}
@@ -333,7 +338,7 @@ def test_a_registry_is_waited_for_and_a_crashed_step_is_finished_by_what_it_had_
     at = int(START.timestamp() * 1000)
 
     def send_coded(*pairs: tuple[int, int]) -> None:
-        producer = Producer(client_config(lake.settings) | {"acks": "all", "log_level": "0"})
+        producer = Producer(client_config(session.settings) | {"acks": "all", "log_level": "0"})
         for number, n in pairs:
             producer.produce("coded", registry.avro(number, schemas[number], n, at + n * 1000))
         assert producer.flush(30) == 0
@@ -346,38 +351,40 @@ def test_a_registry_is_waited_for_and_a_crashed_step_is_finished_by_what_it_had_
         known.register(1, schemas[1])
         known.away = True
         given = {"registry": {"url": known.url}, "step_rows": 5}
-        lake = replace(lake, settings=replace(lake.settings, **given))
-        kafka_broker.ensure_topics(lake.settings, {"coded": 2})
+        session = replace(session, settings=replace(session.settings, **given))
+        kafka_broker.ensure_topics(session.settings, {"coded": 2})
         send_coded((1, 0), (1, 1))
-        steps = query(lake, "coded")
+        steps = query(session, "coded")
         awaited(lambda: "/schemas/ids/1" in steps.trouble, "it says what it waits for")
-        assert numbers(lake, "coded") == [] and steps.isActive
+        assert numbers(session, "coded") == [] and steps.isActive
         known.away = False
-        awaited(lambda: numbers(lake, "coded") == [0, 1], "it goes on by itself")
+        awaited(lambda: numbers(session, "coded") == [0, 1], "it goes on by itself")
         steps.stop()
         assert "HTTP 503" in capsys.readouterr().err and not steps.trouble
         send_coded((1, 2), (2, 3), *((1, n) for n in range(4, 12)))  # more than a short step
         with pytest.raises(StepFailed):
-            query(lake, "coded", available_now=True, reached=crash).awaitTermination()
+            query(session, "coded", available_now=True, reached=crash).awaitTermination()
         known.register(2, schemas[2])
         send_coded((2, 12))
-        query(lake, "coded", available_now=True).awaitTermination()
-    assert numbers(lake, "coded") == [0, 1, 2, *range(4, 13)]
-    (bad,) = lake.read(lake.catalog.table("coded"), side="quarantine").collect()
+        query(session, "coded", available_now=True).awaitTermination()
+    assert numbers(session, "coded") == [0, 1, 2, *range(4, 13)]
+    (bad,) = session.read(session.catalog.table("coded"), side="quarantine").collect()
     assert bad.reason == "schema id=2: the registry does not know it"
-    all_once(lake, "coded")
+    all_once(session, "coded")
 
 
-def test_a_topic_that_ends_before_what_was_read_is_refused_after_a_while(lake, monkeypatch, capsys):
+def test_a_topic_that_ends_before_what_was_read_is_refused_after_a_while(
+    session, monkeypatch, capsys
+):
     monkeypatch.setattr(topic_steps, "_RECOVERED", 1.0)
-    kafka_broker.ensure_topics(lake.settings, {"plain": 2})
-    send(lake, "plain", range(10))
-    query(lake, "plain", available_now=True).awaitTermination()
+    kafka_broker.ensure_topics(session.settings, {"plain": 2})
+    send(session, "plain", range(10))
+    query(session, "plain", available_now=True).awaitTermination()
     ends = offsets.ends
     monkeypatch.setattr(
         offsets, "ends", lambda *given: {"plain": {**ends(*given)["plain"], "1": 3}}
     )  # as it lost two of five
-    steps = query(lake, "plain")
+    steps = query(session, "plain")
     with pytest.raises(
         StepFailed, match="offset=5: the table has read up to there, and the topic ends with 3"
     ) as failed:

@@ -64,43 +64,43 @@ def taken_kept(kept_topic: DataFrame) -> DataFrame:
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory, spark) -> Iterator[Session]:
+def session(tmp_path_factory, spark) -> Iterator[Session]:
     root = tmp_path_factory.mktemp("topics")
     settings = Settings(root=root, jars=from_environment().jars, tables=(__name__,))
     kafka_broker.start(settings, jars.resolve(settings.jars))
-    lake = Session(settings, catalog_of([HERE]), spark)
-    queries.prepare(lake, list(lake.catalog))
-    yield lake
+    session = Session(settings, catalog_of([HERE]), spark)
+    queries.prepare(session, list(session.catalog))
+    yield session
     kafka_broker.stop(settings)
 
 
-def send(lake: Session, topic: str, count: int) -> None:
+def send(session: Session, topic: str, count: int) -> None:
     """To two partitions; every tenth message is no row."""
-    producer = Producer(client_config(lake.settings) | {"acks": "all", "log_level": "0"})
+    producer = Producer(client_config(session.settings) | {"acks": "all", "log_level": "0"})
     for n in range(count):
         row = {"n": n, "at": (START + timedelta(seconds=n)).isoformat()}
         producer.produce(topic, json.dumps(row) if n % 10 else b"junk", b"key", partition=n % 2)
     assert producer.flush(30) == 0
 
 
-def run(lake: Session, name: str) -> None:
-    queries.start(lake, lake.catalog.table(name), available_now=True).awaitTermination()
+def run(session: Session, name: str) -> None:
+    queries.start(session, session.catalog.table(name), available_now=True).awaitTermination()
 
 
-def command(lake: Session, *arguments: str):
-    environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": __name__}
+def command(session: Session, *arguments: str):
+    environment = {"LAKEHOUSE_ROOT": str(session.settings.root), "LAKEHOUSE_TABLES": __name__}
     return CliRunner().invoke(main.app(), arguments, env=environment)
 
 
-def compared(lake: Session, name: str) -> list[dict]:
-    done = command(lake, "topic", "check", name, "--json")
+def compared(session: Session, name: str) -> list[dict]:
+    done = command(session, "topic", "check", name, "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.exit_code == any(each["missing"] or each["doubled"] for each in found), done.output
     return found
 
 
-def all_once(lake: Session, name: str, count: int) -> None:
-    found = compared(lake, name)
+def all_once(session: Session, name: str, count: int) -> None:
+    found = compared(session, name)
     assert [(each["missing"], each["doubled"]) for each in found] == [(0, 0)] * 2, found
     assert sum(each["rows"] for each in found) == count
 
@@ -108,9 +108,9 @@ def all_once(lake: Session, name: str, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)
-def test_an_ingest_table_has_each_message_once_whatever_becomes_of_its_job(lake, capsys):
-    name, declared = "taken", lake.catalog.table("taken")
-    kafka_broker.ensure_topics(lake.settings, {"sent": 2})
+def test_an_ingest_table_has_each_message_once_whatever_becomes_of_its_job(session, capsys):
+    name, declared = "taken", session.catalog.table("taken")
+    kafka_broker.ensure_topics(session.settings, {"sent": 2})
     count = 0
     for point in (*COMMIT_POINTS, ""):
 
@@ -118,104 +118,109 @@ def test_an_ingest_table_has_each_message_once_whatever_becomes_of_its_job(lake,
             if now == point:
                 raise Aborted(point)
 
-        send(lake, "sent", 20)
+        send(session, "sent", 20)
         if point:
             with pytest.raises(StepFailed, match="Aborted"):
-                queries.start(lake, declared, available_now=True, reached=crash).awaitTermination()
-        send(lake, "sent", 20)
-        run(lake, name)
-        all_once(lake, name, count := count + 40)
-    old = lake.settings.root / "_checkpoints" / name / "1" / "offsets"
+                queries.start(
+                    session, declared, available_now=True, reached=crash
+                ).awaitTermination()
+        send(session, "sent", 20)
+        run(session, name)
+        all_once(session, name, count := count + 40)
+    old = session.settings.root / "_checkpoints" / name / "1" / "offsets"
     old.mkdir(parents=True)  # as an earlier version, whose query was Spark's, left one
     (old / "0").write_text('v1\n{}\n{"sent":{"0":1,"1":1}}')
-    send(lake, "sent", 20)
-    run(lake, name)
+    send(session, "sent", 20)
+    run(session, name)
     assert not old.exists() and "its checkpoint was removed" in capsys.readouterr().err
-    all_once(lake, name, count := count + 20)
+    all_once(session, name, count := count + 20)
 
-    before = DeltaTable(str(lake.path(declared))).version()
-    send(lake, "sent", 20)
-    run(lake, name)
-    send(lake, "sent", 20)
-    run(lake, name)
-    DeltaTable(str(lake.path(declared))).restore(before)
-    send(lake, "sent", 20)
-    run(lake, name)
-    all_once(lake, name, count := count + 60)
-    send(lake, "sent", 20)
-    run(lake, name)
-    all_once(lake, name, count + 20)
+    before = DeltaTable(str(session.path(declared))).version()
+    send(session, "sent", 20)
+    run(session, name)
+    send(session, "sent", 20)
+    run(session, name)
+    DeltaTable(str(session.path(declared))).restore(before)
+    send(session, "sent", 20)
+    run(session, name)
+    all_once(session, name, count := count + 60)
+    send(session, "sent", 20)
+    run(session, name)
+    all_once(session, name, count + 20)
 
-    stored = DeltaTable(str(lake.path(declared)))
+    stored = DeltaTable(str(session.path(declared)))
     twice = stored.to_pyarrow_table().slice(0, 2)
     stored.delete("_arrival.partition = 1 AND _arrival.offset = 3")
-    write_deltalake(str(lake.path(declared)), twice, mode="append")
-    found = compared(lake, name)
+    write_deltalake(str(session.path(declared)), twice, mode="append")
+    found = compared(session, name)
     assert [sum(each[what] for each in found) for what in ("missing", "doubled")] == [1, 2], found
     assert found[1]["examples"].startswith("missing 3")
 
 
-def present(lake: Session, topic: str) -> dict[str, str]:
+def present(session: Session, topic: str) -> dict[str, str]:
     return {
         name: identity
-        for name, (identity, _) in offsets.ids(offsets.admin(lake.settings), [topic]).items()
+        for name, (identity, _) in offsets.ids(offsets.admin(session.settings), [topic]).items()
     }
 
 
-def created_again(lake: Session, topic: str, count: int) -> None:
-    client = offsets.admin(lake.settings)
+def created_again(session: Session, topic: str, count: int) -> None:
+    client = offsets.admin(session.settings)
     client.delete_topics([topic])[topic].result()
     awaited(lambda: topic not in client.list_topics(timeout=10).topics, "deleted")
-    kafka_broker.ensure_topics(lake.settings, {topic: 2})
-    send(lake, topic, count)
+    kafka_broker.ensure_topics(session.settings, {topic: 2})
+    send(session, topic, count)
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)
-def test_a_topic_created_again_is_named_and_read_from_its_beginning(lake):
-    name, declared = "taken_again", lake.catalog.table("taken_again")
-    kafka_broker.ensure_topics(lake.settings, {"again": 2})
-    send(lake, "again", 40)
-    run(lake, name)
+def test_a_topic_created_again_is_named_and_read_from_its_beginning(session):
+    name, declared = "taken_again", session.catalog.table("taken_again")
+    kafka_broker.ensure_topics(session.settings, {"again": 2})
+    send(session, "again", 40)
+    run(session, name)
     rows = 40
     for count in (60, 20):  # more than were read, and fewer
-        before = offsets.known(lake.settings, declared).ids["again"]
-        created_again(lake, "again", count)
+        before = offsets.known(session.settings, declared).ids["again"]
+        created_again(session, "again", count)
         with pytest.raises(
             TopicError,
             match=f"topic of id {re.escape(before)}.*lakehouse topic accept-new taken_again",
         ):
-            run(lake, name)
-        paused = SupervisedQuery(lake, declared)
+            run(session, name)
+        paused = SupervisedQuery(session, declared)
         paused.start()
         assert paused.paused and before in paused.status.error
-        refused = command(lake, "topic", "accept-new", name)
+        refused = command(session, "topic", "accept-new", name)
         assert refused.exit_code == 1 and "read from the beginning?" in refused.output
-        done = command(lake, "topic", "accept-new", name, "--yes")
+        done = command(session, "topic", "accept-new", name, "--yes")
         assert (
             done.exit_code == 0 and before in done.output and f"{count} messages" in done.output
         ), done.output
-        run(lake, name)
-        all_once(lake, name, count)
+        run(session, name)
+        all_once(session, name, count)
         rows += count
-        assert lake.read(declared).count() + lake.read(declared, side="quarantine").count() == rows
-    assert command(lake, "topic", "accept-new", name, "--yes").exit_code == 2, (
+        assert (
+            session.read(declared).count() + session.read(declared, side="quarantine").count()
+            == rows
+        )
+    assert command(session, "topic", "accept-new", name, "--yes").exit_code == 2, (
         "it is the topic that was read"
     )
 
-    send(lake, "again", 10)
-    query = SupervisedQuery(lake, declared)
+    send(session, "again", 10)
+    query = SupervisedQuery(session, declared)
     query.start()
     try:
         awaited(
-            lambda: sum(each["rows"] for each in compared(lake, name)) == 30,
+            lambda: sum(each["rows"] for each in compared(session, name)) == 30,
             "the rest of the topic",
         )
-        all_once(lake, name, 30)
+        all_once(session, name, 30)
         for count in (10, 200):
-            send(lake, "again", 4)
-            created_again(lake, "again", count)
+            send(session, "again", 4)
+            created_again(session, "again", count)
             deadline = time.monotonic() + 120
             while not query.paused:
                 assert time.monotonic() < deadline, query.status
@@ -223,20 +228,20 @@ def test_a_topic_created_again_is_named_and_read_from_its_beginning(lake):
                 query.tend()
                 time.sleep(0.2)
             assert "lakehouse topic accept-new taken_again" in query.status.error
-            assert command(lake, "topic", "accept-new", name, "--yes").exit_code == 0
-            query = SupervisedQuery(lake, declared)
+            assert command(session, "topic", "accept-new", name, "--yes").exit_code == 0
+            query = SupervisedQuery(session, declared)
             query.start()
             awaited(
-                lambda count=count: sum(each["rows"] for each in compared(lake, name)) == count,
+                lambda count=count: sum(each["rows"] for each in compared(session, name)) == count,
                 "read from the beginning",
             )
     finally:
         query.stop()
 
 
-def lose(lake: Session, topic: str, until: int) -> None:
+def lose(session: Session, topic: str, until: int) -> None:
     """Has the topic begin with that offset, as retention does."""
-    client = offsets.admin(lake.settings)
+    client = offsets.admin(session.settings)
     for future in client.delete_records(
         [TopicPartition(topic, p, until) for p in range(2)]
     ).values():
@@ -246,64 +251,64 @@ def lose(lake: Session, topic: str, until: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)
-def test_a_gap_can_be_accepted_again_when_the_topic_has_lost_more(lake, monkeypatch):
-    name, declared = "taken_on", lake.catalog.table("taken_on")
-    kafka_broker.ensure_topics(lake.settings, {"lost": 2})
-    send(lake, "lost", 20)
-    run(lake, name)
+def test_a_gap_can_be_accepted_again_when_the_topic_has_lost_more(session, monkeypatch):
+    name, declared = "taken_on", session.catalog.table("taken_on")
+    kafka_broker.ensure_topics(session.settings, {"lost": 2})
+    send(session, "lost", 20)
+    run(session, name)
     for begins in (15, 25):  # it is accepted, and before the job has gone on more is lost
-        send(lake, "lost", 20)
-        lose(lake, "lost", begins)
+        send(session, "lost", 20)
+        lose(session, "lost", begins)
         with pytest.raises(
             CommitError, match=f"begins with {begins}.*lakehouse topic accept-gap {name}"
         ):
-            run(lake, name)
+            run(session, name)
         with monkeypatch.context() as crash:
             crash.setattr(offsets, "note", lambda *_: 1 / 0)
             assert isinstance(
-                command(lake, "topic", "accept-gap", name, "--yes").exception, ZeroDivisionError
+                command(session, "topic", "accept-gap", name, "--yes").exception, ZeroDivisionError
             )
         with pytest.raises(CommitError, match=f"lakehouse topic accept-gap {name}"):
-            run(lake, name)  # a crash before it was declared has declared nothing
-        done = command(lake, "topic", "accept-gap", name, "--yes")
+            run(session, name)  # a crash before it was declared has declared nothing
+        done = command(session, "topic", "accept-gap", name, "--yes")
         assert (
             done.exit_code == 0
             and f"partition 1: offsets 10 to {begins - 1} are lost" in done.output
         ), done.output
-    assert len(offsets.known(lake.settings, declared).gaps) == 2, "one for each partition"
-    send(lake, "lost", 20)
-    run(lake, name)
-    all_once(lake, name, 30)
-    refused = command(lake, "topic", "accept-gap", name, "--yes")
+    assert len(offsets.known(session.settings, declared).gaps) == 2, "one for each partition"
+    send(session, "lost", 20)
+    run(session, name)
+    all_once(session, name, 30)
+    refused = command(session, "topic", "accept-gap", name, "--yes")
     assert refused.exit_code == 2 and name in refused.output, "nothing is lost any more"
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)
-def test_the_ids_of_topics_outlive_the_file_that_keeps_them(lake, capsys):
+def test_the_ids_of_topics_outlive_the_file_that_keeps_them(session, capsys):
     """Each commit has them, too."""
-    name, declared = "taken_kept", lake.catalog.table("taken_kept")
-    kafka_broker.ensure_topics(lake.settings, {"kept": 2})
-    send(lake, "kept", 10)
-    run(lake, name)
-    before = offsets.known(lake.settings, declared)
-    kept = lake.settings.root / "_commit_log" / f"{name}.topics.json"
+    name, declared = "taken_kept", session.catalog.table("taken_kept")
+    kafka_broker.ensure_topics(session.settings, {"kept": 2})
+    send(session, "kept", 10)
+    run(session, name)
+    before = offsets.known(session.settings, declared)
+    kept = session.settings.root / "_commit_log" / f"{name}.topics.json"
     kept.unlink()
     capsys.readouterr()
-    offsets.check_ids(lake.settings, declared, present(lake, "kept"))
+    offsets.check_ids(session.settings, declared, present(session, "kept"))
     assert (
         "taken_kept.topics.json: it is gone" in (told := capsys.readouterr().err)
         and "from the table's last commit" in told
     )
-    assert offsets.known(lake.settings, declared) == before
+    assert offsets.known(session.settings, declared) == before
     kept.unlink()
-    created_again(lake, "kept", 30)
+    created_again(session, "kept", 30)
     with pytest.raises(
         TopicError,
         match=f"topic of id {re.escape(before.ids['kept'])}.*lakehouse topic accept-new {name}",
     ):
-        run(lake, name)
+        run(session, name)
 
 
 def test_of_a_broker_without_ids_of_topics_it_is_said(tmp_path, capsys):
@@ -314,18 +319,18 @@ def test_of_a_broker_without_ids_of_topics_it_is_said(tmp_path, capsys):
     assert offsets.known(settings, declared).ids == {}
 
 
-def test_a_crash_before_a_topic_is_declared_recreated_declares_nothing(lake, monkeypatch):
+def test_a_crash_before_a_topic_is_declared_recreated_declares_nothing(session, monkeypatch):
     """The new generation alone would be no harm: it is refused until the command is run again."""
-    name, declared = "taken_on", lake.catalog.table("taken_on")
+    name, declared = "taken_on", session.catalog.table("taken_on")
     settings = replace(
-        lake.settings,
-        root=lake.settings.root / "other",
-        bootstrap_servers=bootstrap_servers(lake.settings),
+        session.settings,
+        root=session.settings.root / "other",
+        bootstrap_servers=bootstrap_servers(session.settings),
     )
     CommitLog(settings, declared).append(
         Commit(name, "stream", 1, 0, 1, START, "", inputs={"lost": {"0": 1, "1": 1}})
     )
-    kafka_broker.ensure_topics(lake.settings, {"lost": 2})
+    kafka_broker.ensure_topics(session.settings, {"lost": 2})
     offsets.note(settings, declared, offsets.Topics(ids={"lost": "of before"}))
     environment = {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": __name__,
                    "LAKEHOUSE_BOOTSTRAP_SERVERS": settings.bootstrap_servers}  # fmt: skip
@@ -337,14 +342,14 @@ def test_a_crash_before_a_topic_is_declared_recreated_declares_nothing(lake, mon
         assert isinstance(failed.exception, ZeroDivisionError), failed.output
     assert checkpoints.generation(settings, declared) == 2
     with pytest.raises(TopicError, match="lakehouse topic accept-new taken_on"):
-        offsets.check_ids(settings, declared, present(lake, "lost"))
+        offsets.check_ids(settings, declared, present(session, "lost"))
     assert (
         CliRunner()
         .invoke(main.app(), ["topic", "accept-new", name, "--yes"], env=environment)
         .exit_code
         == 0
     )
-    offsets.check_ids(settings, declared, present(lake, "lost"))
+    offsets.check_ids(settings, declared, present(session, "lost"))
 
 
 def test_a_generation_that_began_is_told_of_once(tmp_path):

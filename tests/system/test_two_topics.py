@@ -34,11 +34,11 @@ def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
                     for i, r in enumerate(rows)
                 ]
                 sent += send(records, topic, client_config(settings)).sent
-            record = stage.lake.catalog.table("purchases")
-            queries.start(stage.lake, record, available_now=True).awaitTermination()
+            record = stage.session.catalog.table("purchases")
+            queries.start(stage.session, record, available_now=True).awaitTermination()
         arrivals = [r._arrival for r in stage.rows("purchases").collect()]
         assert len({(a.topic, a.partition, a.offset) for a in arrivals}) == len(arrivals) == sent
-        last = next(stage.lake.commit_log(record).by_stream())
+        last = next(stage.session.commit_log(record).by_stream())
         assert {t: sum(o.values()) for t, o in last.inputs.items()} == {"web": 120, "tills": 120}
         assert set(last.heads) == {"web-0", "web-1", "tills-0"}
         stage.run("purchase_counts")
@@ -48,13 +48,14 @@ def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
             DeclarationError,
             match="topics=web: its checkpoint was made with tills, web, and an ingest",
         ):
-            queries.start(fewer_topics(stage.lake, fewer), fewer)
+            queries.start(fewer_topics(stage.session, fewer), fewer)
     finally:
         kafka_broker.stop(settings)
 
 
-def fewer_topics(lake, table):
+def fewer_topics(session, table):
     """The lakehouse with that table declared again."""
     return replace(
-        lake, catalog=replace(lake.catalog, tables=lake.catalog.tables | {table.name: table})
+        session,
+        catalog=replace(session.catalog, tables=session.catalog.tables | {table.name: table}),
     )

@@ -87,10 +87,10 @@ def loaded(settings: Settings) -> catalog.Catalog:
 
 
 def compared(settings: Settings, spark, sent: list[int], seconds: int) -> None:
-    lake = Session(settings, loaded(settings), spark)
-    assert lake.catalog.table(TABLE).window.size.seconds == seconds
-    every_offset_once(lake, sum(sent))
-    found = reconciliation.reconcile(lake, lake.catalog.table(TABLE))
+    session = Session(settings, loaded(settings), spark)
+    assert session.catalog.table(TABLE).window.size.seconds == seconds
+    every_offset_once(session, sum(sent))
+    found = reconciliation.reconcile(session, session.catalog.table(TABLE))
     assert found.verdict == "EQUAL" and found.rows_in_table, found
 
 

@@ -150,7 +150,7 @@ def test_the_environment_is_read_in_settings_only(module):
     allowed = {
         "lakehouse/settings.py",
         "lakehouse/transform/quality.py",  # turns Great Expectations' telemetry off
-        "lakehouse/runtime/session.py",  # says where Spark's pages listen
+        "lakehouse/runtime/spark_session.py",  # says where Spark's pages listen
         "streaming_jobs/supervisor.py",  # hands it on to the driver
         "batch_jobs/other_code.py",  # hands it on to the process that runs another version of the tables
         "assets/demo.py",  # hands it on to producers and Dagster
@@ -338,7 +338,7 @@ STARTS_PROCESSES = {
     "subprocess",
     "multiprocessing",
     "lakehouse.runtime.kafka_broker",
-    "lakehouse.runtime.session",
+    "lakehouse.runtime.spark_session",
     "pyspark.sql.SparkSession",
 }
 

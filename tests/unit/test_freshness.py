@@ -110,8 +110,8 @@ def test_the_longest_time_between_two_runs_is_known():
 
 def test_only_the_head_of_a_pipeline_waits_for_the_interval():
     settings = Settings(tables=SENSORS, freshness={"sensors": "every 10 minutes"})
-    lake = Lakehouse(settings, catalog.load(settings))
-    paces = {table.name: lake.pace(table) for table in lake.catalog}
+    lakehouse = Lakehouse(settings, catalog.load(settings))
+    paces = {table.name: lakehouse.pace(table) for table in lakehouse.catalog}
     assert paces.pop("sensor_readings") == timedelta(minutes=10)
     assert set(paces.values()) == {duration(settings.fresh_within) / 4}
 
