@@ -152,7 +152,7 @@ class _Demo:
         from lakehouse.errors import LakehouseError
         from lakehouse.reconcile import reconciliation
         from lakehouse.runtime import spark_session
-        from lakehouse.storage.lakehouse import Session
+        from lakehouse.storage.session import Session
 
         loaded = catalog.load(self.settings)
         with self.console.status("reconciling: every range again, in batch"):

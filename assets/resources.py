@@ -15,7 +15,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment, overridden, values_of
 
 if TYPE_CHECKING:
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
 
 # pools: with a limit of one run each (dagster.yaml) a backfill holds up neither a reconciliation
 # nor the start of a stream
@@ -95,7 +95,7 @@ class Lakehouse(dg.ConfigurableResource):
 
     def _opened(self, master: str) -> "Session":
         from lakehouse.runtime import spark_session
-        from lakehouse.storage.lakehouse import Session
+        from lakehouse.storage.session import Session
 
         self._close()
         spark = self._held.enter_context(

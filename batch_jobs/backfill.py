@@ -18,8 +18,9 @@ from lakehouse.durations import duration
 from lakehouse.ranges import EPOCH, Range, partition_range
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.session import Session
 from lakehouse.stream.lag import lag
 from lakehouse.transform import creation
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from batch_jobs import backfill
 from batch_jobs.planning import Backfill
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import handover
 from lakehouse.transform import creation
 

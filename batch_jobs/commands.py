@@ -57,7 +57,8 @@ def backfill(
     """
     from batch_jobs import backfill as job
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.lakehouse import Lakehouse, Session
+    from lakehouse.storage.lakehouse import Lakehouse
+    from lakehouse.storage.session import Session
 
     settings, catalog, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
@@ -109,7 +110,7 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     from batch_jobs import bootstrap as job
     from lakehouse.runtime import spark_session
     from lakehouse.storage.handovers import handover_of
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
 
     settings, catalog, _, _ = asked(None, None)
     catalog.check_streamed(catalog.table(table))  # refused before a JVM starts
@@ -152,7 +153,7 @@ def update(
     """
     from batch_jobs import update as job
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
 
     settings, catalog, _, _ = asked(None, None)
     found = job.waiting(settings, catalog, table)
@@ -198,7 +199,7 @@ def erase(
     from batch_jobs import erase as job
     from lakehouse.runtime import spark_session
     from lakehouse.storage import savepoints, upgrades
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
 
     settings, catalog, _, _ = asked(None, None)
     catalog.table(table)  # an unknown name is refused before a JVM starts
@@ -258,7 +259,7 @@ def replay(
     """
     from batch_jobs import replay as job
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
 
     settings, catalog, _, _ = asked(None, None)
     catalog.table(table)  # an unknown name is refused before a JVM starts

@@ -19,7 +19,8 @@ from lakehouse.ranges import Range
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings
 from lakehouse.storage.digest import EMPTY, NONE, Difference, Digest, differences, digests_by
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 
 _EXAMPLES = 20
 

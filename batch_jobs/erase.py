@@ -4,8 +4,8 @@ from contextlib import ExitStack
 
 from lakehouse.maintenance import erasure, propagate
 from lakehouse.maintenance.erasure import Erasure
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.session import Session
 
 
 def planned(session: Session, name: str, where: str) -> Erasure:

@@ -5,7 +5,7 @@ from datetime import datetime
 from lakehouse.ranges import optional_range
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 
 
 def run(

@@ -21,7 +21,7 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
     """
     from batch_jobs import reconcile as job
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
 
     settings, catalog, first, last = asked(start, end)
     catalog.table(table)  # an unknown name is refused before a JVM starts
@@ -77,7 +77,7 @@ def repair(
     from batch_jobs import repair as job
     from lakehouse.ranges import optional_range
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
 
     settings, catalog, first, last = asked(start, end)
     span = optional_range(first, last)

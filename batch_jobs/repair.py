@@ -20,8 +20,8 @@ from lakehouse.settings import Repair, Settings
 from lakehouse.storage import attempts, layout
 from lakehouse.storage.certificates import Verdict
 from lakehouse.storage.files import append_line, values_backwards
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.session import Session
 
 # what a batch run puts right without taking a decision: the input is as it was recorded, and so is
 # the declaration

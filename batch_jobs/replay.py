@@ -4,8 +4,8 @@ from contextlib import ExitStack
 
 from lakehouse.maintenance import propagate, replay_quarantine
 from lakehouse.maintenance.replay_quarantine import Replay
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.session import Session
 from lakehouse.transform import creation
 
 

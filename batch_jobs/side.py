@@ -21,7 +21,7 @@ from lakehouse.ranges import PartitionBy, Range, parse_range
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.digest import reconciled_columns
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.transform import judged_rows, lateness, plan
 
 # topic, partition and offset of a row, by which those of row tables are paired

@@ -10,8 +10,8 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.settings import Settings
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.session import Session
 
 
 def wanted(catalog: Catalog, name: str | None) -> list[Table]:

@@ -17,8 +17,8 @@ from lakehouse.storage import delta_log, read_holds, upgrades
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.digest import EMPTY, NONE, differences, digests_by, reconciled_columns
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.session import Session
 from lakehouse.storage.upgrades import Upgrade
 from lakehouse.stream import beside
 from lakehouse.transform import creation, lateness

@@ -36,7 +36,7 @@ def fill(
     from lakehouse.ranges import optional_range
     from lakehouse.runtime import spark_session
     from lakehouse.storage import upgrades
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
 
     settings, catalog, first, last = asked(differs_from, differs_until)
     may_differ = optional_range(first, last)

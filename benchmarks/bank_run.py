@@ -20,7 +20,7 @@ from benchmarks.measure import BenchmarkError
 from lakehouse.declare import catalog
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 
 

@@ -10,7 +10,7 @@ from lakehouse.batch import compute
 from lakehouse.declare import catalog
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 
 if __name__ == "__main__":
     settings = from_environment()

@@ -26,7 +26,7 @@ from benchmarks.state_run import START, records
 from lakehouse.ranges import EPOCH
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import ingest
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
 from lakehouse.testing import Stage

@@ -35,7 +35,7 @@ from lakehouse.storage import (
     row_keys,
     table_creation,
 )
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import Stage

@@ -34,7 +34,7 @@ from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.transform import lateness
 

@@ -31,8 +31,8 @@ from lakehouse.producers.workload import Record, Workload
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.row_keys import KEY
+from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.testing import Stage
 from lakehouse.transform import lateness

@@ -22,7 +22,7 @@ from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.digest import digest
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.transform import judged_rows
 
 

@@ -21,7 +21,7 @@ from benchmarks import keyed
 from lakehouse.ranges import EPOCH
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import Stage

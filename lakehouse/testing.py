@@ -42,8 +42,9 @@ from lakehouse.sinks.trial import assert_exactly_once as assert_exactly_once
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lakehouse import Session, Side
+from lakehouse.storage.layout import Side
 from lakehouse.storage.root import copy_root
+from lakehouse.storage.session import Session
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.micro_batch import BatchLog, stream_run

@@ -33,7 +33,8 @@ from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.stream import early_results, queries
 from lakehouse.transform import quality
 from streaming_jobs import desired, lease, origins, progress, supervisor

@@ -17,8 +17,8 @@ from lakehouse.errors import CommitError, JobError, SourceError
 from lakehouse.ranges import text
 from lakehouse.storage import checkpoint_files, checkpoints
 from lakehouse.storage.commit_log import note_dropped
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.reference_versions import SEEN
+from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.advance import Stepped
 from streaming_jobs import healing, progress

@@ -15,7 +15,7 @@ from lakehouse.batch import reference_tables
 from lakehouse.declare.table import Table
 from lakehouse.ranges import text
 from lakehouse.storage import delta_log
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from streaming_jobs import progress
 from streaming_jobs.progress import ReferenceStatus
 from streaming_jobs.queries import cause

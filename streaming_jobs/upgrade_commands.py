@@ -39,8 +39,8 @@ def _exchange(name: str, command: "Command") -> None:
     from lakehouse.runtime import spark_session
     from lakehouse.settings import from_environment
     from lakehouse.storage import upgrades
-    from lakehouse.storage.lakehouse import Session
     from lakehouse.storage.publish_lock import publishing
+    from lakehouse.storage.session import Session
     from lakehouse.stream import beside
     from streaming_jobs import supervisor
 

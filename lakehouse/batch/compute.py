@@ -21,7 +21,8 @@ from lakehouse.ranges import PARTITION_LENGTHS, Range
 from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.transform import lasting, lateness, observing, plan
 from lakehouse.transform.function_inputs import Met
 from lakehouse.transform.lookups import Answers

@@ -17,7 +17,8 @@ from lakehouse.storage import delta_log, state_files
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING
 from lakehouse.storage.digest import digest
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.storage.state_files import Kept
 from lakehouse.transform.lasting import Run
 

@@ -24,7 +24,8 @@ from lakehouse.settings import Settings
 from lakehouse.storage import answers, delta_log
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.transform import lateness, observing, plan
 from lakehouse.transform.plan import Plan
 

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from lakehouse.declare.columns import ORIGIN
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.transform import lateness, plan
 from lakehouse.transform.plan import Plan
 

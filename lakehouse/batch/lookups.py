@@ -20,7 +20,8 @@ from lakehouse.ranges import Range
 from lakehouse.runtime.service import Answer, Service
 from lakehouse.storage import answers, delta_log, delta_writer
 from lakehouse.storage.arrow import in_spark
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.transform import lookups, observing
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Plan

@@ -26,7 +26,9 @@ from lakehouse.storage import answers, delta_writer, layout, report_files
 from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
 from lakehouse.storage.digest import EMPTY, Digest, digests_by
 from lakehouse.storage.files import read_value, remove, replace_file
-from lakehouse.storage.lakehouse import Lakehouse, Session, Side
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.layout import Side
+from lakehouse.storage.session import Session
 from lakehouse.transform import judged_rows
 
 

@@ -19,7 +19,8 @@ from lakehouse.storage import begun_with, checkpoints, delta_log, delta_writer, 
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.digest import digests
 from lakehouse.storage.files import checksum, read_value, replace_file
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.transform import creation, decode, judged_rows, plan
 from lakehouse.transform.function_inputs import as_read
 

@@ -10,8 +10,8 @@ from lakehouse.declare.columns import ARRIVAL
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, utc
 from lakehouse.storage import delta_log, reference_versions
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.reference_versions import SEEN, InForce, NotKept
+from lakehouse.storage.session import Session
 from lakehouse.transform import observing
 from lakehouse.transform.function_inputs import Met
 

@@ -174,7 +174,7 @@ def validate(
 
 def _refused_by_spark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> list[str]:
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
     from lakehouse.transform.validation import refusal, unreadable
 
     opened = spark_session.opened(settings, "validate")
@@ -346,7 +346,7 @@ def state(
     """
     from lakehouse.cli import query as engine
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
     from lakehouse.stream.state_reader import state as kept
 
     settings, catalog = _lakehouse()
@@ -379,7 +379,7 @@ def _in_spark(
 ) -> "Answer":
     from lakehouse.cli import query as engine
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
 
     with console.working("starting Spark") as now, spark_session.opened(settings, "query") as spark:
         now("running the query")

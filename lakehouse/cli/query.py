@@ -20,7 +20,7 @@ from lakehouse.storage.layout import table_path
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.session import Session
 
 _COMMITS = "_commits"
 _COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)

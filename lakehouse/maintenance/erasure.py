@@ -25,7 +25,8 @@ from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import Range, partition_range, text
 from lakehouse.storage import delta_log, delta_writer, report_files
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.stream import early_results
 
 # a topic that was made again has its offsets again

@@ -13,7 +13,8 @@ from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, floor, joined, par
 from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.transform import lateness, observing
 
 _HOUR = timedelta(hours=1)

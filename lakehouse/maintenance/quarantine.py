@@ -7,7 +7,7 @@ from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION, RECORD
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage import delta_log
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.transform import plan, schemas
 
 

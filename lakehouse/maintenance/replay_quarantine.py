@@ -25,7 +25,8 @@ from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.storage import delta_writer
 from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.transform import judged_rows, lateness
 
 _HOUR = timedelta(hours=1)

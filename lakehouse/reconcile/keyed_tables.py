@@ -13,7 +13,7 @@ from lakehouse.errors import RangeError
 from lakehouse.ranges import Range
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.digest import Difference, differences, digests
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import keyed
 from lakehouse.transform.versions import VALID
 

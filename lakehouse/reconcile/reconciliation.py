@@ -23,8 +23,9 @@ from lakehouse.storage import delta_log, delta_writer, report_files
 from lakehouse.storage.attempts import noting_failure
 from lakehouse.storage.certificates import COUNTS, Certificate, certify
 from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digests_by
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.reference_versions import NotKept
+from lakehouse.storage.session import Session
 from lakehouse.transform import judged_rows, lateness
 
 

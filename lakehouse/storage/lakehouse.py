@@ -1,13 +1,10 @@
-"""A lakehouse, and a session on it: what every run needs, as one value."""
+"""A lakehouse as one value: the settings and what is declared."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
@@ -16,8 +13,7 @@ from lakehouse.durations import duration
 from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, recent
-from lakehouse.storage.arrow import in_spark
+from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.layout import Side, table_path
 
@@ -99,119 +95,10 @@ class Lakehouse:
         """Raises CommitError if a file of the table, now or at a version, is not on disk."""
         path = self.path(table)
         if lost := delta_log.lost(path, delta_log.files(path, version)):
-            raise _gone(self.catalog, table, path, lost)
+            raise gone(self.catalog, table, path, lost)
 
 
-@dataclass(frozen=True, slots=True)
-class Session(Lakehouse):
-    """A lakehouse and Spark: what reads and writes rows."""
-
-    spark: SparkSession
-
-    def read(self, table: Table, version: int | None = None, side: Side = "") -> DataFrame:
-        """The rows of a table, technical columns included, now or at a Delta version."""
-        reader = self.spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        return reader.load(str(self.path(table, side)))
-
-    def spanning(
-        self,
-        table: Table,
-        span: Range,
-        version: int | None = None,
-        within: Sequence[Range] | None = None,
-    ) -> DataFrame:
-        """As `read`, of a table with event time: the rows of the span, and others of the same files.
-
-        `within`: only these parts of the span are asked for.
-        """
-
-        def needed(file: dict) -> bool:
-            held = self.may_hold(table, file, span)
-            return held and (
-                within is None or any(self.may_hold(table, file, part) for part in within)
-            )
-
-        return self._of_files(table, needed, version)
-
-    def partitions(
-        self,
-        table: Table,
-        keys: Collection[str],
-        version: int | None = None,
-        side: Side = "",
-        *,
-        without_lost: bool = False,
-    ) -> DataFrame:
-        """As `read`, of some partitions alone.
-
-        `without_lost` of their files that are there (`lost` names the others).
-        """
-        return self._of_files(
-            table, lambda file: file[f"partition.{PARTITION}"] in keys, version, side, without_lost
-        )
-
-    def _of_files(
-        self,
-        table: Table,
-        needed: Callable[[dict], bool],
-        version: int | None = None,
-        side: Side = "",
-        without_lost: bool = False,
-    ) -> DataFrame:
-        """The rows of the files that are needed.
-
-        Through Delta a table that has just changed costs most of a second to read.
-
-        Raises CommitError for a file that is not on disk, unless the caller knows and does without.
-        """
-        path = self.path(table, side)
-        found = [file for file in delta_log.files(path, version) if needed(file)]
-        if lost := delta_log.lost(path, found):
-            if not without_lost:
-                raise _gone(self.catalog, table, path, lost)
-            gone = {file["path"] for file in lost}
-            found = [file for file in found if file["path"] not in gone]
-        return self._read(
-            path,
-            [delta_log.data_file(path, file) for file in found],
-            delta_log.schema(path, version),
-        )
-
-    def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:
-        """The rows of these files of a table. Raises CommitError for one that is not on disk."""
-        path = self.path(table)
-        if (kept := recent.rows_of(files)) is not None:
-            # as of rows from files
-            nullable = StructType([StructField(f.name, f.dataType) for f in schema])
-            return in_spark(self.spark, kept.select(schema.names), nullable)
-        if lost := [{"path": str(file.relative_to(path))} for file in delta_log.missing(files)]:
-            raise _gone(self.catalog, table, path, lost)
-        return self._read(path, files, schema)
-
-    def _read(self, path: Path, files: Sequence[Path], schema: StructType) -> DataFrame:
-        if not files:
-            return self.spark.createDataFrame([], schema)
-        return (
-            self.spark.read.schema(schema).option("basePath", str(path)).parquet(*map(str, files))
-        )
-
-    def references(self, versions: dict[str, int]) -> dict[str, DataFrame]:
-        """Inputs without event time, each at its pinned version.
-
-        Through Delta only where rows are marked as replaced.
-        """
-        tables = {self.catalog.table(name): version for name, version in versions.items()}
-        return {
-            table.name: self.read(table, version)
-            if table.keeps
-            else self._of_files(table, lambda file: True, version)
-            for table, version in tables.items()
-        }
-
-
-def _gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> CommitError:
+def gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> CommitError:
     """What to say of data files that a table's log names and that are not on disk."""
     remedy = "restore it from a backup: an ingest table is computed from nothing else"
     if catalog.is_derived(table):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lakehouse.declare.table import Table
 from lakehouse.storage import upgrades
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 
 

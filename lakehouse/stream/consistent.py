@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lakehouse.declare.table import Table
 from lakehouse.storage import checkpoints, delta_log
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 
 Read = Mapping[str, int]  # ingest table -> the version up to which it is read
 

@@ -16,7 +16,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, text
 from lakehouse.storage import checkpoint_files, delta_writer, layout, streams
 from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream.micro_batch import stream_run
 from lakehouse.transform import judged_rows
 from lakehouse.transform.plan import Plan

@@ -30,8 +30,9 @@ from lakehouse.storage import (
 )
 from lakehouse.storage.checkpoints import Standing, Written
 from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.session import Session
 from lakehouse.stream import handover, positions
 from lakehouse.stream.strategy import is_stepped, strategy
 

@@ -23,8 +23,9 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING
 from lakehouse.storage.files import exists, read_json, replace_file
 from lakehouse.storage.handovers import Handover, handover_of
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.locks import alone
+from lakehouse.storage.session import Session
 from lakehouse.transform import lateness, observing, plan
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import utc
 from lakehouse.storage import delta_writer, keyed_files, log_state
 from lakehouse.storage.arrow import in_memory, in_spark
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.row_keys import KEY, keyed
+from lakehouse.storage.session import Session
 from lakehouse.stream.advance import Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.table_steps import Due

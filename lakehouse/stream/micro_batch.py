@@ -30,8 +30,8 @@ from lakehouse.storage.checkpoints import Beginning
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.handovers import Handover, handover_of
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.reference_versions import SEEN
+from lakehouse.storage.session import Session
 from lakehouse.stream import news
 from lakehouse.transform import judged_rows, observing, plan, schemas
 from lakehouse.transform.plan import Plan

@@ -27,8 +27,9 @@ from lakehouse.storage import begun_with, delta_log, delta_writer
 from lakehouse.storage.checkpoints import began
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.reference_versions import SEEN
+from lakehouse.storage.session import Session
 from lakehouse.stream import generations, groups, handover, ingest, keyed
 from lakehouse.stream.advance import Stepped, Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run

@@ -9,7 +9,7 @@ from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource, Re
 from lakehouse.declare.table import Table
 from lakehouse.storage.file_register import Register
 from lakehouse.storage.foreign_records import PARTITION, RecordReader
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream.offsets import Offsets
 from lakehouse.transform import decode
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage import checkpoint_files
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream.micro_batch import stream_run
 
 

@@ -14,7 +14,7 @@ the table.
 from typing import Literal
 
 from lakehouse.declare.table import Table
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.transform import keeping, plan, shapes
 from lakehouse.transform.plan import Plan
 

@@ -18,7 +18,8 @@ from lakehouse.storage import (
     delta_writer,
     table_creation,
 )
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.transform import keeping, lookups, plan
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.table import Table
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.transform import groups, plan, shapes
 from lakehouse.transform.plan import Plan
 

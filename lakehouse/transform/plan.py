@@ -33,7 +33,8 @@ from lakehouse.declare.sources import FileSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.storage import row_keys
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.transform import (
     decode,
     determinism,

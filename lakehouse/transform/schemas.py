@@ -38,8 +38,8 @@ from lakehouse.errors import SettingsError
 from lakehouse.runtime.schema_registry import registry
 from lakehouse.settings import Settings
 from lakehouse.storage import schemas
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.schemas import Schema
+from lakehouse.storage.session import Session
 
 DECODED = helper("decoded")  # a field that every record has which could be decoded
 HEAD = 5  # bytes before the payload

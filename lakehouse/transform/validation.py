@@ -4,7 +4,7 @@ from pyspark.errors import PySparkException
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, SettingsError
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.transform import plan, schemas
 
 

@@ -24,8 +24,8 @@ from lakehouse.reconcile.reconciliation import reconcile
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import read_holds
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.session import Session
 from streaming_jobs import desired, progress
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus, QueryStatus

@@ -28,7 +28,8 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_writer
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.digest import digest
-from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.lag import lag
 from lakehouse.testing import Stage, assert_stream_equals_batch

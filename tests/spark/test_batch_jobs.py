@@ -23,8 +23,8 @@ from lakehouse.storage import delta_writer
 from lakehouse.storage.certificates import certificates
 from lakehouse.storage.commits import NOTHING
 from lakehouse.storage.digest import digest
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.session import Session
 
 TABLES = ("lakehouse.examples.sensors.tables",)
 AVERAGES = "sensor_averages"

@@ -13,7 +13,7 @@ from lakehouse.declare.table import around, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.testing import Stage
 from lakehouse.transform import plan
 from lakehouse.transform.process import KeyedProcess, process

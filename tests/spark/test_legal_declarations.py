@@ -14,7 +14,7 @@ from lakehouse.declare.table import around, files, kafka, session, sql_table, ta
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import plan

@@ -24,7 +24,7 @@ from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.settings import Settings
 from lakehouse.storage import handovers, layout
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import queries as stream_run
 from lakehouse.transform import creation
 

@@ -12,7 +12,7 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import files, table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.transform.decode import file_rows
 
 SCHEMA = "ad_id STRING, campaign_id INT"

@@ -19,8 +19,8 @@ from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import RegistryAway, SettingsError
 from lakehouse.settings import Settings
 from lakehouse.sinks import avro as written
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.schemas import Schema, keep
+from lakehouse.storage.session import Session
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import decode, schemas
 from support.schema_registry import Served, avro, framed, record, served

@@ -15,8 +15,8 @@ from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_writer, recent, small_commits, table_creation
 from lakehouse.storage.arrow import in_spark
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.locks import alone
+from lakehouse.storage.session import Session
 from support.wide_rows import AT, WIDE, values
 
 APP = "rows:stream:1"

@@ -20,8 +20,8 @@ from lakehouse.storage import (
     log_tables,
 )
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.testing import Stage
 from support.torn_logs import TABLES, commit_log_of, cut, lines_of, table_of

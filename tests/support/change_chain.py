@@ -27,7 +27,7 @@ from lakehouse.declare.catalog import load
 from lakehouse.runtime import jars, kafka_broker, spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog, frontier
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import topic_check
 from streaming_jobs import supervisor
 from support import TESTS, debezium, postgres

@@ -13,7 +13,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from streaming_jobs import metrics, supervisor
 from support import ROOT
 from support.sensors_job import BEGIN, MINUTE, WORKLOAD, arrived, awaited, every_offset_once

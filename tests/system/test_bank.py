@@ -28,8 +28,8 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.session import Session
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs import supervisor
 from support.sensors_job import awaited

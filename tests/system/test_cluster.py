@@ -13,7 +13,7 @@ import pytest
 from lakehouse.declare import catalog
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from streaming_jobs import supervisor
 from support import ROOT
 from support.cluster import LIMIT, Cluster

@@ -13,7 +13,7 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from support import TESTS
 from support.sensors_job import every_offset_once, the_oracle_agrees
 

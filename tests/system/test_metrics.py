@@ -42,7 +42,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage import layout
 from lakehouse.storage.certificates import Certificate, certificates, certify
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.testing import Stage
 from streaming_jobs import desired, metrics, progress, supervisor
 from streaming_jobs.metric_families import DECLARED

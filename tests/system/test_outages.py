@@ -12,7 +12,7 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from streaming_jobs import desired, supervisor
 from support.dagster_dev import DOCS, UI, dagster_dev, ended, until
 from support.sensors_job import (

@@ -17,7 +17,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Resources, Settings, from_environment
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from streaming_jobs import control_loop, desired, progress, supervisor
 from support import ROOT, TESTS
 from support.sensors_job import (

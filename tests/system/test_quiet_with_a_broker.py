@@ -17,7 +17,7 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import checkpoints, commit_log_repair
 from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Aborted

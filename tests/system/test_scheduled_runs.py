@@ -21,7 +21,7 @@ from lakehouse.storage import layout
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import replace_file
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from streaming_jobs import control_loop, desired, progress, scheduled, supervisor
 from streaming_jobs.progress import JobStatus
 from support.sensors_job import arrived, awaited, produce

@@ -28,7 +28,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import layout
 from lakehouse.storage.files import replace_file
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import COMMIT_POINTS, Stage

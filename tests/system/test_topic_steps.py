@@ -23,7 +23,7 @@ from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import offsets, queries, records, topic_reader, topic_steps
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.topic_check import check

@@ -25,7 +25,7 @@ from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import checkpoints
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.session import Session
 from lakehouse.stream import offsets, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import COMMIT_POINTS, Aborted
