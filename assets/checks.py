@@ -12,7 +12,7 @@ from pydantic import Field
 
 from assets import partitions
 from assets.metadata import of_certificate
-from assets.resources import RECONCILIATION, Lakehouse, refusals
+from assets.resources import RECONCILIATION, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, text
@@ -55,7 +55,7 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
         blocking=table.deterministic,  # else it never passes
         pool=RECONCILIATION,
     )
-    def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:
+    def check(config: Closed, lakehouse: LakehouseResource) -> dg.AssetCheckResult:
         span = None if table.keeps else closed(lakehouse.settings, table, config.partitions)
         return dg.AssetCheckResult(
             **verdict(lakehouse.settings, reconciled(lakehouse, table, span))
@@ -64,7 +64,7 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
     return check
 
 
-def reconciled(lakehouse: Lakehouse, table: Table, *spans: Range | None) -> Certificate:
+def reconciled(lakehouse: LakehouseResource, table: Table, *spans: Range | None) -> Certificate:
     """Reconciles each of the `spans` and records the verdicts; returns one certificate in sum."""
     from lakehouse.reconcile import reconciliation
 
@@ -117,7 +117,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
         blocking=True,
         pool=RECONCILIATION,
     )
-    def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:
+    def check(config: Closed, lakehouse: LakehouseResource) -> dg.AssetCheckResult:
         from lakehouse.transform import quality
         from lakehouse.transform.lateness import between, instant_of
 

@@ -18,7 +18,7 @@ from assets import (
     tables,
     targets,
 )
-from assets.resources import Lakehouse
+from assets.resources import LakehouseResource
 from lakehouse import logs
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings
@@ -62,6 +62,6 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             *targets.schedules(known),
         ],
         sensors=[*sensors.sensors(settings, known), *reports.compute_reports(settings, known)],
-        resources={"lakehouse": Lakehouse.of(settings, own)},
+        resources={"lakehouse": LakehouseResource.of(settings, own)},
         executor=dg.in_process_executor,  # the steps of a run share its one JVM
     )

@@ -11,8 +11,7 @@ from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogSt
 from dagster._core.storage.event_log.schema import SqlEventLogStorageTable as Events
 from sqlalchemy import func, select
 
-from assets.resources import BATCH, Lakehouse, refusals
-from lakehouse.declare import catalog
+from assets.resources import BATCH, LakehouseResource, refusals
 
 KEPT = timedelta(days=7)
 # their runs are removed: partitions, checks and certificates keep what they did
@@ -25,13 +24,14 @@ JOBS = (
 
 
 @dg.op(pool=BATCH)  # a table that a batch run rewrites would be left out
-def maintain_tables(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.Output]:
+def maintain_tables(
+    context: dg.OpExecutionContext, lakehouse: LakehouseResource
+) -> Iterator[dg.Output]:
     """Compacts closed partitions and removes old versions that no reader needs: `lakehouse maintain`."""
     from batch_jobs import maintain as job
 
-    settings = lakehouse.settings
     with refusals():
-        done = list(job.run(settings, catalog.load(settings)))
+        done = list(job.run(lakehouse.declared))
     metadata = {
         name: sum(getattr(each, name) for each in done) for name in ("files", "commits", "obsolete")
     }

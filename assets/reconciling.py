@@ -9,12 +9,13 @@ from pydantic import Field
 
 from assets import checks
 from assets.metadata import of_coverage
-from assets.resources import BATCH, RECONCILIATION, Lakehouse, refusals
+from assets.resources import BATCH, RECONCILIATION, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import parse_range, text
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.lakehouse import Lakehouse
 
 _RECONCILE, _REPAIR = "reconcile_ranges", "repair_table"
 
@@ -38,7 +39,7 @@ class Ranges(dg.Config):
 
 @dg.op(name=_RECONCILE, pool=RECONCILIATION)
 def reconcile_ranges(
-    config: Ranges, lakehouse: Lakehouse
+    config: Ranges, lakehouse: LakehouseResource
 ) -> Iterator[dg.AssetCheckEvaluation | dg.AssetObservation | dg.Output]:
     """Recomputes ranges in batch, compares them with their tables and records the verdicts.
 
@@ -55,7 +56,7 @@ def reconcile_ranges(
         outcome = checks.verdict(lakehouse.settings, checks.reconciled(lakehouse, table, *spans))
         yield dg.AssetCheckEvaluation(dg.AssetKey(name), checks.STREAM_EQUALS_BATCH, **outcome)
         if not table.keeps:
-            found = coverage.coverage(lakehouse.settings, lakehouse.catalog, table)
+            found = coverage.coverage(lakehouse.declared, table)
             yield dg.AssetObservation(name, metadata=of_coverage(found))
         outcomes.append((outcome["passed"], f"{name} {outcome['description']}"))
     # a run that found a difference is to be seen as failed
@@ -82,7 +83,7 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
         "certificate of each table.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        found = {t.name: coverage.due(settings, catalog, t) for t in catalog.derived}
+        found = {t.name: coverage.due(Lakehouse(settings, catalog), t) for t in catalog.derived}
         ranges = [
             RangeOfTable(table=name, start=text(span.start), end=text(span.end))
             for name, dues in found.items()
@@ -124,7 +125,7 @@ def _brief(whys: Sequence[str]) -> str:
 
 @dg.op(name=_REPAIR, pool=BATCH)
 def repair_table(
-    config: RangeOfTable, lakehouse: Lakehouse
+    config: RangeOfTable, lakehouse: LakehouseResource
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output]:
     """Rewrites the partitions of a table that are known to differ, and reconciles them again.
 
@@ -184,7 +185,7 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
         for table in catalog.derived:
             if table.name not in settings.repair:
                 continue
-            found = job.plan(settings, catalog, table.name, unasked=True)
+            found = job.plan(Lakehouse(settings, catalog), table.name, unasked=True)
             if allowed := [planned.partition for planned in found if not planned.refused]:
                 requests.append(
                     dg.RunRequest(

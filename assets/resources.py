@@ -13,6 +13,7 @@ from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment, overridden, values_of
+from lakehouse.storage.lakehouse import Lakehouse
 
 if TYPE_CHECKING:
     from lakehouse.storage.session import Session
@@ -23,7 +24,7 @@ BATCH = "batch"
 RECONCILIATION = "reconciliation"
 
 
-class Lakehouse(dg.ConfigurableResource):
+class LakehouseResource(dg.ConfigurableResource):
     """Where the lakehouse is, and how much of the machine a batch run may take.
 
     Everything else, except what is in `own`, each process reads from its own environment: the
@@ -43,7 +44,7 @@ class Lakehouse(dg.ConfigurableResource):
         default={},
         description="settings by their names, in place of those of the environment",
     )
-    _lake: "Session | None" = PrivateAttr(default=None)
+    _session: "Session | None" = PrivateAttr(default=None)
     _catalog: "catalog.Catalog | None" = PrivateAttr(default=None)
     _at: str = PrivateAttr(default="")  # the master of the session that runs
     _held: ExitStack = PrivateAttr(default_factory=ExitStack)
@@ -71,6 +72,11 @@ class Lakehouse(dg.ConfigurableResource):
             self._catalog = catalog.load(self.settings)
         return self._catalog
 
+    @property
+    def declared(self) -> Lakehouse:
+        """The lakehouse as what needs no Spark takes it."""
+        return Lakehouse(self.settings, self.catalog)
+
     def master_of(self, pipeline: str) -> str:
         """Where the batch runs of a pipeline's tables go.
 
@@ -82,7 +88,7 @@ class Lakehouse(dg.ConfigurableResource):
     @property
     def session(self) -> "Session":
         """The lakehouse with the Spark session that runs, or else with one that goes where `LAKEHOUSE_SPARK_MASTER` says."""
-        return self._lake or self._opened(self.master_of(""))
+        return self._session or self._opened(self.master_of(""))
 
     def session_of(self, table: Table) -> "Session":
         """The lakehouse with a Spark session where the batch runs of that table go.
@@ -91,7 +97,11 @@ class Lakehouse(dg.ConfigurableResource):
         table's go elsewhere.
         """
         master = self.master_of(table.pipeline)
-        return self._lake if self._lake is not None and self._at == master else self._opened(master)
+        return (
+            self._session
+            if self._session is not None and self._at == master
+            else self._opened(master)
+        )
 
     def _opened(self, master: str) -> "Session":
         from lakehouse.runtime import spark_session
@@ -101,15 +111,15 @@ class Lakehouse(dg.ConfigurableResource):
         spark = self._held.enter_context(
             spark_session.opened(replace(self.settings, spark_master=master), BATCH)
         )
-        self._lake, self._at = Session(self.settings, self.catalog, spark), master
-        return self._lake
+        self._session, self._at = Session.on(self.declared, spark), master
+        return self._session
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         self._close()
 
     def _close(self) -> None:
         self._held.close()
-        self._lake = None
+        self._session = None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.resources import BATCH, Lakehouse, refusals
+from assets.resources import BATCH, LakehouseResource, refusals
 
 SCHEDULED = "scheduled"
 
@@ -19,13 +19,13 @@ class Created(dg.Config):
 
 
 @dg.op
-def create(config: Created, lakehouse: Lakehouse) -> dg.Output[str]:
+def create(config: Created, lakehouse: LakehouseResource) -> dg.Output[str]:
     """Creates a savepoint of all tables beside the streams: `lakehouse savepoint create`."""
     from lakehouse.storage import savepoints
 
     name = f"{config.prefix}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     with refusals():
-        made = savepoints.create(lakehouse.settings, lakehouse.catalog, name)
+        made = savepoints.create(lakehouse.declared, name)
         gone = savepoints.drop_all_but(lakehouse.settings, f"{config.prefix}-", config.keep)
     metadata: dict[str, Any] = {
         "savepoint": name,
@@ -48,14 +48,13 @@ class Restored(dg.Config):
 
 
 @dg.op(pool=BATCH)
-def restore(config: Restored, lakehouse: Lakehouse) -> dg.Output[str]:
+def restore(config: Restored, lakehouse: LakehouseResource) -> dg.Output[str]:
     """Puts all tables back as they were. All streaming jobs must be stopped: `lakehouse savepoint restore`."""
     from lakehouse.storage import restoring
     from streaming_jobs import supervisor
 
-    settings, catalog = lakehouse.settings, lakehouse.catalog
-    with refusals(), supervisor.all_stopped(settings, catalog.pipelines()):
-        before = restoring.restore(settings, catalog, config.savepoint, keep=not config.discard)
+    with refusals(), supervisor.all_stopped(lakehouse.settings, lakehouse.catalog.pipelines()):
+        before = restoring.restore(lakehouse.declared, config.savepoint, keep=not config.discard)
     return dg.Output(config.savepoint, metadata={"before": before})
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets.metadata import instant
-from assets.resources import Lakehouse, refusals
+from assets.resources import LakehouseResource, refusals
 from assets.streams import asked_by, observed
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import parse_instant
@@ -60,7 +60,7 @@ def _job(catalog: Catalog, pipeline: str) -> dg.JobDefinition:
 
     @dg.op(name=f"run_{pipeline}_job", pool=f"run_{pipeline}")
     def run(
-        context: dg.OpExecutionContext, lakehouse: Lakehouse
+        context: dg.OpExecutionContext, lakehouse: LakehouseResource
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         with refusals():
             status = scheduled.run(lakehouse.settings, pipeline, by=asked_by(context))

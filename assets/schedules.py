@@ -11,14 +11,15 @@ import dagster as dg
 from pydantic import Field
 
 from assets.metadata import of_commit
-from assets.resources import BATCH, Lakehouse, refusals
+from assets.resources import BATCH, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.settings import Settings
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.lakehouse import Lakehouse
 
 
 @dg.op(pool=BATCH)
-def update_tables(lakehouse: Lakehouse) -> Iterator[dg.AssetMaterialization | dg.Output]:
+def update_tables(lakehouse: LakehouseResource) -> Iterator[dg.AssetMaterialization | dg.Output]:
     """Rewrites the closed partitions that late rows made dirty, table after table, inputs first."""
     from batch_jobs import update as job
 
@@ -33,7 +34,7 @@ def update_tables(lakehouse: Lakehouse) -> Iterator[dg.AssetMaterialization | dg
 
 
 def _reported(
-    lakehouse: Lakehouse, commits: Iterable[Commit]
+    lakehouse: LakehouseResource, commits: Iterable[Commit]
 ) -> Iterator[dg.AssetMaterialization | dg.Output]:
     """The partitions that batch runs write, as they are written; at the end how many commits there were."""
     made = 0
@@ -58,7 +59,7 @@ class NewTable(dg.Config):
 
 @dg.op(pool=BATCH)
 def fill_history(
-    config: NewTable, lakehouse: Lakehouse
+    config: NewTable, lakehouse: LakehouseResource
 ) -> Iterator[dg.AssetMaterialization | dg.Output]:
     """Sets the table's handover, if it has none, and computes what lies behind it."""
     from batch_jobs import bootstrap as job
@@ -81,7 +82,7 @@ class IngestTable(dg.Config):
 
 
 @dg.op(pool=BATCH)
-def replay_quarantine(config: IngestTable, lakehouse: Lakehouse) -> dg.Output[int]:
+def replay_quarantine(config: IngestTable, lakehouse: LakehouseResource) -> dg.Output[int]:
     """Judges the quarantined rows of an ingest table again, writes those that are good now, and has the tables that
     read it follow.
     """
@@ -123,12 +124,15 @@ def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         from batch_jobs import update as job
 
-        found = job.waiting(settings, catalog)
+        found = job.waiting(Lakehouse(settings, catalog))
         names = [name for name, dirt in found.items() if any(d.closed for d in dirt)]
         if not names:
             return dg.SkipReason(
                 "; ".join(
-                    ["no closed partition waits for late rows", *job.withheld(settings, catalog)]
+                    [
+                        "no closed partition waits for late rows",
+                        *job.withheld(Lakehouse(settings, catalog)),
+                    ]
                 )
             )
         return dg.RunRequest(

@@ -10,7 +10,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.metadata import instant, of_job
-from assets.resources import Lakehouse, refusals
+from assets.resources import LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.sources import KafkaSource, RecordSource
 from lakehouse.settings import Settings
@@ -91,7 +91,7 @@ def _sources(catalog: Catalog, pipeline: str, kind: type[RecordSource]) -> list[
 def _start(pipeline: str) -> dg.JobDefinition:
     @dg.op(name=f"start_{pipeline}_job")
     def start(
-        context: dg.OpExecutionContext, lakehouse: Lakehouse
+        context: dg.OpExecutionContext, lakehouse: LakehouseResource
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, asked_by(context)
         yield from _observing(settings, lambda: supervisor.start(settings, pipeline, by=by))
@@ -109,7 +109,7 @@ def _start(pipeline: str) -> dg.JobDefinition:
 def _stop(pipeline: str) -> dg.JobDefinition:
     @dg.op(name=f"stop_{pipeline}_job")
     def stop(
-        context: dg.OpExecutionContext, config: Ending, lakehouse: Lakehouse
+        context: dg.OpExecutionContext, config: Ending, lakehouse: LakehouseResource
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, asked_by(context)
         yield from _observing(
@@ -129,7 +129,7 @@ def _stop(pipeline: str) -> dg.JobDefinition:
 def _restart(pipeline: str) -> dg.JobDefinition:
     @dg.op(name=f"restart_{pipeline}_job")
     def restart(
-        context: dg.OpExecutionContext, config: Ending, lakehouse: Lakehouse
+        context: dg.OpExecutionContext, config: Ending, lakehouse: LakehouseResource
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, asked_by(context)
         yield from _observing(

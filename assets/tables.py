@@ -16,7 +16,7 @@ from assets.metadata import (
     of_partition,
     of_report,
 )
-from assets.resources import BATCH, Lakehouse, refusals
+from assets.resources import BATCH, LakehouseResource, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog, Kind
 from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource, Source
@@ -94,7 +94,9 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         pool=BATCH,
         **_shown(settings, catalog, table),
     )
-    def batch_run(context: dg.AssetExecutionContext, lakehouse: Lakehouse) -> dg.MaterializeResult:
+    def batch_run(
+        context: dg.AssetExecutionContext, lakehouse: LakehouseResource
+    ) -> dg.MaterializeResult:
         from batch_jobs import backfill as job
 
         window = context.partition_time_window
@@ -130,7 +132,7 @@ def _reference(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsD
     @dg.asset(
         key=table.name, deps=_deps(catalog, table), pool=BATCH, **_shown(settings, catalog, table)
     )
-    def rebuild(lakehouse: Lakehouse) -> dg.MaterializeResult:
+    def rebuild(lakehouse: LakehouseResource) -> dg.MaterializeResult:
         from lakehouse.batch import reference_tables
 
         with refusals():

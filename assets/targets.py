@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.resources import RECONCILIATION, Lakehouse, refusals
+from assets.resources import RECONCILIATION, LakehouseResource, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.targets import Target
@@ -16,7 +16,6 @@ from lakehouse.sinks.mail import Mail
 from lakehouse.sinks.postgres import PostgresTable
 from lakehouse.sinks.redis import RedisKeys
 from lakehouse.sinks.webhook import Webhook
-from lakehouse.storage import lakehouse as stored
 from streaming_jobs.jobs import follower_of
 
 TARGET_EQUALS_TABLE = "target_equals_table"
@@ -85,7 +84,7 @@ def _nothing_refused(name: str) -> dg.AssetChecksDefinition:
         name=NOTHING_REFUSED,
         description="Each action for a row was done: none was refused and still is.",
     )
-    def check(lakehouse: Lakehouse) -> dg.AssetCheckResult:
+    def check(lakehouse: LakehouseResource) -> dg.AssetCheckResult:
         _, target = lakehouse.catalog.target(name)
         with refusals():
             found = actions.refused(lakehouse.settings, target)
@@ -105,12 +104,10 @@ def _target_equals_table(name: str) -> dg.AssetChecksDefinition:
         description="The target holds the rows that its table has at the version that the target holds.",
         pool=RECONCILIATION,
     )
-    def check(lakehouse: Lakehouse) -> dg.AssetCheckResult:
+    def check(lakehouse: LakehouseResource) -> dg.AssetCheckResult:
         table, target = lakehouse.catalog.target(name)
         with refusals():
-            found = comparison.compare(
-                stored.Lakehouse(lakehouse.settings, lakehouse.catalog), table, target
-            )
+            found = comparison.compare(lakehouse.declared, table, target)
         causes = Counter(each.cause for each in found.differences)
         return dg.AssetCheckResult(
             passed=found.verdict == "EQUAL",

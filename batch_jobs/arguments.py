@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehouse.settings import Settings, from_environment
+from lakehouse.settings import from_environment
 
 if TYPE_CHECKING:
-    from lakehouse.declare.catalog import Catalog
+    from lakehouse.storage.lakehouse import Lakehouse
 
 Name = Annotated[
     str, typer.Argument(metavar="TABLE", help="A derived table, as `lakehouse table list` shows it")
@@ -24,15 +24,14 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 
 def asked(
     start: str | None, end: str | None
-) -> "tuple[Settings, Catalog, datetime | None, datetime | None]":
-    """The settings, their tables, and the two ends of a range.
+) -> "tuple[Lakehouse, datetime | None, datetime | None]":
+    """The lakehouse of the environment, and the two ends of a range.
 
     Raises RangeError for what is no instant.
     """
-    from lakehouse.declare.catalog import load
     from lakehouse.ranges import parse_instant
+    from lakehouse.storage.lakehouse import load
 
-    settings = from_environment()
     first = parse_instant(start, "start") if start else None
     last = parse_instant(end, "end") if end else None
-    return settings, load(settings), first, last
+    return load(from_environment()), first, last

@@ -63,7 +63,7 @@ def pending(lakehouse: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
     """Of the tables that read this one the partitions that wait for a batch run to show what was rewritten; from commit logs."""
     table, found = lakehouse.catalog.table(planned.table), {}
     for other, span in reading(lakehouse, table, planned.span):
-        waiting = late_merge.outdated(lakehouse.settings, lakehouse.catalog, other)
+        waiting = late_merge.outdated(lakehouse, other)
         found[other.name] = [p for p in waiting if p in set(span.partitions(other.partition_by))]
     return {name: partitions for name, partitions in found.items() if partitions}
 
@@ -94,8 +94,7 @@ def _followed(session: Session, table: Table, span: Range, at_once: int) -> Iter
     with publishing(session.settings, table):
         end = min(span.end, frontier(session.settings, table) or EPOCH)
         units = (
-            partition_range(p, table.partition_by)
-            for p in late_merge.outdated(session.settings, session.catalog, table)
+            partition_range(p, table.partition_by) for p in late_merge.outdated(session, table)
         )
         closed = [u for u in units if span.start <= u.start and u.end <= end]
         if closed:
@@ -148,10 +147,7 @@ def _give_way(lakehouse: Lakehouse) -> None:
         duration(lakehouse.settings.stream_lag),
         time.monotonic() + duration(lakehouse.settings.batch_within).total_seconds(),
     )
-    while (
-        lag(lakehouse.settings, lakehouse.catalog, datetime.now(UTC)) > most
-        and time.monotonic() < deadline
-    ):
+    while lag(lakehouse, datetime.now(UTC)) > most and time.monotonic() < deadline:
         time.sleep(_LOOK)
 
 

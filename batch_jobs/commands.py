@@ -57,16 +57,15 @@ def backfill(
     """
     from batch_jobs import backfill as job
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.lakehouse import Lakehouse
     from lakehouse.storage.session import Session
 
-    settings, catalog, first, last = asked(start, end)
+    lakehouse, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
-    offline = Lakehouse(settings, catalog)
+    offline = lakehouse
     planned = job.plan(
         offline, table, first, last, whole=all_or_nothing, ask=ask_again or "missing"
     )
-    if catalog.table(table).keeps:
+    if lakehouse.catalog.table(table).keeps:
         if not dry_run:
             job.renew(offline, table)
         views.show_renewed(table, dry_run, as_json)
@@ -80,10 +79,12 @@ def backfill(
     )
     with ExitStack() as opened:
         with console.working("starting Spark"):
-            spark = opened.enter_context(spark_session.opened(settings, f"backfill {table}"))
+            spark = opened.enter_context(
+                spark_session.opened(lakehouse.settings, f"backfill {table}")
+            )
         with console.counting(f"backfill {table}", total) as done:
             for commit in job.run(
-                Session(settings, catalog, spark),
+                Session.on(lakehouse, spark),
                 table,
                 first,
                 last,
@@ -112,15 +113,14 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     from lakehouse.storage.handovers import handover_of
     from lakehouse.storage.session import Session
 
-    settings, catalog, _, _ = asked(None, None)
-    catalog.check_streamed(catalog.table(table))  # refused before a JVM starts
+    lakehouse, _, _ = asked(None, None)
+    lakehouse.catalog.check_streamed(lakehouse.catalog.table(table))  # refused before a JVM starts
     commits = []
     with ExitStack() as opened:
         with console.working("starting Spark") as now:
-            session = Session(
-                settings,
-                catalog,
-                opened.enter_context(spark_session.opened(settings, f"handover {table}")),
+            session = Session.on(
+                lakehouse,
+                opened.enter_context(spark_session.opened(lakehouse.settings, f"handover {table}")),
             )
             now(f"looking where {table} is to begin")
             planned = job.plan(session, table)
@@ -131,7 +131,7 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
                 for commit in job.run(session, planned):
                     commits.append(commit)
                     done(commit.written)
-    handover = handover_of(settings, catalog.table(table))
+    handover = handover_of(lakehouse.settings, lakehouse.catalog.table(table))
     assert handover is not None  # the plan has set it
     views.show_handover(handover, planned, commits, as_json)
 
@@ -155,9 +155,9 @@ def update(
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
 
-    settings, catalog, _, _ = asked(None, None)
-    found = job.waiting(settings, catalog, table)
-    for line in job.withheld(settings, catalog, table):
+    lakehouse, _, _ = asked(None, None)
+    found = job.waiting(lakehouse, table)
+    for line in job.withheld(lakehouse, table):
         console.print_note(line)
     if dry_run:
         views.show_waiting(found, as_json)
@@ -167,10 +167,10 @@ def update(
     if any(d.closed for dirt in found.values() for d in dirt):
         with (
             console.working("starting Spark") as now,
-            spark_session.opened(settings, "update") as spark,
+            spark_session.opened(lakehouse.settings, "update") as spark,
         ):
             now(f"computing what late rows missed in {', '.join(found)}")
-            for commit in job.run(Session(settings, catalog, spark), table):
+            for commit in job.run(Session.on(lakehouse, spark), table):
                 commits.append(commit)
                 now(f"rewrote {commit.table} {views.range_of(commit)}")
     views.show_updates(commits, as_json)
@@ -201,8 +201,8 @@ def erase(
     from lakehouse.storage import savepoints, upgrades
     from lakehouse.storage.session import Session
 
-    settings, catalog, _, _ = asked(None, None)
-    catalog.table(table)  # an unknown name is refused before a JVM starts
+    lakehouse, _, _ = asked(None, None)
+    lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     if as_json and not (dry_run or yes):
         raise RangeError(
             f"table={table}, where={where!r}: erased rows cannot be brought back, so the command asks first, and --json "
@@ -210,10 +210,9 @@ def erase(
         )
     with ExitStack() as opened:
         with console.working("starting Spark") as now:
-            session = Session(
-                settings,
-                catalog,
-                opened.enter_context(spark_session.opened(settings, f"erase {table}")),
+            session = Session.on(
+                lakehouse,
+                opened.enter_context(spark_session.opened(lakehouse.settings, f"erase {table}")),
             )
             now(f"looking for the rows in {table} and what was computed from them")
             found = (
@@ -222,12 +221,12 @@ def erase(
                 else job.planned(session, table, where)
             )
         views.show_erasure(found, as_json)
-        if names := [each.name for each in savepoints.savepoints(settings)]:
+        if names := [each.name for each in savepoints.savepoints(lakehouse.settings)]:
             console.print_note(
                 f"savepoints={', '.join(names)}: they hold the tables as they were, with these rows; "
                 "`lakehouse savepoint drop` removes one"
             )
-        if names := list(upgrades.of_all(settings, catalog)):
+        if names := list(upgrades.of_all(lakehouse)):
             console.print_note(
                 f"tables={', '.join(names)}: the version beside each holds rows as they were, with these; "
                 "`lakehouse upgrade drop` removes it"
@@ -261,13 +260,13 @@ def replay(
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
 
-    settings, catalog, _, _ = asked(None, None)
-    catalog.table(table)  # an unknown name is refused before a JVM starts
+    lakehouse, _, _ = asked(None, None)
+    lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     with (
         console.working("starting Spark") as now,
-        spark_session.opened(settings, f"replay {table}") as spark,
+        spark_session.opened(lakehouse.settings, f"replay {table}") as spark,
     ):
-        session = Session(settings, catalog, spark)
+        session = Session.on(lakehouse, spark)
         now(f"judging again what {table} has quarantined")
         found = job.planned(session, table) if dry_run else job.run(session, table)
     views.show_replay(found, as_json)
@@ -293,15 +292,15 @@ def maintain(
     """
     from batch_jobs import maintain as job
 
-    settings, catalog, _, _ = asked(None, None)
+    lakehouse, _, _ = asked(None, None)
     if dry_run:
-        views.show_maintenance(job.planned(settings, catalog, table), as_json)
+        views.show_maintenance(job.planned(lakehouse, table), as_json)
         console.print_note("nothing was changed")
         return
     done = []
     try:
         with console.working("maintaining tables") as now:
-            for each in job.run(settings, catalog, table):
+            for each in job.run(lakehouse, table):
                 done.append(each)
                 now(f"maintained {each.table}")
     finally:  # also if a table is left out: the others are shown

@@ -17,7 +17,6 @@ from lakehouse.declare.columns import PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
 from lakehouse.runtime import spark_session
-from lakehouse.settings import Settings
 from lakehouse.storage.digest import EMPTY, NONE, Difference, Digest, differences, digests_by
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
@@ -64,24 +63,23 @@ class Diff:
         return bool(self.columns) or any(p.missing or p.extra or p.changed for p in self.partitions)
 
 
-def run(settings: Settings, catalog: Catalog, table_name: str, span: Range, code: str) -> Diff:
+def run(lakehouse: Lakehouse, table_name: str, span: Range, code: str) -> Diff:
     """Computes `span` by the present code and by the one that `code` names, over the same input, and compares the rows.
 
     Nothing in the lakehouse is written. Raises UnknownTable, RangeError, DeclarationError, JobError.
     """
-    table = catalog.table(table_name)
-    lakehouse = Lakehouse(settings, catalog)
+    table = lakehouse.catalog.table(table_name)
     compute.check_range(lakehouse, table, span, whole_partitions=False)
     with tempfile.TemporaryDirectory(prefix="lakehouse-diff-") as folder:
         place = Path(folder)
         # before this process has a JVM as well
-        after = other_code.compute(settings, table, span, code, place)
-        with spark_session.opened(settings, f"diff {table.name}") as spark:
-            here = Session(settings, catalog, spark)
+        after = other_code.compute(lakehouse.settings, table, span, code, place)
+        with spark_session.opened(lakehouse.settings, f"diff {table.name}") as spark:
+            here = Session.on(lakehouse, spark)
             before = side.write(
                 here, table.name, span, table.partition_by, place / "before", after.inputs
             )
-            return _diff(spark, catalog, table, span, code, (before, after), place)
+            return _diff(spark, lakehouse.catalog, table, span, code, (before, after), place)
 
 
 def _diff(

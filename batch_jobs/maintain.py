@@ -7,47 +7,47 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
 from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Maintenance
-from lakehouse.settings import Settings
 from lakehouse.storage import log_tables, report_files
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 
 
-def planned(settings: Settings, catalog: Catalog, name: str | None = None) -> list[Maintenance]:
+def planned(lakehouse: Lakehouse, name: str | None = None) -> list[Maintenance]:
     """What `run` would do, of that table or of all and the log tables; changes nothing.
 
     Raises UnknownTable.
     """
     found = [
         place
-        for table in _wanted(catalog, name)
-        for place in retention.places(settings, catalog, table)
+        for table in _wanted(lakehouse.catalog, name)
+        for place in retention.places(lakehouse, table)
     ]
     return [
-        retention.plan(settings, place)
-        for place in [*found, *([] if name else retention.log_tables(settings))]
+        retention.plan(lakehouse.settings, place)
+        for place in [*found, *([] if name else retention.log_tables(lakehouse.settings))]
     ]
 
 
-def run(settings: Settings, catalog: Catalog, name: str | None = None) -> Iterator[Maintenance]:
+def run(lakehouse: Lakehouse, name: str | None = None) -> Iterator[Maintenance]:
     """Maintains one table after the other, beside the streams, as it goes on; needs no session.
 
     A table that another process is rewriting is left for the next time; JobError names it when all
     others are done.
     """
     refused = []
-    for table in _wanted(catalog, name):
+    for table in _wanted(lakehouse.catalog, name):
         try:
-            with publishing(settings, table):
-                for place in retention.places(settings, catalog, table):
-                    yield retention.maintain(settings, place)
+            with publishing(lakehouse.settings, table):
+                for place in retention.places(lakehouse, table):
+                    yield retention.maintain(lakehouse.settings, place)
                 if table.report:
-                    report_files.tidy(settings, table)
+                    report_files.tidy(lakehouse.settings, table)
         except (JobError, CommitError) as err:
             refused.append(str(err))
     if name is None:
-        log_tables.flush(settings, catalog)
-        for place in retention.log_tables(settings):
-            yield retention.maintain(settings, place)
+        log_tables.flush(lakehouse.settings, lakehouse.catalog)
+        for place in retention.log_tables(lakehouse.settings):
+            yield retention.maintain(lakehouse.settings, place)
     if refused:
         raise JobError("\n".join(refused))
 

@@ -171,8 +171,8 @@ def _begun(lakehouse: Lakehouse, table: Table, span: Range) -> tuple[int, set[st
     ):
         return (last.generation if last else 0) + 1, set()
     now = (table.code_version, compute.pinned(lakehouse, table))
-    dirty = {d.partition for d in late_merge.dirty(lakehouse.settings, lakehouse.catalog, table)}
-    dirty |= set(late_merge.outdated(lakehouse.settings, lakehouse.catalog, table))
+    dirty = {d.partition for d in late_merge.dirty(lakehouse, table)}
+    dirty |= set(late_merge.outdated(lakehouse, table))
     return last.generation, {
         p
         for p, c in found.items()
@@ -219,21 +219,20 @@ def _placed_by(catalog: Catalog, table: Table) -> tuple[str, timedelta]:
 def _conflicts(
     lakehouse: Lakehouse, table: Table, partitions: set[str], context: Range
 ) -> list[str]:
-    settings, catalog = lakehouse.settings, lakehouse.catalog
     found = []
-    if pid := holder(settings, table):
+    if pid := holder(lakehouse.settings, table):
         found.append(
             f"pid {pid} is rewriting {table.name}: a backfill is refused until that process has ended"
         )
     if waiting := [
-        d.partition for d in late_merge.dirty(settings, catalog, table) if d.partition in partitions
+        d.partition for d in late_merge.dirty(lakehouse, table) if d.partition in partitions
     ]:
         found.append(f"late rows wait in {_brief(waiting)}: this run merges them, too")
-    for each in catalog.timed_inputs(table):
-        if catalog.kind(each) == "ingest":
+    for each in lakehouse.catalog.timed_inputs(table):
+        if lakehouse.catalog.kind(each) == "ingest":
             continue
-        dirty = (d.partition for d in late_merge.dirty(settings, catalog, each))
-        stale = [*late_merge.outdated(settings, catalog, each), *dirty]
+        dirty = (d.partition for d in late_merge.dirty(lakehouse, each))
+        stale = [*late_merge.outdated(lakehouse, each), *dirty]
         spans = {p: partition_range(p, each.partition_by) for p in stale}
         if waiting := sorted(p for p, s in spans.items() if s.overlaps(context)):
             found.append(

@@ -23,14 +23,14 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
 
-    settings, catalog, first, last = asked(start, end)
-    catalog.table(table)  # an unknown name is refused before a JVM starts
+    lakehouse, first, last = asked(start, end)
+    lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     with (
         console.working("starting Spark") as now,
-        spark_session.opened(settings, f"reconcile {table}") as spark,
+        spark_session.opened(lakehouse.settings, f"reconcile {table}") as spark,
     ):
         now(f"computing and comparing {table}")
-        certificate = job.run(Session(settings, catalog, spark), table, first, last)
+        certificate = job.run(Session.on(lakehouse, spark), table, first, last)
     views.show_certificate(certificate, as_json)
     raise typer.Exit(job.exit_code(certificate))
 
@@ -50,12 +50,12 @@ def status(
     """
     from lakehouse.reconcile import coverage
 
-    settings, catalog, _, _ = asked(None, None)
-    chosen = [catalog.table(table)] if table else catalog.derived
+    lakehouse, _, _ = asked(None, None)
+    chosen = [lakehouse.catalog.table(table)] if table else lakehouse.catalog.derived
     for each in chosen:
-        catalog.check_derived(each)
-    found = [coverage.coverage(settings, catalog, each) for each in chosen]
-    views.show_coverage(found, settings.since, as_json)
+        lakehouse.catalog.check_derived(each)
+    found = [coverage.coverage(lakehouse, each) for each in chosen]
+    views.show_coverage(found, lakehouse.settings.since, as_json)
     raise typer.Exit(1 if any(each.different or each.lost for each in found) else 0)
 
 
@@ -79,20 +79,20 @@ def repair(
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
 
-    settings, catalog, first, last = asked(start, end)
+    lakehouse, first, last = asked(start, end)
     span = optional_range(first, last)
-    planned = job.plan(settings, catalog, table, span)
+    planned = job.plan(lakehouse, table, span)
     if dry_run or not planned:
-        unreconciled = job.unreconciled(settings, catalog, table, span)
+        unreconciled = job.unreconciled(lakehouse, table, span)
         views.show_differing(planned, unreconciled, as_json)
         raise typer.Exit(3 if unreconciled.verdictless and not planned else 0)
     done = []
     with (
         console.working("starting Spark") as now,
-        spark_session.opened(settings, f"repair {table}") as spark,
+        spark_session.opened(lakehouse.settings, f"repair {table}") as spark,
     ):
         now(f"rewriting {len(planned)} partitions of {table}")
-        for each in job.run(Session(settings, catalog, spark), table, span):
+        for each in job.run(Session.on(lakehouse, spark), table, span):
             done.append(each)
             now(f"rewrote {each.partition}: {each.verdict}")
     views.show_repaired(done, as_json)
@@ -118,11 +118,9 @@ def sink(
     Exit code 0: EQUAL; 1: DIFFERENT, and the keys that differ are shown, each with why; 2: refused.
     """
     from lakehouse.sinks import comparison
-    from lakehouse.storage.lakehouse import Lakehouse
 
-    settings, catalog, _, _ = asked(None, None)
-    table, chosen = catalog.target(target)
-    lakehouse = Lakehouse(settings, catalog)
+    lakehouse, _, _ = asked(None, None)
+    table, chosen = lakehouse.catalog.target(target)
     with console.working(f"comparing {target} with {table.name}") as now:
         if repair:
             sent = comparison.repair(lakehouse, table, chosen)
@@ -157,8 +155,8 @@ def diff(
     from batch_jobs import diff as job
     from lakehouse.ranges import parse_range
 
-    settings, catalog, _, _ = asked(None, None)
+    lakehouse, _, _ = asked(None, None)
     with console.working(f"computing {table} by both"):
-        found = job.run(settings, catalog, table, parse_range(start, end), code)
+        found = job.run(lakehouse, table, parse_range(start, end), code)
     views.show_diff(found, as_json)
     raise typer.Exit(1 if found.differs else 0)

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 
 from batch_jobs import planning
 from lakehouse.batch import compute
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, partition_range
 from lakehouse.reconcile import coverage, diagnosis, reconciliation
@@ -20,6 +19,7 @@ from lakehouse.settings import Repair, Settings
 from lakehouse.storage import attempts, layout
 from lakehouse.storage.certificates import Verdict
 from lakehouse.storage.files import append_line, values_backwards
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.session import Session
 
@@ -76,8 +76,7 @@ class Repaired:
 
 
 def plan(
-    settings: Settings,
-    catalog: Catalog,
+    lakehouse: Lakehouse,
     name: str,
     span: Range | None = None,
     *,
@@ -91,16 +90,16 @@ def plan(
     not help, and whose cause asks for a decision: changed code, dimensions or inputs. Raises
     UnknownTable.
     """
-    table = catalog.table(name)
-    allowed = settings.repair.get(name, Repair())
-    done = list(repairs(settings, table))
+    table = lakehouse.catalog.table(name)
+    allowed = lakehouse.settings.repair.get(name, Repair())
+    done = list(repairs(lakehouse.settings, table))
     today = [r for r in done if r.at > datetime.now(UTC) - timedelta(days=1)]
     partitions, rows = (
         allowed.partitions - len(today),
         allowed.rows - sum(r.rows for r in today),
     )
     found = []
-    for planned in _differing(coverage.coverage(settings, catalog, table), table):
+    for planned in _differing(coverage.coverage(lakehouse, table), table):
         if not _inside(span, planned.partition, table):
             continue
         refused = _refused(planned, done) if unasked else ""
@@ -112,15 +111,13 @@ def plan(
     return found
 
 
-def unreconciled(
-    settings: Settings, catalog: Catalog, name: str, span: Range | None = None
-) -> Unreconciled:
+def unreconciled(lakehouse: Lakehouse, name: str, span: Range | None = None) -> Unreconciled:
     """What is not known of a table's closed partitions (those in `span`), whether they differ or not."""
-    table = catalog.table(name)
-    catalog.check_derived(table)
+    table = lakehouse.catalog.table(name)
+    lakehouse.catalog.check_derived(table)
     found, closed = (
-        coverage.coverage(settings, catalog, table),
-        coverage.closed(settings, table, (), EPOCH),
+        coverage.coverage(lakehouse, table),
+        coverage.closed(lakehouse.settings, table, (), EPOCH),
     )
     asked = [
         key
@@ -130,7 +127,7 @@ def unreconciled(
     unknown = [key for key in found.unknown if _inside(span, key, table)]
     changed = [due.partition for due in found.changed if _inside(span, due.partition, table)]
     return Unreconciled(
-        name, len(asked), tuple(unknown), tuple(changed), attempts.failed(settings, table)
+        name, len(asked), tuple(unknown), tuple(changed), attempts.failed(lakehouse.settings, table)
     )
 
 
@@ -176,7 +173,7 @@ def run(
     """
     table = session.catalog.table(name)
     with publishing(session.settings, table):
-        for planned in plan(session.settings, session.catalog, name, span, unasked=unasked):
+        for planned in plan(session, name, span, unasked=unasked):
             if planned.refused:
                 continue
             whole = partition_range(planned.partition, table.partition_by)

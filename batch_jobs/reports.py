@@ -28,6 +28,6 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
     since = datetime.fromisoformat(lakehouse.settings.since).replace(tzinfo=UTC)
     start = max(floor(min(held), PARTITION_LENGTHS[table.partition_by]), since)
     known = report_files.computed(lakehouse.settings, table)
-    known -= set(late_merge.outdated(lakehouse.settings, lakehouse.catalog, table))
+    known -= set(late_merge.outdated(lakehouse, table))
     keys = Range(start, ahead).partitions(table.partition_by) if start < ahead else ()
     return joined(partition_range(key, table.partition_by) for key in keys if key not in known)

@@ -8,8 +8,8 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.rules import withholding
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.settings import Settings
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.session import Session
 
@@ -31,25 +31,25 @@ def wanted(catalog: Catalog, name: str | None) -> list[Table]:
     return [table]
 
 
-def waiting(settings: Settings, catalog: Catalog, name: str | None = None) -> dict[str, list[Dirt]]:
+def waiting(lakehouse: Lakehouse, name: str | None = None) -> dict[str, list[Dirt]]:
     """Per table the partitions that an update would look at.
 
     From commit logs, without a session.
     """
-    found = {t.name: late_merge.dirty(settings, catalog, t) for t in wanted(catalog, name)}
+    found = {t.name: late_merge.dirty(lakehouse, t) for t in wanted(lakehouse.catalog, name)}
     return {name: dirt for name, dirt in found.items() if dirt}
 
 
-def withheld(settings: Settings, catalog: Catalog, name: str | None = None) -> list[str]:
+def withheld(lakehouse: Lakehouse, name: str | None = None) -> list[str]:
     """What an update of these tables can never show, because a table that they read keeps late rows out; a line each."""
     from lakehouse.cli.table_status import late_counts
 
     found = [
         (table, upstream)
-        for table in wanted(catalog, name)
-        if (upstream := withholding(catalog, table))
+        for table in wanted(lakehouse.catalog, name)
+        if (upstream := withholding(lakehouse.catalog, table))
     ]
-    late = late_counts(settings, catalog) if found else {}
+    late = late_counts(lakehouse) if found else {}
     return [
         f"table={table.name}, late='update': late rows cannot reach it, because {upstream.name}, which it reads, keeps them out "
         f"(late={upstream.late!r}; {late.get(upstream.name, 0):,} rows so far); declare {upstream.name} late='update', too"

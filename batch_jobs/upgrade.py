@@ -49,7 +49,7 @@ def plan(session: Session, table_name: str) -> Backfill | None:
     None if there is no history behind it. Raises UnknownTable, JobError, RangeError.
     """
     table = session.catalog.table(table_name)
-    other = upgrades.begin(session.settings, session.catalog, table)
+    other = upgrades.begin(session, table)
     there = replace(session, settings=other)
     inputs = session.catalog.timed_inputs(table)
     if len(inputs) == 1:

@@ -38,14 +38,16 @@ def fill(
     from lakehouse.storage import upgrades
     from lakehouse.storage.session import Session
 
-    settings, catalog, first, last = asked(differs_from, differs_until)
+    lakehouse, first, last = asked(differs_from, differs_until)
     may_differ = optional_range(first, last)
-    known = catalog.table(table)  # an unknown name is refused before a JVM starts
+    known = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     with ExitStack() as opened:
-        opened.enter_context(upgrades.alone(settings, known))
+        opened.enter_context(upgrades.alone(lakehouse.settings, known))
         with console.working("starting Spark") as now:
-            spark = opened.enter_context(spark_session.opened(settings, f"upgrade {table}"))
-            session = Session(settings, catalog, spark)
+            spark = opened.enter_context(
+                spark_session.opened(lakehouse.settings, f"upgrade {table}")
+            )
+            session = Session.on(lakehouse, spark)
             now(f"looking where {table} is to begin")
             planned = job.plan(session, table)
         total = len(planned.partitions) - len(planned.done) if planned else 0
@@ -74,8 +76,8 @@ def status(as_json: AsJson = False) -> None:
     """List the tables with another version beside them, and what can be done with it. Needs no JVM."""
     from lakehouse.storage import upgrades
 
-    settings, catalog, _, _ = asked(None, None)
-    found = upgrades.of_all(settings, catalog)
+    lakehouse, _, _ = asked(None, None)
+    found = upgrades.of_all(lakehouse)
     if as_json:
         console.print_json([{"table": name} | asdict(each) for name, each in found.items()])
         return
@@ -98,10 +100,10 @@ def drop(
     """
     from lakehouse.storage import upgrades
 
-    settings, catalog, _, _ = asked(None, None)
-    known = catalog.table(table)
+    lakehouse, _, _ = asked(None, None)
+    known = lakehouse.catalog.table(table)
     if not yes:
         typer.confirm(f"Remove the version beside {table}?", abort=True)
-    with upgrades.alone(settings, known):
-        upgrades.drop(settings, known)
+    with upgrades.alone(lakehouse.settings, known):
+        upgrades.drop(lakehouse.settings, known)
     console.print_text(f"{table}: the version beside it is removed")

@@ -114,7 +114,7 @@ def main(micro_batches: int, step: timedelta, result: Path) -> None:
         for n in range(wanted):
             _commit(session, query, n, step)
             if n % an_hour == an_hour - 1:
-                list(maintain.run(session.settings, session.catalog))
+                list(maintain.run(session))
     commits, reads = ([[], []] for _ in range(2))
     for n in range(MEASURED):
         for i, (session, query, wanted) in enumerate(zip(sessions, queries, filled, strict=True)):

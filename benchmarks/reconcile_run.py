@@ -44,9 +44,7 @@ def main(hours: int, times: int, result: Path) -> None:
 
     def tick() -> None:
         found = [
-            r
-            for r in coverage.ranges(coverage.due(settings, session.catalog, table), table)
-            if r.start < span.end
+            r for r in coverage.ranges(coverage.due(session, table), table) if r.start < span.end
         ]
         if found:
             raise BenchmarkError(

@@ -34,6 +34,7 @@ from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs import supervisor
 
 PIPELINE, FRESH_WITHIN, RATE = "sensors", "170 milliseconds", 500
@@ -146,7 +147,7 @@ def _sampled(
         ):
             raise BenchmarkError(f"soak: the job was to stay well and is {now}")
         if time.monotonic() >= maintenance:
-            done = list(maintain.run(settings, loaded))
+            done = list(maintain.run(Lakehouse(settings, loaded)))
             console.log(
                 f"maintenance: {sum(u.files for u in done)} small files, {sum(u.obsolete for u in done)} obsolete"
             )

@@ -78,13 +78,13 @@ def stop(
 
     from rich.console import Console
 
-    from lakehouse.declare import catalog
     from lakehouse.storage import savepoints
+    from lakehouse.storage.lakehouse import load
     from lakehouse.stream import pauses
     from streaming_jobs import supervisor
 
     console, settings, named = _chosen(pipelines)
-    known = catalog.load(settings)
+    lakehouse = load(settings)
     if savepoint:  # a name that is taken is refused before anything stops
         savepoints.check_name(settings, savepoint)
     for pipeline in reversed(named):
@@ -92,10 +92,10 @@ def stop(
             status = supervisor.stop(settings, pipeline, timeout=timeout, now=now, by=_by("stop"))
         console.print(f"{pipeline}: {status.state if status else 'never ran'}")
         if status:
-            for line in pauses.remarks(settings, known, pipeline, datetime.now(UTC)):
+            for line in pauses.remarks(lakehouse, pipeline, datetime.now(UTC)):
                 console.print(f"  {line}", soft_wrap=True)
     if savepoint:
-        made = savepoints.create(settings, known, savepoint, "")
+        made = savepoints.create(lakehouse, savepoint, "")
         console.print(f"savepoint {savepoint}: {len(made.tables)} tables, {made.bytes:,} bytes")
 
 
@@ -251,8 +251,8 @@ def metrics(
     """Serve metrics of jobs, tables, certificates and results to Prometheus, until Ctrl-C."""
     from prometheus_client.openmetrics.exposition import generate_latest
 
-    from lakehouse.declare import catalog
     from lakehouse.settings import from_environment
+    from lakehouse.storage.lakehouse import load
     from streaming_jobs import metrics as exporter
 
     settings = from_environment()
@@ -261,11 +261,11 @@ def metrics(
         metrics_host=settings.metrics_host if host is None else host,
         metrics_port=settings.metrics_port if port is None else port,
     )
-    loaded = catalog.load(settings)
+    lakehouse = load(settings)
     if once:
-        typer.echo(generate_latest(exporter.registry(settings, loaded)).decode(), nl=False)
+        typer.echo(generate_latest(exporter.registry(lakehouse)).decode(), nl=False)
         return
-    server, thread = exporter.serve(settings, loaded)
+    server, thread = exporter.serve(lakehouse)
     typer.echo(f"http://{settings.metrics_host}:{server.server_port}/metrics")
     with suppress(KeyboardInterrupt):
         thread.join()
@@ -327,13 +327,11 @@ def _show_started(console: "Console", settings: "Settings", status: "JobStatus")
 def _remark(settings: "Settings", pipeline: str) -> None:
     """Shows warnings about what the pipeline declares; its job writes them to its log, too."""
     from lakehouse.cli.console import print_note
-    from lakehouse.declare import catalog
     from lakehouse.storage import begun_with
+    from lakehouse.storage.lakehouse import load
 
-    known = catalog.load(settings)
-    for line in begun_with.remarks(
-        settings.for_pipeline(pipeline), known, known.of_pipeline(pipeline)
-    ):
+    lakehouse = load(settings.for_pipeline(pipeline))
+    for line in begun_with.remarks(lakehouse, lakehouse.catalog.of_pipeline(pipeline)):
         print_note(f"warning: {line}")
 
 

@@ -33,7 +33,7 @@ from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
-from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.session import Session
 from lakehouse.stream import early_results, queries
 from lakehouse.transform import quality
@@ -341,10 +341,11 @@ def main(arguments: list[str] | None = None) -> int:
         settings = from_environment()
         logs.configure(settings, timed=True)
         cut_off.check(settings)
-        known = catalog.load(settings)
-        begun_with.check(settings, known, known.of_pipeline(given.pipeline))
         settings = settings.for_pipeline(given.pipeline)
-        for message in begun_with.remarks(settings, known, known.of_pipeline(given.pipeline)):
+        lakehouse = load(settings)
+        tables = lakehouse.catalog.of_pipeline(given.pipeline)
+        begun_with.check(lakehouse, tables)
+        for message in begun_with.remarks(lakehouse, tables):
             _log.warning(message)
         with lease.held(settings, given.pipeline) as turn:
             job = Job(settings, given.pipeline, turn)

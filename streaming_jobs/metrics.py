@@ -26,6 +26,7 @@ from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs import progress, scheduled
 from streaming_jobs.metric_families import NEVER_RAN, Families
 from streaming_jobs.progress import JobStatus, QueryStatus, ReferenceStatus
@@ -262,27 +263,29 @@ def _epoch(instant: datetime) -> float:
     return instant.astimezone(UTC).timestamp()
 
 
-def registry(settings: Settings, catalog: Catalog) -> CollectorRegistry:
+def registry(lakehouse: Lakehouse) -> CollectorRegistry:
     """A registry that holds this lakehouse and nothing else."""
     registry = CollectorRegistry()
-    registry.register(LakehouseCollector(settings, catalog))
+    registry.register(LakehouseCollector(lakehouse.settings, lakehouse.catalog))
     return registry
 
 
-def serve(settings: Settings, catalog: Catalog):
+def serve(lakehouse: Lakehouse):
     """Serves `/metrics` at the host and port of the settings, in a thread: (server, thread).
 
     Raises SettingsError.
     """
     from prometheus_client import start_http_server
 
-    known = registry(settings, catalog)
+    known = registry(lakehouse)
     # the first scrape reads every certificate there is; it need not be Prometheus that waits
     list(known.collect())
     try:
-        return start_http_server(settings.metrics_port, settings.metrics_host, known)
+        return start_http_server(
+            lakehouse.settings.metrics_port, lakehouse.settings.metrics_host, known
+        )
     except OSError as err:
         raise SettingsError(
-            f"metrics_host={settings.metrics_host}, metrics_port={settings.metrics_port}: cannot listen there ({err}); "
-            "another exporter may run, or take another port"
+            f"metrics_host={lakehouse.settings.metrics_host}, metrics_port={lakehouse.settings.metrics_port}: cannot "
+            f"listen there ({err}); another exporter may run, or take another port"
         ) from err

@@ -10,8 +10,7 @@ from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
 
 if TYPE_CHECKING:
-    from lakehouse.declare.catalog import Catalog
-    from lakehouse.settings import Settings
+    from lakehouse.storage.lakehouse import Lakehouse
 
 group = console.group("Savepoints: all tables at one moment, to restore, fork or move.")
 
@@ -31,9 +30,9 @@ def create(
     """
     from lakehouse.storage import savepoints
 
-    settings, catalog = _lakehouse()
+    lakehouse = _lakehouse()
     with console.working(f"creating the savepoint {name}"):
-        made = savepoints.create(settings, catalog, name, note)
+        made = savepoints.create(lakehouse, name, note)
     if as_json:
         console.print_json([asdict(made)])
         return
@@ -50,7 +49,7 @@ def list_all(as_json: AsJson = False) -> None:
     """
     from lakehouse.storage import savepoints
 
-    settings, _ = _lakehouse()
+    settings = _lakehouse().settings
     columns = ("name", "at", "tables", "bytes", "held", "note")
     rows = [
         (e.name, e.at, len(e.tables), e.bytes, savepoints.held(settings, e.name), e.note)
@@ -67,7 +66,7 @@ def show(name: _Name, as_json: AsJson = False) -> None:
     """Show what a savepoint is of: each table with its version, rows, frontier and position."""
     from lakehouse.storage import savepoints
 
-    settings, _ = _lakehouse()
+    settings = _lakehouse().settings
     found = savepoints.savepoint(settings, name)
     if as_json:
         console.print_json([asdict(found)])
@@ -88,7 +87,7 @@ def verify(name: _Name) -> None:
     """
     from lakehouse.storage import savepoints
 
-    settings, _ = _lakehouse()
+    settings = _lakehouse().settings
     with console.working(f"reading the savepoint {name}"):
         found = savepoints.verify(settings, name)
     console.print_text(f"{name}: {found.files:,} files, each as it was")
@@ -110,13 +109,13 @@ def restore(
     from lakehouse.storage import restoring, savepoints
     from streaming_jobs import supervisor
 
-    settings, catalog = _lakehouse()
-    found = savepoints.savepoint(settings, name)
+    lakehouse = _lakehouse()
+    found = savepoints.savepoint(lakehouse.settings, name)
     if not yes:
         typer.confirm(f"Put {len(found.tables)} tables back as of {found.at}?", abort=True)
-    stopped = supervisor.all_stopped(settings, catalog.pipelines())
+    stopped = supervisor.all_stopped(lakehouse.settings, lakehouse.catalog.pipelines())
     with stopped, console.working(f"restoring the savepoint {name}"):
-        before = restoring.restore(settings, catalog, name, keep=not discard)
+        before = restoring.restore(lakehouse, name, keep=not discard)
     console.print_text(f"{name}: {len(found.tables)} tables are as they were at {found.at}")
     if before:
         console.print_text(f"what was there is the savepoint {before}")
@@ -135,15 +134,15 @@ def fork(
     from lakehouse.runtime.kafka_address import bootstrap_servers
     from lakehouse.storage import restoring
 
-    settings, catalog = _lakehouse()
+    lakehouse = _lakehouse()
     with console.working(f"forking the savepoint {name}"):
-        restoring.fork(settings, name, root)
+        restoring.fork(lakehouse.settings, name, root)
     console.print_text(f"{name}: forked into {root}; for its commands and jobs set")
     console.print_text(f"  LAKEHOUSE_ROOT={root.absolute()}")
     if (
-        catalog.topics() and not settings.bootstrap_servers
+        lakehouse.catalog.topics() and not lakehouse.settings.bootstrap_servers
     ):  # the fork has no embedded broker of its own
-        console.print_text(f"  LAKEHOUSE_BOOTSTRAP_SERVERS={bootstrap_servers(settings)}")
+        console.print_text(f"  LAKEHOUSE_BOOTSTRAP_SERVERS={bootstrap_servers(lakehouse.settings)}")
 
 
 @group.command()
@@ -153,7 +152,7 @@ def export(
     """Write a savepoint as one file (tar), for another machine. Exit code 0 when done, 2 when refused."""
     from lakehouse.storage import restoring
 
-    settings, _ = _lakehouse()
+    settings = _lakehouse().settings
     with console.working(f"exporting the savepoint {name}"):
         restoring.export(settings, name, file)
     console.print_text(f"{name}: written to {file}")
@@ -166,7 +165,7 @@ def take_in(
     """Make an exported file a savepoint of this lakehouse. Exit code 0 when done, 2 when refused."""
     from lakehouse.storage import restoring
 
-    settings, _ = _lakehouse()
+    settings = _lakehouse().settings
     with console.working(f"importing {file}"):
         found = restoring.take_in(settings, file)
     console.print_text(f"{found.name}: imported, {len(found.tables)} tables as of {found.at}")
@@ -177,16 +176,15 @@ def drop(name: _Name, yes: _Yes = False) -> None:
     """Remove a savepoint. Exit code 0 when done, 2 when refused."""
     from lakehouse.storage import savepoints
 
-    settings, _ = _lakehouse()
+    settings = _lakehouse().settings
     if not yes:
         typer.confirm(f"Remove the savepoint {name}?", abort=True)
     savepoints.drop(settings, name)
     console.print_text(f"{name}: dropped")
 
 
-def _lakehouse() -> "tuple[Settings, Catalog]":
-    from lakehouse.declare.catalog import load
+def _lakehouse() -> "Lakehouse":
     from lakehouse.settings import from_environment
+    from lakehouse.storage.lakehouse import load
 
-    settings = from_environment()
-    return settings, load(settings)
+    return load(from_environment())

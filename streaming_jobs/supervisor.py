@@ -16,12 +16,12 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
 
-from lakehouse.declare import catalog
 from lakehouse.durations import duration
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import begun_with, cut_off, layout
 from lakehouse.storage.files import file_system_now, modified
+from lakehouse.storage.lakehouse import load
 from streaming_jobs import desired, holders, jobs, lease, progress
 from streaming_jobs.desired import Event
 from streaming_jobs.job_logs import fresh_log, log_tail
@@ -135,11 +135,11 @@ def _check(settings: Settings, pipeline: str) -> None:
     A job that runs goes on as it was declared.
     """
     cut_off.check(settings)
-    known = catalog.load(settings)
+    lakehouse = load(settings)
     if target := jobs.target_of(pipeline):
-        known.target(target)
+        lakehouse.catalog.target(target)
         return
-    begun_with.check(settings, known, known.of_pipeline(pipeline))
+    begun_with.check(lakehouse, lakehouse.catalog.of_pipeline(pipeline))
 
 
 def launch(

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from lakehouse.declare.catalog import Catalog
     from lakehouse.declare.table import Table
     from lakehouse.errors import RangeError
-    from lakehouse.settings import Settings
     from lakehouse.storage.commits import Commit
+    from lakehouse.storage.lakehouse import Lakehouse
     from lakehouse.stream.offsets import Broker
 
 group = console.group("Topics and folders that ingest tables read.")
@@ -34,14 +34,13 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
     folder's files, up to the table's last commit, beside the stream. Exit code 0 if each is there
     once, 1 if not, 2 when refused.
     """
-    from lakehouse.declare.catalog import load
     from lakehouse.settings import from_environment
+    from lakehouse.storage.lakehouse import load
     from lakehouse.stream.topic_check import Checked, check
 
-    settings = from_environment()
-    catalog = load(settings)
+    lakehouse = load(from_environment())
     with console.working(f"comparing {table} with what it reads"):
-        found = check(settings, catalog, catalog.table(table))
+        found = check(lakehouse, lakehouse.catalog.table(table))
     if as_json:
         console.print_json([asdict(each) for each in found])
     else:
@@ -61,10 +60,10 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
     from lakehouse.storage import checkpoints
     from lakehouse.stream import offsets as positions
 
-    with _held(table) as (settings, catalog, declared, last):
-        there = _on_broker(settings, catalog, declared)
+    with _held(table) as (lakehouse, declared, last):
+        there = _on_broker(lakehouse, declared)
         present = {topic: each.id for topic, each in there.items()}
-        before = positions.known(settings, declared).ids
+        before = positions.known(lakehouse.settings, declared).ids
         changed = {
             topic: identity
             for topic, identity in present.items()
@@ -86,12 +85,12 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
         # the generation first: after a crash between the two the topic is still another one, and
         # this is run again
         begun = checkpoints.begin(
-            settings,
+            lakehouse.settings,
             declared,
             None,
             f"{', '.join(sorted(changed))} was created again (`lakehouse topic accept-new`)",
         )
-        positions.declare_recreated(settings, declared, present, after)
+        positions.declare_recreated(lakehouse.settings, declared, present, after)
     console.print_text(
         f"{table}: generation {begun.generation} reads from the beginning; `lakehouse stream start {declared.pipeline}`"
     )
@@ -109,13 +108,15 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
     from lakehouse.storage import checkpoints
     from lakehouse.stream import offsets as positions
 
-    with _held(table) as (settings, catalog, declared, last):
-        if not catalog.topics_of(declared):
-            _accept_files(settings, catalog, declared, last, yes)
+    with _held(table) as (lakehouse, declared, last):
+        if not lakehouse.catalog.topics_of(declared):
+            _accept_files(lakehouse, declared, last, yes)
             return
-        there = _on_broker(settings, catalog, declared)
-        positions.check_ids(settings, declared, {topic: each.id for topic, each in there.items()})
-        gaps = positions.lost(settings, declared, there, last) if last else []
+        there = _on_broker(lakehouse, declared)
+        positions.check_ids(
+            lakehouse.settings, declared, {topic: each.id for topic, each in there.items()}
+        )
+        gaps = positions.lost(lakehouse.settings, declared, there, last) if last else []
         if not gaps:
             raise RangeError(
                 f"table={table}: its topics have every message that it has not read, so nothing is lost; start its job"
@@ -128,20 +129,18 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
         # the generation first: after a crash between the two the messages are not accepted yet, and
         # this is run again
         checkpoints.begin(
-            settings,
+            lakehouse.settings,
             declared,
             None,
             "lost messages were accepted (`lakehouse topic accept-gap`)",
         )
-        positions.declare_lost(settings, declared, gaps)
+        positions.declare_lost(lakehouse.settings, declared, gaps)
     console.print_text(
         f"{table}: it continues behind them; `lakehouse stream start {declared.pipeline}`"
     )
 
 
-def _accept_files(
-    settings: "Settings", catalog: "Catalog", table: "Table", last: "Commit | None", yes: bool
-) -> None:
+def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None", yes: bool) -> None:
     """What `accept-gap` does for a table that reads a folder or a table of others. Raises RangeError."""
     from lakehouse.declare.sources import DeltaSource
     from lakehouse.errors import RangeError
@@ -150,9 +149,13 @@ def _accept_files(
     from lakehouse.stream import offsets as positions
     from lakehouse.stream.records import file_source
 
-    (source,) = (file_source(each) for each in catalog.sources_of(table).values())
-    topic, partition, register = source.topic, foreign_records.PARTITION, Register(settings, table)
-    begins = positions.behind(settings, table, last, {topic: {partition: 0}})
+    (source,) = (file_source(each) for each in lakehouse.catalog.sources_of(table).values())
+    topic, partition, register = (
+        source.topic,
+        foreign_records.PARTITION,
+        Register(lakehouse.settings, table),
+    )
+    begins = positions.behind(lakehouse.settings, table, last, {topic: {partition: 0}})
     lost = foreign_records.lost(source, register, begins[topic][partition]) if last else []
     passed = (
         foreign_sources.passed_over(source, register) if isinstance(source, DeltaSource) else None
@@ -171,10 +174,13 @@ def _accept_files(
     _ask(yes, "go on without them?")
     if lost:
         checkpoints.begin(
-            settings, table, None, "lost records were accepted (`lakehouse topic accept-gap`)"
+            lakehouse.settings,
+            table,
+            None,
+            "lost records were accepted (`lakehouse topic accept-gap`)",
         )
         gaps = [positions.Gap(topic, partition, *each) for each in lost]
-        positions.declare_lost(settings, table, gaps)
+        positions.declare_lost(lakehouse.settings, table, gaps)
     if passed is not None:
         register.add([], passed)
     console.print_text(
@@ -183,30 +189,28 @@ def _accept_files(
 
 
 @contextmanager
-def _held(name: str) -> "Iterator[tuple[Settings, Catalog, Table, Commit | None]]":
+def _held(name: str) -> "Iterator[tuple[Lakehouse, Table, Commit | None]]":
     """A table whose job does not run and cannot start meanwhile, with its last commit."""
-    from lakehouse.declare.catalog import load
     from lakehouse.settings import from_environment
-    from lakehouse.storage.commit_log import CommitLog
+    from lakehouse.storage.lakehouse import load
     from streaming_jobs import lease
 
-    settings = from_environment()
-    catalog = load(settings)
-    table = catalog.table(name)
-    if not catalog.sources_of(table):
-        raise _no_source(catalog, table)
-    with lease.held(settings, table.pipeline):
-        yield settings, catalog, table, next(CommitLog(settings, table).by_stream(), None)
+    lakehouse = load(from_environment())
+    table = lakehouse.catalog.table(name)
+    if not lakehouse.catalog.sources_of(table):
+        raise _no_source(lakehouse.catalog, table)
+    with lease.held(lakehouse.settings, table.pipeline):
+        yield lakehouse, table, next(lakehouse.commit_log(table).by_stream(), None)
 
 
-def _on_broker(settings: "Settings", catalog: "Catalog", table: "Table") -> "dict[str, Broker]":
+def _on_broker(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
     """What the broker says of the topics of an ingest table. Raises RangeError if it reads none."""
     from lakehouse.stream import offsets as positions
 
-    topics = sorted(source.topic for source in catalog.topics_of(table).values())
+    topics = sorted(source.topic for source in lakehouse.catalog.topics_of(table).values())
     if not topics:
-        raise _no_source(catalog, table)
-    return positions.on_broker(positions.admin(settings), topics)
+        raise _no_source(lakehouse.catalog, table)
+    return positions.on_broker(positions.admin(lakehouse.settings), topics)
 
 
 def _no_source(catalog: "Catalog", table: "Table") -> "RangeError":

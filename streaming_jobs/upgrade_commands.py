@@ -35,30 +35,29 @@ def roll_back(table: _Name) -> None:
 
 
 def _exchange(name: str, command: "Command") -> None:
-    from lakehouse.declare.catalog import load
     from lakehouse.runtime import spark_session
     from lakehouse.settings import from_environment
     from lakehouse.storage import upgrades
+    from lakehouse.storage.lakehouse import load
     from lakehouse.storage.publish_lock import publishing
     from lakehouse.storage.session import Session
     from lakehouse.stream import beside
     from streaming_jobs import supervisor
 
-    settings = from_environment()
-    catalog = load(settings)
-    table = catalog.table(name)
-    upgrades.check(settings, catalog, table, command)  # before a JVM starts
+    lakehouse = load(from_environment())
+    settings, table = lakehouse.settings, lakehouse.catalog.table(name)
+    upgrades.check(lakehouse, table, command)  # before a JVM starts
     stopped = supervisor.all_stopped(settings, [table.pipeline])
     with upgrades.alone(settings, table), stopped, publishing(settings, table):
-        if not upgrades.check(settings, catalog, table, command):
+        if not upgrades.check(lakehouse, table, command):
             with (
                 console.working("starting Spark") as now,
                 spark_session.opened(settings, f"upgrade {name}") as spark,
             ):
                 now(f"reading what came since {name} was filled")
-                beside.catch_up(Session(settings, catalog, spark), table)
+                beside.catch_up(Session.on(lakehouse, spark), table)
         with console.working(f"exchanging the versions of {name}"):
-            done = upgrades.exchange(settings, catalog, table, command)
+            done = upgrades.exchange(lakehouse, table, command)
     console.print_text(
         f"{name}: {done.state}; the other version stays beside it until `lakehouse upgrade drop {name}`"
     )

@@ -53,9 +53,8 @@ def closed_until(lakehouse: Lakehouse, table: Table) -> datetime:
             "log no line of the stream, so its frontier is not known; restore the commit log, or start the job of the table"
         )
     if ahead is None:
-        raise RangeError(
-            f"table={table.name}: nothing is closed before the stream's first commit; start its job"
-        )
+        nothing = "nothing is closed before the stream's first commit; start its job"
+        raise RangeError(f"table={table.name}: {nothing}")
     return ahead
 
 

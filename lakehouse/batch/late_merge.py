@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 
 from lakehouse import ranges
 from lakehouse.batch import compute
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, partition_range
@@ -49,7 +48,7 @@ class Dirt:
     until: datetime | None = None
 
 
-def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
+def dirty(lakehouse: Lakehouse, table: Table) -> list[Dirt]:
     """The partitions of `table` that may be dirty, in order.
 
     From commit logs alone, without a session.
@@ -59,10 +58,10 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
     """
     if table.late != "update":
         return []
-    inputs = [each.name for each in catalog.timed_inputs(table)]
-    commit_log = list(CommitLog(settings, table).rewriting())
+    inputs = [each.name for each in lakehouse.catalog.timed_inputs(table)]
+    commit_log = list(CommitLog(lakehouse.settings, table).rewriting())
     covered = _covered(table, commit_log)
-    ahead = frontier(settings, table) or EPOCH
+    ahead = frontier(lakehouse.settings, table) or EPOCH
     found: dict[str, Dirt] = {}
     for commit in (c for c in commit_log if c.role == "stream" and c.late_from and c.late_to):
         span = _missing(table, commit)
@@ -75,31 +74,31 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
             found[partition] = Dirt(
                 partition, partition_range(partition, table.partition_by).end <= ahead, since, until
             )
-    for partition in outdated(settings, catalog, table):
+    for partition in outdated(lakehouse, table):
         found[partition] = Dirt(
             partition, partition_range(partition, table.partition_by).end <= ahead
         )
     return [found[p] for p in sorted(found)]
 
 
-def outdated(settings: Settings, catalog: Catalog, table: Table) -> list[str]:
+def outdated(lakehouse: Lakehouse, table: Table) -> list[str]:
     """The partitions of `table`, in order, that do not show yet what a batch run changed in its input, or asked again.
 
     Under each policy.
     """
-    covered = _covered(table, CommitLog(settings, table).rewriting())
+    covered = _covered(table, CommitLog(lakehouse.settings, table).rewriting())
     found: set[str] = set()
-    for each in catalog.timed_inputs(table):
+    for each in lakehouse.catalog.timed_inputs(table):
         for rewrite in (
             c
-            for c in CommitLog(settings, each).rewriting()
+            for c in CommitLog(lakehouse.settings, each).rewriting()
             if c.role == "batch" and c.version != NOTHING
         ):
-            until = _followed(settings, table, each, rewrite) if table.ttl else None
+            until = _followed(lakehouse.settings, table, each, rewrite) if table.ttl else None
             touched = lateness.reached(table, rewrite.span, until)
             found.update(_uncovered(touched, table, covered, {each.name: rewrite.version}))
     if table.lookup:
-        found.update(answers.asked_again(settings, table))
+        found.update(answers.asked_again(lakehouse.settings, table))
     return sorted(found)
 
 
@@ -148,7 +147,7 @@ def update(session: Session, table: Table) -> list[Commit]:
 
     Run again, it finds nothing to do. What is dirty and open stays so until it closes.
     """
-    closed = [d for d in dirty(session.settings, session.catalog, table) if d.closed]
+    closed = [d for d in dirty(session, table) if d.closed]
     if not closed:
         return []
     if table.window and table.window.kind == "session":

@@ -68,9 +68,7 @@ def rebuild(session: Session, table: Table) -> Commit | None:
 def renew(lakehouse: Lakehouse, table: Table) -> None:
     """Has the job of a keyed or versioned table compute it again when it is started the next time."""
     checkpoints.renew(lakehouse.settings, table)
-    begun_with.keep(
-        lakehouse.settings, lakehouse.catalog, table
-    )  # nothing will be left of what it was
+    begun_with.keep(lakehouse, table)  # nothing will be left of what it was
 
 
 def _make_inputs(session: Session, table: Table) -> None:

@@ -7,9 +7,9 @@ from typing import Literal
 from lakehouse.cli import console
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.settings import Settings
 from lakehouse.storage import begun_with, delta_log, layout
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 
 Action = Literal[
@@ -48,36 +48,36 @@ class Planned:
 
 
 def planned(
-    settings: Settings, catalog: Catalog, tables: Iterable[Table], *, undeclared: bool = False
+    lakehouse: Lakehouse, tables: Iterable[Table], *, undeclared: bool = False
 ) -> list[Planned]:
     """What becomes of each of the tables; with `undeclared` also of those that are there and no module declares."""
-    found = [_of(settings, catalog, table) for table in tables]
+    found = [_of(lakehouse, table) for table in tables]
     if undeclared:
         says = "no module declares it; its rows stay, and nothing fills or maintains it"
         found += [
             Planned(name, "not declared", says)
-            for name in layout.known(settings)
-            if name not in catalog.tables
+            for name in layout.known(lakehouse.settings)
+            if name not in lakehouse.catalog.tables
         ]
     return found
 
 
-def _of(settings: Settings, catalog: Catalog, table: Table) -> Planned:
-    downstream = tuple(_reading(catalog, table))
-    rows, size = _read(settings, catalog, table)
-    if catalog.kind(table) in ("reference", "report"):
+def _of(lakehouse: Lakehouse, table: Table) -> Planned:
+    downstream = tuple(_reading(lakehouse.catalog, table))
+    rows, size = _read(lakehouse, table)
+    if lakehouse.catalog.kind(table) in ("reference", "report"):
         return Planned(table.name, "nothing", "it is computed whole, as its inputs change")
-    if begun_with.begins(settings, table):
+    if begun_with.begins(lakehouse.settings, table):
         says = "its stream begins with all that its inputs have"
         return Planned(table.name, "begin", says, rows=rows, bytes=size, downstream=downstream)
-    changed = begun_with.changes(settings, catalog, table)
+    changed = begun_with.changes(lakehouse, table)
     if not changed:
-        last = next(CommitLog(settings, table).by_stream(), None)
+        last = next(CommitLog(lakehouse.settings, table).by_stream(), None)
         if last is None or last.code_version == table.code_version:
             return Planned(table.name, "nothing", "it is declared as its stream began")
         says = "its stream goes on; what changed decides no row of it, such as an expectation or the policy for late rows"
         return Planned(table.name, "in place", says)
-    action = begun_with.way(catalog, table, changed)
+    action = begun_with.way(lakehouse.catalog, table, changed)
     shown = tuple(map(str, changed))
     if action == "accept":
         command = f"lakehouse table accept {table.name}"
@@ -94,7 +94,7 @@ def _of(settings: Settings, catalog: Catalog, table: Table) -> Planned:
     says = (
         "one table cannot hold rows of both; declare it under another name, or take the change back"
     )
-    command = "lakehouse bootstrap NEW_NAME" if catalog.is_derived(table) else ""
+    command = "lakehouse bootstrap NEW_NAME" if lakehouse.catalog.is_derived(table) else ""
     return Planned(table.name, "another name", says, shown, command, rows, size, downstream)
 
 
@@ -106,13 +106,13 @@ def _reading(catalog: Catalog, table: Table) -> list[str]:
     return [each.name for each in catalog if each.name in names - {table.name}]
 
 
-def _read(settings: Settings, catalog: Catalog, table: Table) -> tuple[int, int]:
+def _read(lakehouse: Lakehouse, table: Table) -> tuple[int, int]:
     """The rows of the inputs that are tables, and their bytes."""
     files = [
         file
         for name in table.inputs
-        if name in catalog.tables
-        for file in delta_log.files(table_path(settings, catalog.table(name)))
+        if name in lakehouse.catalog.tables
+        for file in delta_log.files(table_path(lakehouse.settings, lakehouse.catalog.table(name)))
     ]
     return sum(f["num_records"] or 0 for f in files), sum(f["size_bytes"] for f in files)
 

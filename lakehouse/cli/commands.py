@@ -11,12 +11,12 @@ import typer
 from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import RangeError, RegistryAway
-from lakehouse.settings import Settings, from_environment
+from lakehouse.settings import from_environment
 
 if TYPE_CHECKING:
     from lakehouse.cli.query import Answer
-    from lakehouse.declare.catalog import Catalog
     from lakehouse.declare.table import Table
+    from lakehouse.storage.lakehouse import Lakehouse
 
 TableName = Annotated[
     str, typer.Argument(help="A table's name, as `lakehouse table list` shows it")
@@ -33,34 +33,34 @@ def tables(as_json: AsJson = False) -> None:
     """
     from lakehouse.cli.table_status import overview
 
-    settings, catalog = _lakehouse()
-    states = [asdict(state) for state in overview(settings, catalog)]
+    lakehouse = _lakehouse()
+    states = [asdict(state) for state in overview(lakehouse)]
     if as_json:
         console.print_json(states)
     else:
         shown = [{key: state[key] for key in state if key != "why"} for state in states]
         console.print_rows(shown[0], (state.values() for state in shown))
     _note_changed(states)
-    _remark(settings, catalog, list(catalog))
-    _note_lost(settings, catalog)
+    _remark(lakehouse, list(lakehouse.catalog))
+    _note_lost(lakehouse)
 
 
 def show(table: TableName, as_json: AsJson = False) -> None:
     """Show one table: its declaration, columns, state and last certificate."""
-    settings, catalog = _lakehouse()
-    _table(settings, catalog, table, as_json)
-    _remark(settings, catalog, [catalog.table(table)])
-    _note_lost(settings, catalog, table)
+    lakehouse = _lakehouse()
+    _table(lakehouse, table, as_json)
+    _remark(lakehouse, [lakehouse.catalog.table(table)])
+    _note_lost(lakehouse, table)
 
 
-def _remark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> None:
+def _remark(lakehouse: "Lakehouse", tables: "list[Table]") -> None:
     """Says, beside the result, which declarations have no effect, and which a start would refuse."""
     from lakehouse.declare import rules
     from lakehouse.storage import begun_with
 
-    for line in rules.warnings(catalog, tables):
+    for line in rules.warnings(lakehouse.catalog, tables):
         console.print_note(f"warning: {line}")
-    for line in begun_with.refusals(settings, catalog, tables):
+    for line in begun_with.refusals(lakehouse, tables):
         console.print_error(line)
 
 
@@ -72,15 +72,15 @@ def accept(table: TableName) -> None:
     """
     from lakehouse.storage import begun_with
 
-    settings, catalog = _lakehouse()
-    for change in begun_with.accept(settings, catalog, catalog.table(table)):
+    lakehouse = _lakehouse()
+    for change in begun_with.accept(lakehouse, lakehouse.catalog.table(table)):
         console.print_text(f"{table} continues, though {change}")
 
 
-def _note_lost(settings: Settings, catalog: "Catalog", name: str = "") -> None:
+def _note_lost(lakehouse: "Lakehouse", name: str = "") -> None:
     from lakehouse.cli.table_status import lost_quarantines
 
-    for each, rows in lost_quarantines(settings, catalog).items():
+    for each, rows in lost_quarantines(lakehouse).items():
         if name in ("", each):
             console.print_note(
                 f"table={each}: {rows:,} quarantined rows are gone, because its quarantine was removed; "
@@ -97,19 +97,19 @@ def _note_changed(states: list[dict]) -> None:
             )
 
 
-def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> None:
+def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
     from lakehouse.cli import table_status
     from lakehouse.storage import certificates
 
-    table = catalog.table(name)
+    table = lakehouse.catalog.table(name)
     declared, columns = (
-        table_status.declaration(catalog, table),
-        table_status.columns(settings, table),
+        table_status.declaration(lakehouse.catalog, table),
+        table_status.columns(lakehouse.settings, table),
     )
-    state = next(asdict(s) for s in table_status.overview(settings, catalog) if s.table == name)
-    reads = table_status.reads(settings, catalog, table)
+    state = next(asdict(s) for s in table_status.overview(lakehouse) if s.table == name)
+    reads = table_status.reads(lakehouse, table)
     certificate = next(
-        (asdict(c) for c in reversed(certificates.certificates(settings, table))), None
+        (asdict(c) for c in reversed(certificates.certificates(lakehouse.settings, table))), None
     )
     if as_json:
         found = {
@@ -155,13 +155,15 @@ def validate(
     """
     from lakehouse.storage import begun_with
 
-    settings, catalog = _lakehouse()
+    lakehouse = _lakehouse()
     tables = [
-        table for name in pipelines or catalog.pipelines() for table in catalog.of_pipeline(name)
+        table
+        for name in pipelines or lakehouse.catalog.pipelines()
+        for table in lakehouse.catalog.of_pipeline(name)
     ]
-    refused = begun_with.refusals(settings, catalog, tables)
+    refused = begun_with.refusals(lakehouse, tables)
     if spark:
-        refused += _refused_by_spark(settings, catalog, tables)
+        refused += _refused_by_spark(lakehouse, tables)
     # a table that reads a refused one is refused by the same words
     for line in dict.fromkeys(refused):
         console.print_error(line)
@@ -172,14 +174,14 @@ def validate(
         console.print_note("no function was run, for that needs Spark: leave out --no-spark")
 
 
-def _refused_by_spark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> list[str]:
+def _refused_by_spark(lakehouse: "Lakehouse", tables: "list[Table]") -> list[str]:
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
     from lakehouse.transform.validation import refusal, unreadable
 
-    opened = spark_session.opened(settings, "validate")
+    opened = spark_session.opened(lakehouse.settings, "validate")
     with console.working("starting Spark") as now, opened as spark:
-        session = Session(settings, catalog, spark)
+        session = Session.on(lakehouse, spark)
         refused: list[str] = []
         for table in tables:
             now(f"looking at {table.name}")
@@ -216,11 +218,11 @@ def query(
     """
     from lakehouse.cli import query as engine
 
-    settings, catalog = _lakehouse()
-    if spark or engine.named(sql, engine.late_views(catalog)):
-        answer = _in_spark(settings, catalog, sql, limit, as_of)
+    lakehouse = _lakehouse()
+    if spark or engine.named(sql, engine.late_views(lakehouse.catalog)):
+        answer = _in_spark(lakehouse, sql, limit, as_of)
     else:
-        answer = engine.run(settings, catalog, sql, limit or None, as_of)
+        answer = engine.run(lakehouse, sql, limit or None, as_of)
     _print(answer, as_json)
 
 
@@ -236,9 +238,11 @@ def get(
     from lakehouse.storage import point_reads
     from lakehouse.storage.layout import table_path
 
-    settings, catalog = _lakehouse()
-    chosen = catalog.table(table)
-    found = point_reads.get(table_path(settings, chosen), chosen.keys if chosen.keeps else (), *key)
+    lakehouse = _lakehouse()
+    chosen = lakehouse.catalog.table(table)
+    found = point_reads.get(
+        table_path(lakehouse.settings, chosen), chosen.keys if chosen.keeps else (), *key
+    )
     if not found:
         shown = ", ".join(f"{name}={value}" for name, value in zip(chosen.keys, key, strict=True))
         raise RangeError(
@@ -259,24 +263,24 @@ def quarantine(
     """
     from lakehouse.cli import query as engine
 
-    settings, catalog = _lakehouse()
-    if not catalog.has_quarantine(chosen := catalog.table(table)):
+    lakehouse = _lakehouse()
+    if not lakehouse.catalog.has_quarantine(chosen := lakehouse.catalog.table(table)):
         raise RangeError(
-            f"table={table}: a {catalog.kind(chosen)} table quarantines no rows; name an ingest, row or window table"
+            f"table={table}: a {lakehouse.catalog.kind(chosen)} table quarantines no rows; name an ingest, row or window table"
         )
-    _note_lost(settings, catalog, table)
+    _note_lost(lakehouse, table)
     text = reason.replace("'", "''")
     found = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
     if not as_json:
         counts = engine.run(
-            settings, catalog, f"SELECT count(*) AS rows, reason {found} GROUP BY 2 ORDER BY 1 DESC"
+            lakehouse, f"SELECT count(*) AS rows, reason {found} GROUP BY 2 ORDER BY 1 DESC"
         )
         console.print_rows(counts.columns, counts.rows)
-    of_file = catalog.sources_of(chosen) and not catalog.topics_of(chosen)
+    of_file = lakehouse.catalog.sources_of(chosen) and not lakehouse.catalog.topics_of(chosen)
     place = "key" if of_file else "_arrival['partition'] AS partition"  # it names file and line
     columns = f"{place}, _arrival['offset'] AS offset, _arrival['time'] AS arrived, value"
     newest = f"SELECT reason, {columns} {found} ORDER BY arrived DESC, 2, offset DESC"
-    _print(engine.run(settings, catalog, newest, limit or None), as_json)
+    _print(engine.run(lakehouse, newest, limit or None), as_json)
 
 
 def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
@@ -286,16 +290,16 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
     """
     from lakehouse.cli import query as engine
 
-    settings, catalog = _lakehouse()
-    view = f"{catalog.table(table).name}__late"
-    if view not in engine.late_views(catalog):
+    lakehouse = _lakehouse()
+    view = f"{lakehouse.catalog.table(table).name}__late"
+    if view not in engine.late_views(lakehouse.catalog):
         raise RangeError(
             f"table={table}: an ingest, reference, keyed or versioned table has no late rows; name a row or window table"
         )
     arrival = "_arrival.watermark, _arrival.partition, _arrival.offset, _arrival.time AS arrived"
     columns = f"* EXCEPT (_arrival, _origin, _partition), {arrival}"
     newest = f"SELECT {columns} FROM {view} ORDER BY _arrival.time DESC, _arrival.partition, _arrival.offset DESC"
-    _print(_in_spark(settings, catalog, newest, limit), as_json)
+    _print(_in_spark(lakehouse, newest, limit), as_json)
 
 
 def lateness(table: TableName, as_json: AsJson = False) -> None:
@@ -307,8 +311,8 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
     """
     from lakehouse.cli.lateness_report import histogram
 
-    settings, catalog = _lakehouse()
-    ingest, found = histogram(settings, catalog, catalog.table(table))
+    lakehouse = _lakehouse()
+    ingest, found = histogram(lakehouse, lakehouse.catalog.table(table))
     if as_json:
         console.print_json([asdict(b) | {"behind": b.behind.total_seconds()} for b in found])
         return
@@ -349,41 +353,34 @@ def state(
     from lakehouse.storage.session import Session
     from lakehouse.stream.state_reader import state as kept
 
-    settings, catalog = _lakehouse()
-    catalog.table(table)  # an unknown name is refused before a JVM starts
+    lakehouse = _lakehouse()
+    declared = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     pairs = [each.partition("=") for each in key or []]
     if unusable := next((name for name, equals, _ in pairs if not equals), None):
         raise RangeError(f"key={unusable!r}: a column and its value; write column=value")
-    with (
-        console.working("starting Spark") as now,
-        spark_session.opened(settings, f"state {table}") as spark,
-    ):
+    opened = spark_session.opened(lakehouse.settings, f"state {table}")
+    with console.working("starting Spark") as now, opened as spark:
         now(f"reading the state of {table}")
-        session = Session(settings, catalog, spark)
-        answer = engine.answer(
-            kept(session, catalog.table(table), {name: value for name, _, value in pairs}),
-            limit or None,
-        )
+        asked = {name: value for name, _, value in pairs}
+        answer = engine.answer(kept(Session.on(lakehouse, spark), declared, asked), limit or None)
     _print(answer, as_json)
 
 
-def _lakehouse() -> tuple[Settings, "Catalog"]:
-    from lakehouse.declare.catalog import load
+def _lakehouse() -> "Lakehouse":
+    from lakehouse.storage.lakehouse import load
 
-    settings = from_environment()
-    return settings, load(settings)
+    return load(from_environment())
 
 
-def _in_spark(
-    settings: Settings, catalog: "Catalog", sql: str, limit: int, as_of: str = ""
-) -> "Answer":
+def _in_spark(lakehouse: "Lakehouse", sql: str, limit: int, as_of: str = "") -> "Answer":
     from lakehouse.cli import query as engine
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
 
-    with console.working("starting Spark") as now, spark_session.opened(settings, "query") as spark:
+    opened = spark_session.opened(lakehouse.settings, "query")
+    with console.working("starting Spark") as now, opened as spark:
         now("running the query")
-        return engine.run_in_spark(Session(settings, catalog, spark), sql, limit or None, as_of)
+        return engine.run_in_spark(Session.on(lakehouse, spark), sql, limit or None, as_of)
 
 
 def _print(answer: "Answer", as_json: bool) -> None:

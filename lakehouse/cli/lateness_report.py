@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from lakehouse.cli import query
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.settings import Settings
+from lakehouse.storage.lakehouse import Lakehouse
 
 _STEPS = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400)  # seconds
 
@@ -27,7 +26,7 @@ class Bucket:
     declared: bool  # the ingest table's delay lies in this bucket
 
 
-def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table, list[Bucket]]:
+def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
     """The ingest table that `table` is computed from (or is), and how far behind its head at their arrival its rows were.
 
     The head is the latest event time of the rows (with a marker, of the marked ones) before it in its
@@ -37,8 +36,8 @@ def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table
     lags behind others makes it fewer. Raises RangeError for a table without an ingest table.
     """
     ingest = table
-    while catalog.kind(ingest) != "ingest":
-        driving = catalog.driving_input(ingest)
+    while lakehouse.catalog.kind(ingest) != "ingest":
+        driving = lakehouse.catalog.driving_input(ingest)
         if driving is None:
             raise RangeError(
                 f"table={table.name}: no ingest table is behind it, so none of its rows has an arrival"
@@ -58,9 +57,7 @@ def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table
         f"count(*) FILTER (WHERE behind > 0 AND behind >= {step})" for step in _STEPS
     )
     rows = f"SELECT {head} - {moment} AS behind FROM {ingest.name}"
-    total, *reached = query.run(
-        settings, catalog, f"SELECT count(*), {counted} FROM ({rows})"
-    ).rows[0]
+    total, *reached = query.run(lakehouse, f"SELECT count(*), {counted} FROM ({rows})").rows[0]
     # the first bucket holds what came at the head or before it, too
     late = [total, *reached[1:]]
     following = [*late[1:], 0]

@@ -109,19 +109,18 @@ def plan(
     Exit code 0 if a start is accepted, 1 if a table needs its command first.
     """
     from lakehouse.cli import change_plan
-    from lakehouse.declare.catalog import load
     from lakehouse.storage import begun_with
+    from lakehouse.storage.lakehouse import load
 
-    settings = from_environment()
-    catalog = load(settings)
-    named = pipelines or catalog.pipelines()
-    tables = [table for name in named for table in catalog.of_pipeline(name)]
-    found = change_plan.planned(settings, catalog, tables, undeclared=not pipelines)
+    lakehouse = load(from_environment())
+    named = pipelines or lakehouse.catalog.pipelines()
+    tables = [table for name in named for table in lakehouse.catalog.of_pipeline(name)]
+    found = change_plan.planned(lakehouse, tables, undeclared=not pipelines)
     if as_json:
         console.print_json(found)
     else:
         change_plan.show(found)
-    for remark in begun_with.remarks(settings, catalog, tables):
+    for remark in begun_with.remarks(lakehouse, tables):
         console.print_note(f"warning: {remark}")
     if any(each.action in change_plan.ASKING for each in found):
         raise typer.Exit(1)
@@ -135,10 +134,9 @@ def serve(
 ) -> None:
     """Serve the rows of keyed and versioned tables by key over HTTP, until it is interrupted. Needs no JVM."""
     from lakehouse.cli import serve as server
-    from lakehouse.declare import catalog
+    from lakehouse.storage.lakehouse import load
 
-    settings = from_environment()
-    server.run(settings, catalog.load(settings), host, port)
+    server.run(load(from_environment()), host, port)
 
 
 def start_broker() -> None:

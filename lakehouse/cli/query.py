@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, get_args
 from lakehouse import ranges
 from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import QueryError, UnknownTable
-from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_tables, layout, log_tables
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 
 if TYPE_CHECKING:
@@ -39,22 +39,30 @@ class Answer:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-def names(settings: Settings, catalog: Catalog) -> dict[str, Path]:
+def names(lakehouse: Lakehouse) -> dict[str, Path]:
     """What SQL can name and is on disk: tables, their quarantines, early results and answers, the log tables."""
-    return {
-        name: path for name, path in _paths(settings, catalog).items() if delta_log.exists(path)
-    }
+    return {name: path for name, path in _paths(lakehouse).items() if delta_log.exists(path)}
 
 
-def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
-    paths = {t.name: table_path(settings, t) for t in catalog}
-    asides = [t for t in catalog if catalog.has_quarantine(t)]
-    paths |= {f"{t.name}__quarantine": table_path(settings, t, "quarantine") for t in asides}
-    paths |= {f"{t.name}__answers": table_path(settings, t, "answers") for t in catalog if t.lookup}
+def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
+    paths = {t.name: table_path(lakehouse.settings, t) for t in lakehouse.catalog}
+    asides = [t for t in lakehouse.catalog if lakehouse.catalog.has_quarantine(t)]
     paths |= {
-        f"{t.name}__early": table_path(settings, t, "early") for t in catalog if t.early_results
+        f"{t.name}__quarantine": table_path(lakehouse.settings, t, "quarantine") for t in asides
     }
-    return paths | {name: layout.log_table(settings, name) for name in get_args(layout.LogTable)}
+    paths |= {
+        f"{t.name}__answers": table_path(lakehouse.settings, t, "answers")
+        for t in lakehouse.catalog
+        if t.lookup
+    }
+    paths |= {
+        f"{t.name}__early": table_path(lakehouse.settings, t, "early")
+        for t in lakehouse.catalog
+        if t.early_results
+    }
+    return paths | {
+        name: layout.log_table(lakehouse.settings, name) for name in get_args(layout.LogTable)
+    }
 
 
 def late_views(catalog: Catalog) -> list[str]:
@@ -68,9 +76,7 @@ def named(sql: str, candidates: Iterable[str]) -> list[str]:
     return [name for name in candidates if name in words]
 
 
-def run(
-    settings: Settings, catalog: Catalog, sql: str, limit: int | None = None, as_of: str = ""
-) -> Answer:
+def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "") -> Answer:
     """The first `limit` rows of a SELECT, read without a JVM.
 
     `as_of`: a version, or an instant at which all tables are read as they were then. Raises
@@ -78,15 +84,15 @@ def run(
     """
     sql = _select(sql)
     if named(sql, [_COMMITS]):
-        log_tables.flush(settings, catalog)
-    known = names(settings, catalog)
+        log_tables.flush(lakehouse.settings, lakehouse.catalog)
+    known = names(lakehouse)
     read = {name: known[name] for name in named(sql, known)}
     versions = _versions(read, as_of)
     try:
         return _answer(delta_tables.select(sql, read, versions), limit)
     except Exception as err:  # DataFusion's errors reach Python as DeltaError and as bare Exception
         if unknown := _UNKNOWN.search(str(err)):
-            raise _unknown(unknown[1], settings, catalog) from err
+            raise _unknown(unknown[1], lakehouse) from err
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
 
 
@@ -102,7 +108,7 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
     if named(sql, [_COMMITS]):
         log_tables.flush(session.settings, catalog)
-    known = names(session.settings, catalog)
+    known = names(session)
     read = {name: known[name] for name in named(sql, known)}
     versions = _versions(read, as_of)
     for name, path in read.items():
@@ -128,7 +134,7 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             wanted = (err.getMessageParameters() or {})["relationName"].strip("`")
-            raise _unknown(wanted, session.settings, catalog) from err
+            raise _unknown(wanted, session) from err
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
     except PySparkException as err:
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
@@ -196,13 +202,13 @@ def _answer(reader, limit: int | None) -> Answer:
     return Answer(tuple(pa.schema(reader.schema).names), rows[:cut], len(rows) > cut)
 
 
-def _unknown(name: str, settings: Settings, catalog: Catalog) -> UnknownTable:
-    known = [*_paths(settings, catalog), *late_views(catalog)]
+def _unknown(name: str, lakehouse: Lakehouse) -> UnknownTable:
+    known = [*_paths(lakehouse), *late_views(lakehouse.catalog)]
     if name in known:
         return UnknownTable(
-            f"table={name!r} (root={settings.root}): nothing has been written to the table yet; start its job"
+            f"table={name!r} (root={lakehouse.settings.root}): nothing has been written to the table yet; start its job"
         )
-    near = get_close_matches(name, known) or sorted(catalog.tables)
+    near = get_close_matches(name, known) or sorted(lakehouse.catalog.tables)
     return UnknownTable(f"table={name!r}: no module declares it; did you mean {', '.join(near)}?")
 
 

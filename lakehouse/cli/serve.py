@@ -12,18 +12,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lakehouse.cli import console
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, RangeError, UnknownTable
-from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, point_reads
 from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 
 _log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, catalog: Catalog, host: str, port: int) -> None:
+def run(lakehouse: Lakehouse, host: str, port: int) -> None:
     """Serves until a signal ends it; says where, once it listens."""
     try:
         listening = socket.create_server(
@@ -40,12 +39,12 @@ def run(settings: Settings, catalog: Catalog, host: str, port: int) -> None:
     shown = f"[{host}]" if ":" in host else host
     console.print_text(f"http://{shown}:{listening.getsockname()[1]}/tables")
     config = uvicorn.Config(
-        application(settings, catalog), log_config=None, log_level="warning", access_log=False
+        application(lakehouse), log_config=None, log_level="warning", access_log=False
     )
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def application(settings: Settings, catalog: Catalog) -> Starlette:
+def application(lakehouse: Lakehouse) -> Starlette:
     """The server of a catalogue's keyed and versioned tables:
 
     GET /tables                              these tables, and the columns of their keys
@@ -54,26 +53,28 @@ def application(settings: Settings, catalog: Catalog) -> Starlette:
     An error is `{"error": ...}`: 400 for a key that the table cannot have, 404 for a table or a key that is not there, 503 for a
     table that cannot be read.
     """
-    by_key = {table.name: table for table in catalog if table.keeps}
+    by_key = {table.name: table for table in lakehouse.catalog if table.keeps}
 
     def tables(request: Request) -> Response:
         return _json([_described(table) for table in by_key.values()])
 
     def rows(request: Request) -> Response:
-        table = catalog.table(request.path_params["table"])
+        table = lakehouse.catalog.table(request.path_params["table"])
         asked = list(request.query_params.multi_items())
         if table.keeps and sorted(name for name, _ in asked) != sorted(table.keys):
             raise RangeError(
                 f"table={table.name}, columns={', '.join(name for name, _ in asked) or 'none'}: a key has one value of each of "
                 f"{', '.join(table.keys)}; ask for /tables/{table.name}?{'&'.join(f'{name}=…' for name in table.keys)}"
             )
-        path = table_path(settings, table)
+        path = table_path(lakehouse.settings, table)
         if not delta_log.exists(path):
             raise LakehouseError(
                 f"table={table.name}: it is not made yet; start its job by `lakehouse stream start`"
             )
         values = (request.query_params[name] for name in table.keys)
-        complete = frontier(settings, table)  # before the rows, which may be of a later version
+        complete = frontier(
+            lakehouse.settings, table
+        )  # before the rows, which may be of a later version
         found = point_reads.find(path, table.keys if table.keeps else (), *values)
         answer: dict[str, object] = {
             "table": table.name,

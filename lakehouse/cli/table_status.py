@@ -14,6 +14,7 @@ from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Outcomes, Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log, delta_log, delta_tables, log_tables
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 from lakehouse.storage.reference_versions import SEEN
 
@@ -45,41 +46,33 @@ class TableState:
     why: str = ""  # the verdict is not the one that was given: what happened to the table since
 
 
-def overview(settings: Settings, catalog: Catalog) -> list[TableState]:
+def overview(lakehouse: Lakehouse) -> list[TableState]:
     """All tables, each after its inputs."""
-    late = late_counts(settings, catalog)
-    outcomes = Verdicts(settings).now()
+    late = late_counts(lakehouse)
+    outcomes = Verdicts(lakehouse.settings).now()
     verdicts = {
-        t.name: _verdict(settings, catalog, t, outcomes[t.name])
-        for t in catalog
+        t.name: _verdict(lakehouse, t, outcomes[t.name])
+        for t in lakehouse.catalog
         if t.name in outcomes
     }
     return [
-        _state(
-            settings, catalog, table, late.get(table.name, 0), *verdicts.get(table.name, (None, ""))
-        )
-        for table in catalog
+        _state(lakehouse, table, late.get(table.name, 0), *verdicts.get(table.name, (None, "")))
+        for table in lakehouse.catalog
     ]
 
 
-def late_counts(settings: Settings, catalog: Catalog) -> dict[str, int]:
+def late_counts(lakehouse: Lakehouse) -> dict[str, int]:
     """Of each table how many rows came too late for it since its beginning, by the log tables."""
-    log_tables.flush(settings, catalog)
-    return (
-        dict(query.run(settings, catalog, _LATE).rows)
-        if "_commits" in query.names(settings, catalog)
-        else {}
-    )
+    log_tables.flush(lakehouse.settings, lakehouse.catalog)
+    return dict(query.run(lakehouse, _LATE).rows) if "_commits" in query.names(lakehouse) else {}
 
 
-def _verdict(
-    settings: Settings, catalog: Catalog, table: Table, outcomes: Outcomes
-) -> tuple[str | None, str]:
+def _verdict(lakehouse: Lakehouse, table: Table, outcomes: Outcomes) -> tuple[str | None, str]:
     """The verdict that holds now, and why it is not the one that was given: the table may have been changed since."""
     given = outcomes.verdict if table.keeps else outcomes.in_force
-    if given != "EQUAL" or not catalog.is_derived(table):
+    if given != "EQUAL" or not lakehouse.catalog.is_derived(table):
         return given, ""
-    found = coverage.coverage(settings, catalog, table)
+    found = coverage.coverage(lakehouse, table)
     if found.lost:
         return (
             "DIFFERENT",
@@ -98,12 +91,12 @@ def _counted(partitions: int) -> str:
 
 
 def _state(
-    settings: Settings, catalog: Catalog, table: Table, late: int, verdict: str | None, why: str
+    lakehouse: Lakehouse, table: Table, late: int, verdict: str | None, why: str
 ) -> TableState:
-    kind = catalog.kind(table)
-    rows, version = _rows_and_version(settings, table)
-    quarantined, _ = _rows_and_version(settings, table, "quarantine")
-    ahead = commit_log.frontier(settings, table)
+    kind = lakehouse.catalog.kind(table)
+    rows, version = _rows_and_version(lakehouse.settings, table)
+    quarantined, _ = _rows_and_version(lakehouse.settings, table, "quarantine")
+    ahead = commit_log.frontier(lakehouse.settings, table)
     return TableState(
         table.layer,
         table.name,
@@ -112,7 +105,7 @@ def _state(
         rows,
         version,
         ahead if ahead != EPOCH else None,
-        late if catalog.has_late_rows(table) and rows is not None else None,
+        late if lakehouse.catalog.has_late_rows(table) and rows is not None else None,
         quarantined,
         verdict,
         why,
@@ -131,22 +124,23 @@ def _rows_and_version(
     return log_state.rows(path) if table.keeps and not side else stored.count(), stored.version()
 
 
-def lost_quarantines(settings: Settings, catalog: Catalog) -> dict[str, int]:
+def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
     """Of ingest tables whose quarantine was removed: how many rows, by the log tables, were
     quarantined before the present one was made.
 
     No run brings them back. Those of other tables a backfill computes again.
     """
-    log_tables.flush(settings, catalog)
+    log_tables.flush(lakehouse.settings, lakehouse.catalog)
     found: dict[str, int] = {}
     for name, at, rows in (
-        query.run(settings, catalog, _ASIDE).rows
-        if "_commits" in query.names(settings, catalog)
-        else ()
+        query.run(lakehouse, _ASIDE).rows if "_commits" in query.names(lakehouse) else ()
     ):
-        if name not in catalog.tables or catalog.kind(table := catalog.table(name)) != "ingest":
+        if (
+            name not in lakehouse.catalog.tables
+            or lakehouse.catalog.kind(table := lakehouse.catalog.table(name)) != "ingest"
+        ):
             continue
-        made = delta_log.made(table_path(settings, table, "quarantine"))
+        made = delta_log.made(table_path(lakehouse.settings, table, "quarantine"))
         if made is None or datetime.fromisoformat(at) < made[1]:
             found[name] = found.get(name, 0) + rows
     return found
@@ -195,20 +189,25 @@ class Read:
         return f"version {self.version}, made {age} ago"
 
 
-def reads(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Read]:
+def reads(lakehouse: Lakehouse, table: Table) -> dict[str, Read]:
     """The versions that the last rows of a table's stream saw of its reference and keyed tables; of a reference table its own."""
-    if catalog.kind(table) == "reference":
-        version = delta_log.latest(table_path(settings, table))
+    if lakehouse.catalog.kind(table) == "reference":
+        version = delta_log.latest(table_path(lakehouse.settings, table))
         found = {table.name: version} if version >= 0 else {}
     else:
-        last = next(commit_log.CommitLog(settings, table).by_stream(), None)
+        last = next(commit_log.CommitLog(lakehouse.settings, table).by_stream(), None)
         inputs = last.inputs if last else {}
         found = dict(inputs.get("references", {}))
         found |= {name: versions[-1] for name, versions in inputs.get(SEEN, {}).items()}
     return {
-        name: Read(version, delta_log.written(table_path(settings, catalog.table(name)), version))
+        name: Read(
+            version,
+            delta_log.written(
+                table_path(lakehouse.settings, lakehouse.catalog.table(name)), version
+            ),
+        )
         for name, version in found.items()
-        if name in catalog.tables
+        if name in lakehouse.catalog.tables
     }
 
 

@@ -162,7 +162,7 @@ def _check_read(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
     for name, partitions in touched.items():
         table = lakehouse.catalog.table(name)
         last = delta_log.last_streamed(lakehouse.path(table), partitions) if partitions else -1
-        reading = needs.needed(lakehouse.settings, lakehouse.catalog, table)
+        reading = needs.needed(lakehouse, table)
         if lakehouse.catalog.kind(table) == "window":
             reading.pop(needs.OWN, None)  # what it replays it computes from its input
         behind = [who for who, version in reading.items() if version <= last]
@@ -217,7 +217,7 @@ def _forget(session: Session, table: Table, partitions: list[str]) -> None:
     """Removes what only older versions had of closed partitions, and those versions as far as nobody needs them."""
     if not partitions:
         return
-    for place in retention.places(session.settings, session.catalog, table):
+    for place in retention.places(session, table):
         delta_writer.purge(place.path, partitions)
         retention.forget(place)
     if table.report:

@@ -22,6 +22,7 @@ from lakehouse.storage import (
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.files import read_value
 from lakehouse.storage.handovers import handover_of
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 from lakehouse.storage.reference_versions import SEEN
 
@@ -30,28 +31,28 @@ _log = logging.getLogger(__name__)
 OWN = "its own query"
 
 
-def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:
+def needed(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     """Who needs the table from which version on: streams that read it, tables that have it pinned, followers, its own stream.
 
     A stream is known by its checkpoint, also if its table is not declared any more; without one by
     commit log or last commit.
     """
     found: dict[str, int] = {}
-    if (made := delta_log.made(table_path(settings, table))) is None:
+    if (made := delta_log.made(table_path(lakehouse.settings, table))) is None:
         return found
     identity = made[0]
-    for checkpoint in checkpoint_files.of_all(settings):
+    for checkpoint in checkpoint_files.of_all(lakehouse.settings):
         if (version := _read_up_to(checkpoint, identity)) is not None:
             found[checkpoint.parent.name] = version
-    found |= _followers(settings, table, identity)
-    for reader in catalog:
-        begun = handover_of(settings, reader)
+    found |= _followers(lakehouse.settings, table, identity)
+    for reader in lakehouse.catalog:
+        begun = handover_of(lakehouse.settings, reader)
         # its stream has not started yet
         if begun and begun.input == table.name and reader.name not in found:
             found[reader.name] = begun.version
         if reader is not table and table.name not in reader.inputs:
             continue
-        stands = checkpoints.standing(settings, reader)
+        stands = checkpoints.standing(lakehouse.settings, reader)
         last = stands.noted or stands.written or stands.taken_back
         if last and reader.name == table.name:
             # a batch that is replayed looks for its commit from there on
@@ -67,16 +68,16 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
         elif last and table.name in (seen := last.inputs.get(SEEN, {})):
             # rows of its next step may have arrived with those of the last one
             found[reader.name] = min(seen[table.name])
-    return found | _beside(settings, catalog, table, identity)
+    return found | _beside(lakehouse, table, identity)
 
 
-def _beside(settings: Settings, catalog: Catalog, table: Table, identity: str) -> dict[str, int]:
+def _beside(lakehouse: Lakehouse, table: Table, identity: str) -> dict[str, int]:
     """The versions beside tables that read this one: each goes on from where it was filled, when it is promoted or taken back."""
     found: dict[str, int] = {}
-    for reader in catalog:
-        if table.name not in reader.inputs or upgrades.upgrade(settings, reader) is None:
+    for reader in lakehouse.catalog:
+        if table.name not in reader.inputs or upgrades.upgrade(lakehouse.settings, reader) is None:
             continue
-        other = upgrades.beside(settings, reader)
+        other = upgrades.beside(lakehouse.settings, reader)
         last, begun = checkpoints.standing(other, reader).last, handover_of(other, reader)
         checkpoint = checkpoint_files.newest(other, reader)
         version = _read_up_to(checkpoint, identity) if checkpoint else None
@@ -99,7 +100,7 @@ def _followers(settings: Settings, table: Table, identity: str) -> dict[str, int
     }
 
 
-def wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:
+def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     """From which version on the table is of use to what can do without.
 
     A reconciliation that finds less than it has to look at takes all of history for changed; a
@@ -107,10 +108,13 @@ def wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
     to be declared begins at its handover.
     """
     readers = [
-        t for t in (*catalog.derived, *catalog.keyed) if t is table or table.name in t.inputs
+        t
+        for t in (*lakehouse.catalog.derived, *lakehouse.catalog.keyed)
+        if t is table or table.name in t.inputs
     ]
     looked = {
-        reader.name: invalidation.looked_at(settings, reader).get(table.name) for reader in readers
+        reader.name: invalidation.looked_at(lakehouse.settings, reader).get(table.name)
+        for reader in readers
     }
     found = {
         f"the reconciliation of {name}": version
@@ -118,18 +122,18 @@ def wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
         if version is not None
     }
     killed = read_value(
-        layout.note(settings, table, "publishing.json"),
+        layout.note(lakehouse.settings, table, "publishing.json"),
         dict,
         f"a killed batch run of {table.name} holds no version back",
     )
     if killed is not None:
         found["a batch run that was killed"] = killed["before"]
-    path, ahead = table_path(settings, table), frontier(settings, table)
-    many = delta_log.latest(path) - delta_log.oldest(path) >= settings.versions
-    if many and ahead and catalog.has_quarantine(table):
+    path, ahead = table_path(lakehouse.settings, table), frontier(lakehouse.settings, table)
+    many = delta_log.latest(path) - delta_log.oldest(path) >= lakehouse.settings.versions
+    if many and ahead and lakehouse.catalog.has_quarantine(table):
         length = "day" if any(t.partition_by == "day" for t in readers) else table.partition_by
         found["a table yet to be declared"] = _reaching(
-            catalog, table, path, floor(ahead, PARTITION_LENGTHS[length])
+            lakehouse.catalog, table, path, floor(ahead, PARTITION_LENGTHS[length])
         )
     return found
 

@@ -49,8 +49,7 @@ def spans(
         _check_event_time(session, inputs[0], table)
         ahead = frontier(session.settings, table) or EPOCH
         waiting = (
-            partition_range(p, table.partition_by)
-            for p in late_merge.outdated(session.settings, session.catalog, table)
+            partition_range(p, table.partition_by) for p in late_merge.outdated(session, table)
         )
         changed = [span for each in inputs for span in found.get(each.name, ())]
         closed = floor(ahead, PARTITION_LENGTHS[table.partition_by])

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
@@ -25,6 +24,7 @@ from lakehouse.ranges import EPOCH, partition_range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, housekeeping, layout, read_holds
 from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 
 _log = logging.getLogger(__name__)
@@ -58,39 +58,42 @@ class Maintenance:
     obsolete: int  # files that no version kept has
 
 
-def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
+def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
     """A table, its quarantine and the answers to its lookup, as far as they are on disk.
 
     Of early results the streaming job takes care itself.
     """
-    kind = catalog.kind(table)
+    kind = lakehouse.catalog.kind(table)
     # the partitions of an ingest table are hours of arrival
-    ahead = datetime.now(UTC) if kind == "ingest" else frontier(settings, table) or EPOCH
+    ahead = datetime.now(UTC) if kind == "ingest" else frontier(lakehouse.settings, table) or EPOCH
 
     def closed(partition: str) -> bool:
         return (
-            catalog.has_quarantine(table)
+            lakehouse.catalog.has_quarantine(table)
             and partition_range(partition, table.partition_by).end <= ahead
         )
 
-    path = table_path(settings, table)
+    path = table_path(lakehouse.settings, table)
     found = [
         Place(
             table.name,
             path,
             closed,
-            needs.needed(settings, catalog, table),
-            needs.wished(settings, catalog, table),
+            needs.needed(lakehouse, table),
+            needs.wished(lakehouse, table),
         )
     ]
-    if catalog.has_quarantine(table):
+    if lakehouse.catalog.has_quarantine(table):
         found.append(
             Place(
-                f"{table.name}__quarantine", table_path(settings, table, "quarantine"), closed, {}
+                f"{table.name}__quarantine",
+                table_path(lakehouse.settings, table, "quarantine"),
+                closed,
+                {},
             )
         )
     if table.lookup:
-        path = table_path(settings, table, "answers")
+        path = table_path(lakehouse.settings, table, "answers")
         found.append(Place(f"{table.name}__answers", path, closed, {}))
     return [place for place in found if delta_log.exists(place.path)]
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import (
@@ -27,6 +26,7 @@ from lakehouse.storage import delta_log, files, report_files
 from lakehouse.storage.certificates import Certificate, Verdict, certificates
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.delta_log import open_table
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 
 MOST = 200  # partitions of a table that are asked for at once
@@ -179,7 +179,7 @@ def latest(
     return found
 
 
-def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
+def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
     """The closed partitions to reconcile now, in order, at most `MOST`.
 
     Looks at what was changed since it was asked last.
@@ -190,9 +190,9 @@ def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
     """
     if not table.deterministic:
         return []
-    known = latest(settings, table, None, first_day(settings))
-    keys, marks = _closed_and_changed(settings, catalog, table, known, first_day(settings))
-    gone = lost(settings, table)
+    known = latest(lakehouse.settings, table, None, first_day(lakehouse.settings))
+    keys, marks = _closed_and_changed(lakehouse, table, known, first_day(lakehouse.settings))
+    gone = lost(lakehouse.settings, table)
     found, settled = [], []
     for key in keys:
         last = known.get(key)
@@ -217,14 +217,14 @@ def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
     return sorted(found[:MOST], key=lambda each: each.partition)
 
 
-def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
+def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
     """The share of history that is reconciled, what differs, and what the reconciliation cost within the last day.
 
     Of all history, also of what lies before `settings.since`.
     """
-    known = latest(settings, table)
-    keys, marks = _closed_and_changed(settings, catalog, table, known, EPOCH)
-    gone = lost(settings, table)
+    known = latest(lakehouse.settings, table)
+    keys, marks = _closed_and_changed(lakehouse, table, known, EPOCH)
+    gone = lost(lakehouse.settings, table)
     by_verdict: dict[str, list[str]] = {}
     for key in keys:
         verdict = "" if key not in known or key in marks else known[key].verdict
@@ -245,18 +245,18 @@ def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
         pending=tuple(by_verdict.get("PENDING", [])),
         unverifiable=tuple(by_verdict.get("UNVERIFIABLE", [])),
         changed=tuple(Due(key, marks[key].why) for key in sorted(marks)),
-        seconds=sum(c.seconds for c in certificates(settings, table) if c.at > since),
+        seconds=sum(c.seconds for c in certificates(lakehouse.settings, table) if c.at > since),
         lost=tuple(gone[key] for key in sorted(gone.keys() & set(keys))),
         unknown=tuple(key for key in keys if key not in known),
         before_since=sum(
-            key < first_day(settings).strftime(partition_format(table.partition_by)) for key in keys
+            key < first_day(lakehouse.settings).strftime(partition_format(table.partition_by))
+            for key in keys
         ),
     )
 
 
 def _closed_and_changed(
-    settings: Settings,
-    catalog: Catalog,
+    lakehouse: Lakehouse,
     table: Table,
     known: Mapping[str, Certificate],
     first: datetime,
@@ -267,11 +267,11 @@ def _closed_and_changed(
     """
 
     def keys(more: Iterable[str]) -> list[str]:
-        span = closed(settings, table, [*known, *more], first)
+        span = closed(lakehouse.settings, table, [*known, *more], first)
         return list(span.partitions(table.partition_by)) if span else []
 
-    marks = look(settings, catalog, table, known, keys(()))
-    return keys(emptied(settings, table)), marks
+    marks = look(lakehouse, table, known, keys(()))
+    return keys(emptied(lakehouse.settings, table)), marks
 
 
 def ranges(found: Iterable[Due], table: Table) -> list[Range]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import partition_range
 from lakehouse.settings import Settings
@@ -18,6 +17,7 @@ from lakehouse.storage import delta_log, layout
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.delta_log import Change
 from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 from lakehouse.storage.locks import alone
 from lakehouse.transform import lateness
@@ -52,8 +52,7 @@ class Mark:
 
 
 def look(
-    settings: Settings,
-    catalog: Catalog,
+    lakehouse: Lakehouse,
     table: Table,
     known: Mapping[str, Certificate],
     closed: Iterable[str],
@@ -65,12 +64,16 @@ def look(
     its input, was made again or put back from a copy counts as changed. What somebody removed is
     kept of every partition (`emptied`): one without a row left is none that the table has.
     """
-    both = (table, *catalog.timed_inputs(table))
+    both = (table, *lakehouse.catalog.timed_inputs(table))
     candidates = known.keys() | set(closed)
-    with alone(_lock(settings, table)):
-        versions, marks, gone_back = looked_at(settings, table), _marks(settings, table), set()
+    with alone(_lock(lakehouse.settings, table)):
+        versions, marks, gone_back = (
+            looked_at(lakehouse.settings, table),
+            _marks(lakehouse.settings, table),
+            set(),
+        )
         for each in both:
-            path, before = table_path(settings, each), versions.get(each.name)
+            path, before = table_path(lakehouse.settings, each), versions.get(each.name)
             now = delta_log.latest(path)
             if before is not None and now < before:
                 marks.clear()  # they are by versions that are gone
@@ -81,7 +84,11 @@ def look(
                 )
                 before = min(seen, default=delta_log.oldest(path) if each is table else now)
             if now > before:
-                column = catalog.event_time(each) if catalog.kind(each) == "ingest" else ""
+                column = (
+                    lakehouse.catalog.event_time(each)
+                    if lakehouse.catalog.kind(each) == "ingest"
+                    else ""
+                )
                 for key, mark in _marked(
                     delta_log.changes(path, before, column), each, table, candidates, now
                 ).items():
@@ -91,10 +98,11 @@ def look(
             key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key])
         }
         kept = {key: [mark.version, mark.inputs, mark.why] for key, mark in sorted(marks.items())}
-        tables = _kept(settings, table).get("tables", {})
-        again = _made_again(settings, both, known, tables, gone_back)
+        tables = _kept(lakehouse.settings, table).get("tables", {})
+        again = _made_again(lakehouse.settings, both, known, tables, gone_back)
         replace_file(
-            _path(settings, table), {"versions": versions, "marks": kept, "tables": tables}
+            _path(lakehouse.settings, table),
+            {"versions": versions, "marks": kept, "tables": tables},
         )
     return {key: mark for key, mark in marks.items() if key in known} | again
 

@@ -341,7 +341,7 @@ def _pending(
         inputs = " or ".join(each.name for each in session.catalog.timed_inputs(table))
         again = ", or its lookup asked again," if table.lookup else ""
         why = dict.fromkeys(
-            late_merge.outdated(session.settings, session.catalog, table),
+            late_merge.outdated(session, table),
             f"{inputs} was rewritten{again} since; backfill this range to follow",
         )
         if table.report:
@@ -351,7 +351,7 @@ def _pending(
         return waiting, {key: difference for key, difference in found.items() if key not in waiting}
     dirt = [
         d
-        for d in late_merge.dirty(session.settings, session.catalog, table)
+        for d in late_merge.dirty(session, table)
         if partition_range(d.partition, table.partition_by).overlaps(sides.span)
     ]
     detail = f"late rows wait in {', '.join(d.partition for d in dirt) or 'the input'}; `lakehouse update {table.name}`"

@@ -11,7 +11,8 @@ log_state             the same at the newest version, with deletion vectors
 delta_tables          rows and columns of tables, without a JVM
 table_creation        tables are made
 housekeeping          fewer files and fewer versions of a table
-lakehouse             `Lakehouse`: settings and catalog, without a JVM; `Session`: a lakehouse and Spark, how rows are read
+lakehouse             `Lakehouse`: settings and catalog, without a JVM
+session               `Session`: a lakehouse and Spark, how rows are read
 streams               a Delta table as a streaming query of Spark's reads it
 delta_writer          exactly-once appends, replacements of ranges, tables replaced whole
 small_commits         commits without a Spark job

@@ -28,6 +28,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import checkpoint_files, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.files import read_json, replace_file
+from lakehouse.storage.lakehouse import Lakehouse
 
 _log = logging.getLogger(__name__)
 
@@ -120,36 +121,42 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
     return {name: text for name, text in (found | dict(code)).items() if text}
 
 
-def begin(settings: Settings, catalog: Catalog, table: Table) -> None:
+def begin(lakehouse: Lakehouse, table: Table) -> None:
     """Keeps what the table's streaming query begins with.
 
     Raises DeclarationError if it would go on as something else.
     """
-    check(settings, catalog, [table])
-    if _kept(settings, table) is not None:
+    check(lakehouse, [table])
+    if _kept(lakehouse.settings, table) is not None:
         return
     last = (
         None
-        if _path(settings, table).exists()
-        else next(CommitLog(settings, table).by_stream(), None)
+        if _path(lakehouse.settings, table).exists()
+        else next(CommitLog(lakehouse.settings, table).by_stream(), None)
     )
     # of a lakehouse from before declarations were kept, or the file is gone
     if last and last.code_version != table.code_version:
         message = (
             f"table={table.name}, code version={table.code_version}: its last rows were written under "
-            f"{last.code_version}, and what "
-            f"that was is not known, for there is no {_path(settings, table)}. The query goes on, and later changes are noticed; "
-            f"`lakehouse reconcile run {table.name}` finds what differs"
+            f"{last.code_version}, and what that was is not known, for there is no {_path(lakehouse.settings, table)}. The query "
+            f"goes on, and later changes are noticed; `lakehouse reconcile run {table.name}` finds what differs"
         )
         _log.warning(message)
-    keep(settings, catalog, table)
+    keep(lakehouse, table)
 
 
-def keep(settings: Settings, catalog: Catalog, table: Table) -> None:
+def keep(lakehouse: Lakehouse, table: Table) -> None:
     """Keeps the present declaration as the one that the table's streaming query begins with, or goes on with."""
-    known = {"at": datetime.now(UTC).isoformat(), "declaration": declaration(catalog, table)}
-    handover = noted_handover(settings, table) if _kept(settings, table) else None
-    replace_file(_path(settings, table), known | ({"handover": handover} if handover else {}))
+    known = {
+        "at": datetime.now(UTC).isoformat(),
+        "declaration": declaration(lakehouse.catalog, table),
+    }
+    handover = (
+        noted_handover(lakehouse.settings, table) if _kept(lakehouse.settings, table) else None
+    )
+    replace_file(
+        _path(lakehouse.settings, table), known | ({"handover": handover} if handover else {})
+    )
 
 
 def note_handover(settings: Settings, table: Table, handover: Mapping[str, object]) -> None:
@@ -169,27 +176,27 @@ def noted_handover(settings: Settings, table: Table) -> Mapping[str, object] | N
     return read_json(path).get("handover") if path.exists() else None
 
 
-def check(settings: Settings, catalog: Catalog, tables: Iterable[Table]) -> None:
+def check(lakehouse: Lakehouse, tables: Iterable[Table]) -> None:
     """Raises DeclarationError, a line for each table, if their streaming queries would go on as something else."""
-    if refused := refusals(settings, catalog, tables):
+    if refused := refusals(lakehouse, tables):
         raise DeclarationError("\n".join(refused))
 
 
-def refusals(settings: Settings, catalog: Catalog, tables: Iterable[Table]) -> list[str]:
+def refusals(lakehouse: Lakehouse, tables: Iterable[Table]) -> list[str]:
     """Why queries of these tables cannot go on: what changed of each, what that means, and the remedy."""
-    found = ((table, changes(settings, catalog, table)) for table in tables)
-    return [_refusal(catalog, table, changed) for table, changed in found if changed]
+    found = ((table, changes(lakehouse, table)) for table in tables)
+    return [_refusal(lakehouse.catalog, table, changed) for table, changed in found if changed]
 
 
-def changes(settings: Settings, catalog: Catalog, table: Table) -> list[Change]:
+def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
     """What changed of a table's declaration since its streaming query began.
 
     Nothing if it has not begun.
     """
-    kept = _kept(settings, table)
+    kept = _kept(lakehouse.settings, table)
     if kept is None:
         return []
-    now = declaration(catalog, table)
+    now = declaration(lakehouse.catalog, table)
     found = [
         Change(name, kept.get(name, ""), now.get(name, ""))
         for name in kept | now
@@ -199,20 +206,20 @@ def changes(settings: Settings, catalog: Catalog, table: Table) -> list[Change]:
     return [each for each in found if not (of_topics and each.what == "schema")]
 
 
-def accept(settings: Settings, catalog: Catalog, table: Table) -> list[Change]:
+def accept(lakehouse: Lakehouse, table: Table) -> list[Change]:
     """Has a table's streaming query go on as it is declared now, where that is possible, and returns what changed.
 
     The rows that are there stay as they are. Raises DeclarationError if nothing changed, or if that
     is not possible.
     """
-    changed = changes(settings, catalog, table)
+    changed = changes(lakehouse, table)
     if not changed:
         raise DeclarationError(
             f"table={table.name}: it is declared as its streaming query began, so there is nothing to accept"
         )
-    if not _goes_onward(catalog, table, changed):
-        raise DeclarationError(_refusal(catalog, table, changed))
-    keep(settings, catalog, table)
+    if not _goes_onward(lakehouse.catalog, table, changed):
+        raise DeclarationError(_refusal(lakehouse.catalog, table, changed))
+    keep(lakehouse, table)
     return changed
 
 
@@ -221,21 +228,21 @@ def begins(settings: Settings, table: Table) -> bool:
     return _kept(settings, table) is None
 
 
-def remarks(settings: Settings, catalog: Catalog, tables: Sequence[Table]) -> list[str]:
+def remarks(lakehouse: Lakehouse, tables: Sequence[Table]) -> list[str]:
     """What a start of these tables' queries warns of: settings and declarations without effect."""
-    pinned = (_pinned(settings, catalog, table) for table in tables)
-    return [*rules.warnings(catalog, tables), *filter(None, pinned)]
+    pinned = (_pinned(lakehouse, table) for table in tables)
+    return [*rules.warnings(lakehouse.catalog, tables), *filter(None, pinned)]
 
 
-def _pinned(settings: Settings, catalog: Catalog, table: Table) -> str:
+def _pinned(lakehouse: Lakehouse, table: Table) -> str:
     """That a table's state is in another number of partitions than the settings say.
 
     Empty if it is not.
     """
     name = "spark.sql.shuffle.partitions"
     now, then = (
-        str(settings.spark_conf.get(name, settings.shuffle_partitions)),
-        _noted(settings, table).get(name),
+        str(lakehouse.settings.spark_conf.get(name, lakehouse.settings.shuffle_partitions)),
+        _noted(lakehouse.settings, table).get(name),
     )
     if then in (None, now):
         return ""

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote
 
+from lakehouse.declare import catalog
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
@@ -96,6 +97,11 @@ class Lakehouse:
         path = self.path(table)
         if lost := delta_log.lost(path, delta_log.files(path, version)):
             raise gone(self.catalog, table, path, lost)
+
+
+def load(settings: Settings) -> Lakehouse:
+    """The lakehouse of the settings. Raises DeclarationError as `catalog.load`."""
+    return Lakehouse(settings, catalog.load(settings))
 
 
 def gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> CommitError:

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
-from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import CommitError, SavepointError
 from lakehouse.settings import Settings
 from lakehouse.storage import checkpoints, cut_off, forks, layout, read_holds, savepoints
 from lakehouse.storage.files import replace_file
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.savepoints import Savepoint, copy_into
 
@@ -25,7 +25,7 @@ BEFORE = "before-"
 """How the names of savepoints begin that a restore makes of what it replaces."""
 
 
-def restore(settings: Settings, catalog: Catalog, name: str, *, keep: bool = True) -> str:
+def restore(lakehouse: Lakehouse, name: str, *, keep: bool = True) -> str:
     """Puts all tables of the savepoint back as they were, while no job and no batch run is at work.
 
     :param keep: makes a savepoint of what is there now first.
@@ -34,41 +34,41 @@ def restore(settings: Settings, catalog: Catalog, name: str, *, keep: bool = Tru
         table that it does not have has read from one that it has.
     :raises JobError: if a process is rewriting a table.
     """
-    begun = cut_off.begun(settings)
+    begun = cut_off.begun(lakehouse.settings)
     if begun and begun["savepoint"] != name:
         raise SavepointError(f"savepoint={name}: {cut_off.said(begun['savepoint'])}")
-    found = savepoints.verify(settings, name)
+    found = savepoints.verify(lakehouse.settings, name)
     before = begun["before"] if begun else ""
     if not begun:
-        _check_readers(settings, catalog, found)
+        _check_readers(lakehouse, found)
         if keep:
             now = datetime.now(UTC)
             before = f"{BEFORE}{name}-{now:%Y%m%dT%H%M%S}"
             try:
-                savepoints.create(settings, catalog, before, f"before {name} was restored")
+                savepoints.create(lakehouse, before, f"before {name} was restored")
             except CommitError as err:
                 raise SavepointError(
                     f"savepoint={name}: what is there now would be kept first, and is not whole ({err}); `lakehouse savepoint "
                     f"restore {name} --discard` restores without keeping it"
                 ) from err
     with ExitStack() as held:
-        held.enter_context(savepoints.alone(settings))
-        for table in catalog:
-            held.enter_context(publishing(settings, table))
-        if read_holds.began(settings):
+        held.enter_context(savepoints.alone(lakehouse.settings))
+        for table in lakehouse.catalog:
+            held.enter_context(publishing(lakehouse.settings, table))
+        if read_holds.began(lakehouse.settings):
             raise SavepointError(
                 f"savepoint={name}: a batch run, a query or a reconciliation reads tables now, and would find others under its "
                 "hands; restore when it has ended"
             )
-        replace_file(layout.restoring(settings), {"savepoint": name, "before": before})
+        replace_file(layout.restoring(lakehouse.settings), {"savepoint": name, "before": before})
         try:
-            _restore(settings, found)
+            _restore(lakehouse.settings, found)
         except OSError as err:
             raise SavepointError(
                 f"savepoint={name}: its tables must be put back whole and were not ({err}); make room, and run this command "
                 "again, which goes on with it; until then nothing starts"
             ) from err
-        layout.restoring(settings).unlink()
+        layout.restoring(lakehouse.settings).unlink()
     return before
 
 
@@ -181,19 +181,22 @@ def put(source: Path, to: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def _check_readers(settings: Settings, catalog: Catalog, found: Savepoint) -> None:
-    for table in catalog:
+def _check_readers(lakehouse: Lakehouse, found: Savepoint) -> None:
+    for table in lakehouse.catalog:
         saved = found.tables.get(table.name)
         if saved and saved.layer != table.layer:
             raise SavepointError(
                 f"savepoint={found.name}, table={table.name}, layer={table.layer}: in the savepoint its layer is {saved.layer}; "
                 "declare it there again, or give what is declared now a new name"
             )
-        if saved or not checkpoints.began(settings, table):
+        if saved or not checkpoints.began(lakehouse.settings, table):
             continue
-        read = [each.name for each in catalog.timed_inputs(table) if each.name in found.tables]
+        read = [
+            each.name for each in lakehouse.catalog.timed_inputs(table) if each.name in found.tables
+        ]
         if read:
             raise SavepointError(
-                f"savepoint={found.name}, table={table.name}: it is not in the savepoint and has read {', '.join(read)} beyond "
-                f"what that holds; remove its folder {layout.table_path(settings, table)}, and its stream fills it again"
+                f"savepoint={found.name}, table={table.name}: it is not in the savepoint and has read {', '.join(read)} "
+                f"beyond what that holds; remove its folder {layout.table_path(lakehouse.settings, table)}, and its stream "
+                "fills it again"
             )

@@ -22,7 +22,6 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any, get_args
 
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, SavepointError
 from lakehouse.settings import Settings
@@ -38,6 +37,7 @@ from lakehouse.storage import (
 )
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.files import link, read_json, replace_file
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -72,17 +72,19 @@ class Savepoint:
     contents: str  # the checksum of the list of its files
 
 
-def create(settings: Settings, catalog: Catalog, name: str, note: str = "") -> Savepoint:
+def create(lakehouse: Lakehouse, name: str, note: str = "") -> Savepoint:
     """Creates the savepoint, of all declared tables, while streams and batch runs go on.
 
     :raises SavepointError: if the name is taken or unusable.
     :raises CommitError: if a table lacks a data file that its log names.
     """
-    with alone(settings), read_holds.under_way(settings):
-        check_name(settings, name)
-        with clean(layout.savepoint(settings, f".{name}.new"), f"savepoint={name}") as beside:
-            made = _made(settings, catalog, name, beside.name, note)
-            beside.rename(layout.savepoint(settings, name))
+    with alone(lakehouse.settings), read_holds.under_way(lakehouse.settings):
+        check_name(lakehouse.settings, name)
+        with clean(
+            layout.savepoint(lakehouse.settings, f".{name}.new"), f"savepoint={name}"
+        ) as beside:
+            made = _made(lakehouse, name, beside.name, note)
+            beside.rename(layout.savepoint(lakehouse.settings, name))
     return made
 
 
@@ -98,23 +100,23 @@ def check_name(settings: Settings, name: str) -> None:
         )
 
 
-def _made(settings: Settings, catalog: Catalog, name: str, beside: str, note: str) -> Savepoint:
+def _made(lakehouse: Lakehouse, name: str, beside: str, note: str) -> Savepoint:
     """All that belongs to the savepoint, in the folder `beside`."""
-    to = replace(settings, root=layout.savepoint_root(settings, beside))
+    to = replace(lakehouse.settings, root=layout.savepoint_root(lakehouse.settings, beside))
     to.root.mkdir(parents=True)
     at = datetime.now(UTC).isoformat()
     # lines of commit logs move to the log tables meanwhile, and are to be in one of the two
-    with locks.alone(layout.flush_lock(settings)):
+    with locks.alone(layout.flush_lock(lakehouse.settings)):
         for log in get_args(layout.LogTable):
-            _take(layout.log_table(settings, log), layout.log_table(to, log))
-        for table in reversed(list(catalog)):  # inputs come first there
-            take_table(settings, catalog, table, to)
-    size, files = _list(settings, beside)
-    tables = {table.name: _saved(to, table) for table in catalog}
-    listed = _checksum(layout.savepoint_file(settings, beside, "contents.jsonl"))
+            _take(layout.log_table(lakehouse.settings, log), layout.log_table(to, log))
+        for table in reversed(list(lakehouse.catalog)):  # inputs come first there
+            take_table(lakehouse, table, to)
+    size, files = _list(lakehouse.settings, beside)
+    tables = {table.name: _saved(to, table) for table in lakehouse.catalog}
+    listed = _checksum(layout.savepoint_file(lakehouse.settings, beside, "contents.jsonl"))
     library = version_of("unified-lakehouse")
     made = Savepoint(name, at, note, library, tables, files, size, listed)
-    replace_file(layout.savepoint_file(settings, beside, "savepoint.json"), asdict(made))
+    replace_file(layout.savepoint_file(lakehouse.settings, beside, "savepoint.json"), asdict(made))
     return made
 
 
@@ -240,9 +242,9 @@ def _locked(settings: Settings) -> AbstractContextManager[object]:
         ) from err
 
 
-def take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings) -> None:
+def take_table(lakehouse: Lakehouse, table: Table, to: Settings) -> None:
     """A table as it is now, with its commit log and checkpoint, once more below another root."""
-    checkpoint = layout.query_checkpoints(settings, table.name)
+    checkpoint = layout.query_checkpoints(lakehouse.settings, table.name)
     if checkpoint.is_dir():
         # first: one that knows of a later micro-batch than the table would not fit it
         for path in _files(checkpoint):
@@ -250,21 +252,23 @@ def take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings)
             beside.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # Spark removes what it needs no more
                 shutil.copyfile(path, beside)
-    with CommitLog(settings, table).writing():
-        for path in layout.notes_of(settings, table.name):
+    with CommitLog(lakehouse.settings, table).writing():
+        for path in layout.notes_of(lakehouse.settings, table.name):
             beside = layout.commit_logs(to) / path.name
             beside.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, beside)
-    sides: tuple[layout.Side, ...] = ("quarantine",) if catalog.has_quarantine(table) else ()
+    sides: tuple[layout.Side, ...] = (
+        ("quarantine",) if lakehouse.catalog.has_quarantine(table) else ()
+    )
     sides += ("early",) if table.early_results else ()
-    _take_states(settings, table, to)
+    _take_states(lakehouse.settings, table, to)
     # after the table: each of its rows has its answer then
     answers: tuple[layout.Side, ...] = ("answers",) if table.lookup else ()
     for side in (*sides, "", *answers):
-        _take(table_path(settings, table, side), table_path(to, table, side))
+        _take(table_path(lakehouse.settings, table, side), table_path(to, table, side))
     once_more: tuple[layout.Note, ...] = ("references.jsonl", "files.jsonl")
     for name in once_more:  # behind the rows: each line was written before the first row of its own
-        if (seen := layout.note(settings, table, name)).is_file():
+        if (seen := layout.note(lakehouse.settings, table, name)).is_file():
             shutil.copyfile(seen, layout.note(to, table, name))
 
 

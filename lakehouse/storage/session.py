@@ -22,6 +22,10 @@ class Session(Lakehouse):
 
     spark: SparkSession
 
+    @classmethod
+    def on(cls, lakehouse: Lakehouse, spark: SparkSession) -> "Session":
+        return cls(lakehouse.settings, lakehouse.catalog, spark)
+
     def read(self, table: Table, version: int | None = None, side: Side = "") -> DataFrame:
         """The rows of a table, technical columns included, now or at a Delta version."""
         reader = self.spark.read.format("delta")

@@ -40,6 +40,7 @@ from lakehouse.storage.checkpoints import Beginning
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.files import append_line, read_json, replace_file
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import Note, Side, table_path
 from lakehouse.storage.publish_lock import held
 
@@ -78,8 +79,8 @@ def upgrade(settings: Settings, table: Table) -> Upgrade | None:
     return Upgrade(**known) if known else None
 
 
-def of_all(settings: Settings, catalog: Catalog) -> dict[str, Upgrade]:
-    found = ((table.name, upgrade(settings, table)) for table in catalog)
+def of_all(lakehouse: Lakehouse) -> dict[str, Upgrade]:
+    found = ((table.name, upgrade(lakehouse.settings, table)) for table in lakehouse.catalog)
     return {name: each for name, each in found if each}
 
 
@@ -101,55 +102,62 @@ def beside(settings: Settings, table: Table) -> Settings:
     return replace(settings, root=layout.upgrade(settings, table.name, "beside").absolute())
 
 
-def begin(settings: Settings, catalog: Catalog, table: Table) -> Settings:
+def begin(lakehouse: Lakehouse, table: Table) -> Settings:
     """Makes the root of the other version, if it is not there, and notes that it is filled.
 
     :raises JobError: if the table cannot be upgraded, or the version beside it is another one.
     """
-    known = upgrade(settings, table)
+    known = upgrade(lakehouse.settings, table)
     if known and known.state not in ("filling", "filled"):
         raise JobError(
             f"table={table.name}, upgrade={known.state}: the other version beside it is kept for `lakehouse upgrade "
             f"{'roll-back' if known.state == 'promoted' else 'promote'} {table.name}`; if it is of no use any more, "
             f"`lakehouse upgrade drop {table.name}` removes it, and a next one can be filled"
         )
-    _check_kind(settings, catalog, table)
-    other = beside(settings, table)
-    _check_code(other, catalog, table)
-    link_inputs(settings, catalog, table)
-    note(settings, table, "filling")
+    _check_kind(lakehouse, table)
+    other = beside(lakehouse.settings, table)
+    _check_code(other, lakehouse.catalog, table)
+    link_inputs(lakehouse, table)
+    note(lakehouse.settings, table, "filling")
     return other
 
 
-def _check_kind(settings: Settings, catalog: Catalog, table: Table) -> None:
-    if begun_with.begins(settings, table):
+def _check_kind(lakehouse: Lakehouse, table: Table) -> None:
+    if begun_with.begins(lakehouse.settings, table):
         raise JobError(
             f"table={table.name}, layer={table.layer}: it has not begun there, so there is nothing to upgrade; start its job"
         )
-    changed = begun_with.changes(settings, catalog, table)
-    if not begun_with.upgradable(catalog, table, changed):
+    changed = begun_with.changes(lakehouse, table)
+    if not begun_with.upgradable(lakehouse.catalog, table, changed):
         raise JobError(
-            f"table={table.name}, kind={catalog.kind(table)}: a row table or a window table without a lookup, in the layer that "
-            f"it has, can have another version beside it, and this one cannot; `lakehouse plan` says what it needs"
+            f"table={table.name}, kind={lakehouse.catalog.kind(table)}: a row table or a window table without a lookup, in the "
+            f"layer that it has, can have another version beside it, and this one cannot; `lakehouse plan` says what it needs"
         )
 
 
 def _check_code(other: Settings, catalog: Catalog, table: Table) -> None:
-    if changed := begun_with.changes(other, catalog, table):
+    if changed := begun_with.changes(Lakehouse(other, catalog), table):
         raise JobError(
             f"table={table.name}, {changed[0].field}={changed[0].now or 'none'}: the version beside it was filled with "
             f"{changed[0].then or 'none'}; go on with that code, or `lakehouse upgrade drop {table.name}` and fill it again"
         )
 
 
-def link_inputs(settings: Settings, catalog: Catalog, table: Table) -> None:
+def link_inputs(lakehouse: Lakehouse, table: Table) -> None:
     """Has the other version read what the table reads: links to folders, commit logs and the notes beside them."""
-    other = beside(settings, table)
+    other = beside(lakehouse.settings, table)
     notes = ("jsonl", *(each for each in get_args(Note) if each != "reconciliation.json"))
-    for each in (catalog.tables[name] for name in table.inputs if name in catalog.tables):
-        _link(table_path(settings, each), table_path(other, each))
+    for each in (
+        lakehouse.catalog.tables[name] for name in table.inputs if name in lakehouse.catalog.tables
+    ):
+        _link(table_path(lakehouse.settings, each), table_path(other, each))
         for name in notes:
-            _link(*(layout.commit_logs(of) / f"{each.name}.{name}" for of in (settings, other)))
+            _link(
+                *(
+                    layout.commit_logs(of) / f"{each.name}.{name}"
+                    for of in (lakehouse.settings, other)
+                )
+            )
 
 
 def _link(path: Path, to: Path) -> None:
@@ -158,12 +166,12 @@ def _link(path: Path, to: Path) -> None:
         to.symlink_to(os.path.relpath(path.absolute(), to.parent))
 
 
-def check(settings: Settings, catalog: Catalog, table: Table, command: Command) -> bool:
+def check(lakehouse: Lakehouse, table: Table, command: Command) -> bool:
     """Whether the exchange was begun by that command already, and only has to go on.
 
     :raises JobError: if there is nothing to exchange, it was refused, or other code is declared.
     """
-    known = upgrade(settings, table)
+    known = upgrade(lakehouse.settings, table)
     ready = ("promoted",) if command == "roll-back" else ("filled", "rolled back")
     if known and known.command:
         if known.command != command:
@@ -182,33 +190,33 @@ def check(settings: Settings, catalog: Catalog, table: Table, command: Command) 
             f"table={table.name}: {known.refused}; drop it and fill it with other code, or fill again and let rows differ there "
             "(--differs-from, --differs-until)"
         )
-    _check_code(beside(settings, table), catalog, table)
+    _check_code(beside(lakehouse.settings, table), lakehouse.catalog, table)
     return False
 
 
-def exchange(settings: Settings, catalog: Catalog, table: Table, command: Command) -> Upgrade:
+def exchange(lakehouse: Lakehouse, table: Table, command: Command) -> Upgrade:
     """Exchanges the two versions, or goes on with that. The table's job and batch runs do not run."""
     taken, there, gone = (
-        layout.upgrade(settings, table.name, each) for each in ("taken", "beside", "gone")
+        layout.upgrade(lakehouse.settings, table.name, each) for each in ("taken", "beside", "gone")
     )
-    if not check(settings, catalog, table, command):
-        _check_position(settings, catalog, table)
+    if not check(lakehouse, table, command):
+        _check_position(lakehouse, table)
         shutil.rmtree(taken, ignore_errors=True)
-        savepoints.take_table(settings, catalog, table, replace(settings, root=taken))
-        now = upgrade(settings, table)
+        savepoints.take_table(lakehouse, table, replace(lakehouse.settings, root=taken))
+        now = upgrade(lakehouse.settings, table)
         assert now is not None
-        generation = checkpoints.generation(settings, table)
-        note(settings, table, now.state, command=command, generation=generation)
-    known = upgrade(settings, table)
+        generation = checkpoints.generation(lakehouse.settings, table)
+        note(lakehouse.settings, table, now.state, command=command, generation=generation)
+    known = upgrade(lakehouse.settings, table)
     assert known is not None
     if taken.exists():
         if there.exists():
-            _put_in_place(settings, catalog, table, known.generation)
+            _put_in_place(lakehouse, table, known.generation)
             shutil.rmtree(gone, ignore_errors=True)
             there.rename(gone)
         taken.rename(there)
-    link_inputs(settings, catalog, table)
-    done = note(settings, table, "promoted" if command == "promote" else "rolled back")
+    link_inputs(lakehouse, table)
+    done = note(lakehouse.settings, table, "promoted" if command == "promote" else "rolled back")
     shutil.rmtree(gone, ignore_errors=True)
     return done
 
@@ -227,15 +235,19 @@ def drop(settings: Settings, table: Table) -> None:
     shutil.rmtree(layout.upgrades(settings) / table.name)
 
 
-def _check_position(settings: Settings, catalog: Catalog, table: Table) -> None:
-    other = beside(settings, table)
-    here, there = frontier(settings, table), frontier(other, table)
+def _check_position(lakehouse: Lakehouse, table: Table) -> None:
+    other = beside(lakehouse.settings, table)
+    here, there = frontier(lakehouse.settings, table), frontier(other, table)
     if checkpoints.standing(other, table).last is None:
         raise JobError(
             f"table={table.name}: the stream of the version beside it has had nothing to read yet; try again when its input has "
             "gone on"
         )
-    streamed = [name for name in catalog.downstream(table) if not catalog.table(name).report]
+    streamed = [
+        name
+        for name in lakehouse.catalog.downstream(table)
+        if not lakehouse.catalog.table(name).report
+    ]
     if streamed and here and (there is None or there < here):
         raise JobError(
             f"table={table.name}, frontier={there}: the table was complete up to {here} for {', '.join(streamed)}, and would "
@@ -243,14 +255,16 @@ def _check_position(settings: Settings, catalog: Catalog, table: Table) -> None:
         )
 
 
-def _put_in_place(settings: Settings, catalog: Catalog, table: Table, before: int) -> None:
+def _put_in_place(lakehouse: Lakehouse, table: Table, before: int) -> None:
     """The rows, the position and the commit log of the version beside the table, in the table."""
-    other = beside(settings, table)
+    other = beside(lakehouse.settings, table)
     last = checkpoints.standing(other, table).last
     assert last is not None  # `_check_position`
     generation = before + last.generation
     app = checkpoints.app(table, generation)
-    taken = replace(settings, root=layout.upgrade(settings, table.name, "taken"))
+    taken = replace(
+        lakehouse.settings, root=layout.upgrade(lakehouse.settings, table.name, "taken")
+    )
     span = _span((taken, other), table)
     known = {
         "exchange": before,
@@ -261,21 +275,23 @@ def _put_in_place(settings: Settings, catalog: Catalog, table: Table, before: in
     }
     version = NOTHING
     for side in _IN_ONE_COMMIT:  # the table last: with it the exchange has happened
-        source, to = (table_path(of, table, side) for of in (other, settings))
+        source, to = (table_path(of, table, side) for of in (other, lakehouse.settings))
         version = delta_writer.exchange(source, to, app, last.batch, known)
     for side in _AS_FOLDERS:
-        restoring.put(*(table_path(of, table, side) for of in (other, settings)))
+        restoring.put(*(table_path(of, table, side) for of in (other, lakehouse.settings)))
     if checkpoint := checkpoint_files.newest(other, table):
-        restoring.put(checkpoint, checkpoint_files.folder_of(settings, table, generation))
-    _renew_commit_log(settings, other, table, version, before, span)
+        restoring.put(checkpoint, checkpoint_files.folder_of(lakehouse.settings, table, generation))
+    _renew_commit_log(lakehouse.settings, other, table, version, before, span)
     for name in ("declared.json", "handover.json"):
-        _copy_note(*(layout.note(of, table, name) for of in (other, settings)))
-    if checkpoints.beginning(settings, table, generation) is None:
+        _copy_note(*(layout.note(of, table, name) for of in (other, lakehouse.settings)))
+    if checkpoints.beginning(lakehouse.settings, table, generation) is None:
         begun = checkpoints.beginning(other, table, last.generation) or Beginning(
             generation, None, "", datetime.now(UTC).isoformat()
         )
         begun = replace(begun, generation=generation, after=None, why="its versions were exchanged")
-        append_line(layout.note(settings, table, "generations.jsonl"), json.dumps(asdict(begun)))
+        append_line(
+            layout.note(lakehouse.settings, table, "generations.jsonl"), json.dumps(asdict(begun))
+        )
 
 
 def _copy_note(path: Path, to: Path) -> None:

@@ -49,7 +49,7 @@ def begin(session: Session, table: Table) -> Handover:
             f"table={table.name}, inputs={', '.join(each.name for each in inputs)}: a handover is between a batch run and the "
             "stream of one input; a table of several begins with all that its inputs' logs have, so start its job"
         )
-    begun_with.begin(session.settings, session.catalog, table)
+    begun_with.begin(session, table)
     # of two at once the second finds what the first has set
     with alone(layout.note(session.settings, table, "handover.json").with_suffix(".lock")):
         return _begin(session, table)

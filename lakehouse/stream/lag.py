@@ -4,23 +4,25 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.freshness import CONTINUOUS
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.lakehouse import Lakehouse
 
 
-def lag(settings: Settings, catalog: Catalog, now: datetime) -> timedelta:
+def lag(lakehouse: Lakehouse, now: datetime) -> timedelta:
     """How long the oldest commit of an input waits to be read by a streaming query that runs continuously; nothing if none waits.
 
     A query that has committed nothing for `batch_within` is not at work, and waits for nothing.
     """
-    pipelines = (t for t in catalog if settings.freshness_of(t.pipeline) == CONTINUOUS)
+    pipelines = (
+        t for t in lakehouse.catalog if lakehouse.settings.freshness_of(t.pipeline) == CONTINUOUS
+    )
     return max(
-        (_lag(settings, t, catalog.followed_inputs(t), now) for t in pipelines),
+        (_lag(lakehouse.settings, t, lakehouse.catalog.followed_inputs(t), now) for t in pipelines),
         default=timedelta(0),
     )
 

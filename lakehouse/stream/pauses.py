@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource
 from lakehouse.settings import Settings
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import offsets
 
 _FOLDER = "files that come meanwhile are read if they are still there: start the job before they are taken away"
@@ -13,11 +13,13 @@ _TABLE = "its versions are read as long as its log has them and its files are th
 _WITHIN = 5.0  # seconds for an answer of the broker: a command waits for it
 
 
-def remarks(settings: Settings, catalog: Catalog, pipeline: str, now: datetime) -> list[str]:
+def remarks(lakehouse: Lakehouse, pipeline: str, now: datetime) -> list[str]:
     """What each source of a pipeline that rests from `now` on says of the records that come meanwhile, a line each."""
-    tables = catalog.of_pipeline(pipeline)
-    sources = {source for each in tables for source in catalog.sources_of(each).values()}
-    found = _configurations(settings, (s.topic for s in sources if isinstance(s, KafkaSource)))
+    tables = lakehouse.catalog.of_pipeline(pipeline)
+    sources = {source for each in tables for source in lakehouse.catalog.sources_of(each).values()}
+    found = _configurations(
+        lakehouse.settings, (s.topic for s in sources if isinstance(s, KafkaSource))
+    )
     said = {topic: remark(known, now) for topic, known in found.items()}
     said |= {s.topic: _FOLDER for s in sources if isinstance(s, FolderSource)}
     said |= {s.topic: _TABLE for s in sources if isinstance(s, DeltaSource)}

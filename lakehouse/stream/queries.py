@@ -61,7 +61,7 @@ def start(
 
     Raises DeclarationError if it began as another table (`begun_with`).
     """
-    begun_with.begin(session.settings, session.catalog, table)
+    begun_with.begin(session, table)
     if session.catalog.is_derived(table):
         handover.check(session, table)
     if (

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.sources import DeltaSource, FolderSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
@@ -21,6 +20,7 @@ from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.file_register import Register
 from lakehouse.storage.foreign_records import PARTITION
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 from lakehouse.stream import offsets
 from lakehouse.stream.records import file_source
@@ -47,39 +47,43 @@ class Checked:
     examples: str  # the first offsets missing or doubled; of a folder also files that are not read as they are
 
 
-def check(settings: Settings, catalog: Catalog, table: Table) -> list[Checked]:
+def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
     """Each partition of the table's sources.
 
     Raises RangeError for other tables, SourceError, BrokerError.
     """
-    sources = catalog.sources_of(table).values()
+    sources = lakehouse.catalog.sources_of(table).values()
     if not sources:
         raise RangeError(
-            f"table={table.name}: a {catalog.kind(table)} table has no topic; name an ingest table, which reads one"
+            f"table={table.name}: a {lakehouse.catalog.kind(table)} table has no topic; name an ingest table, which reads one"
         )
-    last = next(CommitLog(settings, table).by_stream(), None)
+    last = next(CommitLog(lakehouse.settings, table).by_stream(), None)
     if last is None:
         raise RangeError(f"table={table.name}: it has read nothing yet; start its job")
-    if not catalog.topics_of(table):
+    if not lakehouse.catalog.topics_of(table):
         return [
-            _checked_files(settings, table, file_source(each), last.inputs.get(each.topic, {}))
+            _checked_files(
+                lakehouse.settings, table, file_source(each), last.inputs.get(each.topic, {})
+            )
             for each in sources
         ]
     by_topic = {source.topic: source for source in sources}
     topics = sorted(by_topic)
-    settings = isolated(settings, next(source.isolation for source in sources))
-    there = offsets.on_broker(offsets.admin(settings), topics)
-    offsets.check_ids(settings, table, {topic: each.id for topic, each in there.items()})
-    known = offsets.known(settings, table)
+    reading = isolated(lakehouse.settings, next(source.isolation for source in sources))
+    there = offsets.on_broker(offsets.admin(reading), topics)
+    offsets.check_ids(lakehouse.settings, table, {topic: each.id for topic, each in there.items()})
+    known = offsets.known(lakehouse.settings, table)
     found = []
     for topic in topics:
         read = {} if known.begins(topic, last) else last.inputs.get(topic, {})
         since = known.recreated.get(topic, (0, 0, ""))[2]
-        stored = _stored(settings, table, topic, since)
+        stored = _stored(lakehouse.settings, table, topic, since)
         for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
             start = min(there[topic].first.get(partition, 0), end)
             own = stored.get(int(partition))
-            found.append(_checked(settings, by_topic[topic], int(partition), start, end, own))
+            found.append(
+                _checked(lakehouse.settings, by_topic[topic], int(partition), start, end, own)
+            )
     return found
 
 

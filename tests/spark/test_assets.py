@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from assets import automation, definitions, maintenance, reconciling, sensors
-from assets.resources import Lakehouse
+from assets.resources import LakehouseResource
 from assets.testing import evaluate, materialize
 from lakehouse.batch.compute import backfill
 from lakehouse.declare import catalog
@@ -434,7 +434,7 @@ def test_the_asset_of_the_docs_reads_a_closed_hour(settings):
         r"```python\n(.*?)```", (ROOT / "docs" / "automation.md").read_text(), re.DOTALL
     )
     exec(text, shown := {})
-    lakehouse = {"lakehouse": Lakehouse.of(settings)}
+    lakehouse = {"lakehouse": LakehouseResource.of(settings)}
     run = dg.materialize(
         [shown["hottest_sensors"]], partition_key="2026-01-01-01:00", resources=lakehouse
     )
@@ -451,7 +451,7 @@ def test_the_asset_of_the_docs_reads_a_closed_hour(settings):
 
 def test_the_maintenance_job_looks_after_every_table(own, instance):
     result = maintenance.maintain.execute_in_process(
-        instance=instance, resources={"lakehouse": Lakehouse.of(own)}
+        instance=instance, resources={"lakehouse": LakehouseResource.of(own)}
     )
     assert result.success and result.output_for_node("maintain_tables") == 9, (
         "four tables, their quarantines, _commits"
@@ -460,11 +460,11 @@ def test_the_maintenance_job_looks_after_every_table(own, instance):
 
 def test_maintenance_knows_of_a_run_until_it_has_ended(spark, own, instance):
     @dg.op
-    def look(lakehouse: Lakehouse) -> bool:
+    def look(lakehouse: LakehouseResource) -> bool:
         return lakehouse.session.spark is spark and read_holds.began(own) is not None
 
     job = dg.GraphDefinition("looking", node_defs=[look]).to_job(
-        resource_defs={"lakehouse": Lakehouse.of(own)}
+        resource_defs={"lakehouse": LakehouseResource.of(own)}
     )
     assert job.execute_in_process(instance=instance).output_for_node("look") is True
     assert read_holds.began(own) is None and not spark._jsc.sc().isStopped()

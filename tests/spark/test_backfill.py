@@ -79,10 +79,7 @@ def remove(session: Session, name: str, predicate: str | None = None) -> None:
 
 
 def outdated(session: Session, name: str) -> list[str]:
-    return [
-        p[-2:]
-        for p in late_merge.outdated(session.settings, session.catalog, session.catalog.table(name))
-    ]
+    return [p[-2:] for p in late_merge.outdated(session, session.catalog.table(name))]
 
 
 @pytest.fixture
@@ -336,7 +333,7 @@ def told(tmp_path) -> Callable[..., Session]:
 def test_how_far_a_stream_is_behind_is_read_from_commit_logs(told):
     def seconds(**settings: object) -> int:
         return round(
-            lag(replace(told().settings, **settings), told().catalog, datetime.now(UTC))
+            lag(Lakehouse(replace(told().settings, **settings), told().catalog), datetime.now(UTC))
             / timedelta(seconds=1),
             -1,
         )

@@ -190,7 +190,8 @@ def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(sta
     for version in range(last + 1):
         DeltaTable(str(path), version=version).create_checkpoint()
     done = retention.maintain(
-        settings, retention.places(settings, stage.session.catalog, table_of(stage, "seen"))[0]
+        settings,
+        retention.places(replace(stage.session, settings=settings), table_of(stage, "seen"))[0],
     )
     assert done.held_by == "a table yet to be declared" and 0 < done.oldest < last
     assert min(int(p.stem) for p in (path / "_delta_log").glob("*.json")) == done.oldest
@@ -244,15 +245,9 @@ def test_the_command_tells_the_handover_and_maintenance_keeps_what_it_needs(stag
         and len(commits) == 2
     )
     assert frontier(settings, averages) == START + timedelta(hours=2)
-    assert (
-        needs.needed(settings, stage.session.catalog, table_of(stage, "seen"))["slid"]
-        == first["version"]
-    )
+    assert needs.needed(stage.session, table_of(stage, "seen"))["slid"] == first["version"]
     stage.run("slid")
-    assert (
-        needs.needed(settings, stage.session.catalog, table_of(stage, "seen"))["slid"]
-        > first["version"]
-    )
+    assert needs.needed(stage.session, table_of(stage, "seen"))["slid"] > first["version"]
     again = definitions.build(settings).resolve_job_def("bootstrap")
     with dg.DagsterInstance.ephemeral() as instance:
         told = again.execute_in_process(

@@ -80,9 +80,7 @@ def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spa
     stage.run("minutes")
     early_results.settle(stage.session, stage.session.catalog.table("minutes"))
     assert seen(stage, "minutes", "early") == {180: 2}, "as the job leaves it when it has drained"
-    answer = query.run(
-        stage.session.settings, stage.session.catalog, "SELECT clicks, _origin FROM minutes__early"
-    )
+    answer = query.run(stage.session, "SELECT clicks, _origin FROM minutes__early")
     assert answer.rows == [(2, "early")]
 
 

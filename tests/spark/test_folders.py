@@ -19,6 +19,7 @@ from lakehouse.declare.table import delta_table, folder, table, tumbling
 from lakehouse.errors import CommitError
 from lakehouse.storage import delta_log, foreign_sources
 from lakehouse.storage.file_register import Register
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import file_steps, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.topic_check import check
@@ -71,7 +72,7 @@ def numbers(stage: Stage) -> list[int]:
 
 def once(stage: Stage) -> None:
     session = stage.session
-    (found,) = check(session.settings, session.catalog, session.catalog.table("readings"))
+    (found,) = check(session, session.catalog.table("readings"))
     assert (found.missing, found.doubled) == (0, 0), found
 
 
@@ -238,7 +239,9 @@ def test_a_table_of_others_is_followed_version_by_version(spark, tmp_path):
     catalog, readings = stage.session.catalog, stage.session.catalog.table("readings")
     last = next(stage.session.commit_log(readings).by_stream())
     assert last.inputs == {str(there): {"0": 9}}, "what was appended before it is read"
-    topic_commands._accept_files(stage.session.settings, catalog, readings, last, yes=True)
+    topic_commands._accept_files(
+        Lakehouse(stage.session.settings, catalog), readings, last, yes=True
+    )
     stage.run("readings")
     days = {each.n: each.day for each in stage.rows("readings").select("n", "day").collect()}
     assert days == {n: date(2026, 1, 1 + n % 2) for n in (0, 1, 2, 5, 6, 7, 8, 9, 10, 11)}
@@ -272,7 +275,7 @@ def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(spark, tmp_
     with pytest.raises(StepFailed, match=r"c.json, records=3 to 4: it is gone before it was read"):
         queries.start(session, readings).awaitTermination()
     last = next(session.commit_log(readings).by_stream())
-    topic_commands._accept_files(session.settings, session.catalog, readings, last, yes=True)
+    topic_commands._accept_files(session, readings, last, yes=True)
     put(there / "d.json", row(6))
     stage.run("readings")
     stage.run("readings")

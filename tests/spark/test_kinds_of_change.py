@@ -11,6 +11,7 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.storage import begun_with, delta_log, upgrades, version_rows
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import beside, queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
@@ -48,14 +49,14 @@ def go_the_way(stage: Stage, name: str) -> None:
     session, of = stage.session, stage.session.catalog.table(name)
     match KINDS[name].way:
         case "accept":
-            begun_with.accept(session.settings, session.catalog, of)
+            begun_with.accept(session, of)
         case "compute whole":
             assert list(backfill.run(session, name)) == []
         case "upgrade":
             list(upgrade.fill(session, name, upgrade.plan(session, name)))
             assert upgrade.compare(session, name, None)[0].state == "filled"
             beside.catch_up(session, of)
-            upgrades.exchange(session.settings, session.catalog, of, "promote")
+            upgrades.exchange(session, of, "promote")
 
 
 @pytest.mark.slow
@@ -74,7 +75,7 @@ def test_each_kind_of_change_goes_the_way_that_the_plan_names(spark, tmp_path, h
 
     stage.session = replace(stage.session, catalog=after)
     planned = change_plan.planned(
-        stage.session.settings, after, [after.table(name) for name in kinds]
+        Lakehouse(stage.session.settings, after), [after.table(name) for name in kinds]
     )
     assert {each.table: each.action for each in planned} == {
         name: kind.planned for name, kind in kinds.items()
@@ -113,9 +114,7 @@ def test_each_kind_of_change_goes_the_way_that_the_plan_names(spark, tmp_path, h
 def test_a_column_that_a_topic_gains_comes_through_the_tables_that_pass_it_on(stage_of):
     stage = stage_of(changing_tables)
     session = stage.session
-    begun_with.begin(
-        session.settings, session.catalog, session.catalog.table("clicks")
-    )  # as its query does
+    begun_with.begin(session, session.catalog.table("clicks"))  # as its query does
     stage.feed("clicks", [at(1), at(2, value=2)])
     stage.run("counted", "sums")
     topic = replace(click_topic, schema=f"{click_topic.schema}, page STRING")
@@ -125,9 +124,9 @@ def test_a_column_that_a_topic_gains_comes_through_the_tables_that_pass_it_on(st
     )
     stage.session = session = replace(session, catalog=catalog)
     clicks = catalog.table("clicks")
-    planned = change_plan.planned(session.settings, catalog, [clicks, catalog.table("counted")])
+    planned = change_plan.planned(session, [clicks, catalog.table("counted")])
     assert [each.action for each in planned] == ["accept", "nothing"]
-    begun_with.accept(session.settings, catalog, clicks)
+    begun_with.accept(session, clicks)
     with pytest.raises(DeclarationError, match=r"columns=page: .* `lakehouse stream restart"):
         creation.create(session, clicks)  # as a batch run does, beside a job of the former code
     queries.prepare(session, [table for table in catalog if catalog.is_streamed(table)])

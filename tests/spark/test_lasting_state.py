@@ -118,7 +118,7 @@ def test_each_range_begins_with_kept_states_and_is_what_all_of_history_gives(spa
         stage.advance("visits", visit(end, "end"))
     stage.run("shown", "outcomes")
     assert given(stage) == sorted(expected([*rows, *more]), key=repr)
-    waiting = late_merge.outdated(stage.session.settings, stage.session.catalog, table)
+    waiting = late_merge.outdated(stage.session, table)
     assert waiting == [f"2026-01-01-{n:02}" for n in range(11)], "what it wrote before, no more"
 
     # rows without a tag, and those of one, have tables of their own

@@ -164,8 +164,8 @@ def test_a_range_is_asked_again(stage):
     assert set(opinions(stage, "located", 1, 6).values()) == {5, None}
     assert_stream_equals_batch(stage, "located", HOUR)
     count = "SELECT count(*) FROM located__answers"
-    assert query.run(settings, stage.session.catalog, count).rows == [(5,)]
-    savepoints.create(settings, stage.session.catalog, "now")
+    assert query.run(stage.session, count).rows == [(5,)]
+    savepoints.create(stage.session, "now")
     saved = replace(settings, root=layout.savepoint_root(settings, "now"))
     assert query.run(saved, stage.session.catalog, count).rows == [(5,)]
 

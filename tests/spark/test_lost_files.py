@@ -213,14 +213,12 @@ def test_a_lost_file_of_the_quarantine_is_written_again(stage):
 def test_a_reconciled_hour_whose_file_is_lost_is_due_again(stage):
     table = stage.session.catalog.table("sums")
     reconciliation.reconcile(stage.session, table)
-    assert coverage.due(stage.session.settings, stage.session.catalog, table) == []
+    assert coverage.due(stage.session, table) == []
     name = lose(stage, "sums", HOURS[2])
-    (due,) = coverage.due(stage.session.settings, stage.session.catalog, table)
+    (due,) = coverage.due(stage.session, table)
     assert due.partition == HOURS[2] and name in due.why
     reconciliation.reconcile(stage.session, table)
-    assert coverage.due(stage.session.settings, stage.session.catalog, table) == [], (
-        "it is known to be different"
-    )
+    assert coverage.due(stage.session, table) == [], "it is known to be different"
 
 
 def test_a_lost_file_of_an_input_is_named_with_what_to_do_and_a_repair_does_not_say_that_all_is_well(
@@ -256,7 +254,7 @@ def test_a_file_that_was_replaced_before_a_reader_came_to_it_is_passed_over(stag
         in capsys.readouterr().err
     )
     table = stage.session.catalog.table("large_clicks")
-    assert late_merge.outdated(stage.session.settings, stage.session.catalog, table) == [HOURS[1]]
+    assert late_merge.outdated(stage.session, table) == [HOURS[1]]
     stage.update("large_clicks")
     assert_stream_equals_batch(stage, "large_clicks")
     assert stage.rows("large_clicks").count() == stage.rows("valid_clicks").count()

@@ -24,6 +24,7 @@ from lakehouse.ranges import parse_range
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import delta_writer, housekeeping, read_holds, table_creation
 from lakehouse.storage.digest import digest
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -61,7 +62,7 @@ def test_a_table_is_kept_up_beside_its_streams(stage):
         sorted(hours) == ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
         and min(hours.values()) > 1
     )
-    planned = {u.table: u for u in maintain.planned(settings, catalog)}
+    planned = {u.table: u for u in maintain.planned(Lakehouse(settings, catalog))}
     assert planned["valid_readings"].partitions == ("2026-01-01-00", "2026-01-01-01"), (
         "the third hour is open"
     )
@@ -69,7 +70,7 @@ def test_a_table_is_kept_up_beside_its_streams(stage):
     assert everything(settings.root) == files, "a plan changes nothing"
 
     summaries = sorted((valid / "_delta_log").glob("*.crc"))
-    list(maintain.run(settings, catalog))
+    list(maintain.run(Lakehouse(settings, catalog)))
     left, last = (
         sorted((valid / "_delta_log").glob("*.crc")),
         max((valid / "_delta_log").glob("*.checkpoint.parquet")),
@@ -81,7 +82,7 @@ def test_a_table_is_kept_up_beside_its_streams(stage):
         files_of(valid) == hours | {"2026-01-01-00": 1, "2026-01-01-01": 1}
         and digests(stage) == before
     )
-    assert not any(u.partitions for u in maintain.planned(settings, catalog)), (
+    assert not any(u.partitions for u in maintain.planned(Lakehouse(settings, catalog))), (
         "nothing is left to do"
     )
 
@@ -96,7 +97,7 @@ def test_a_table_is_kept_up_beside_its_streams(stage):
     checkpointed(stage)
     aged(settings.root, 2)
     before = digests(stage)
-    done = {u.table: u for u in maintain.run(settings, catalog)}
+    done = {u.table: u for u in maintain.run(Lakehouse(settings, catalog))}
     held, free = done["valid_readings"], done["sensor_readings"]
     assert (held.held_by, held.oldest, held.obsolete) == ("sensor_averages", 2, 0)
     assert free.oldest > 2 and free.commits == free.oldest and free.obsolete >= 6
@@ -107,7 +108,9 @@ def test_a_table_is_kept_up_beside_its_streams(stage):
     stage.advance("sensor_readings", _reading(5, 0, 0))
     stage.run("valid_readings", "sensor_averages")
     (done,) = (
-        u for u in maintain.run(settings, catalog, "valid_readings") if u.table == "valid_readings"
+        u
+        for u in maintain.run(Lakehouse(settings, catalog), "valid_readings")
+        if u.table == "valid_readings"
     )
     assert done.oldest > 1 and done.obsolete >= 4
     for name in TABLES[1:]:
@@ -167,14 +170,14 @@ def test_a_batch_that_crashed_finds_its_commit_when_the_past_has_gone(spark, tmp
         )
     checkpointed(stage)
     aged(settings.root, 3)
-    (done, _) = maintain.run(settings, catalog, "valid_readings")
+    (done, _) = maintain.run(Lakehouse(settings, catalog), "valid_readings")
     assert (done.held_by, done.commits) == ("its own query", 0), "it will look for its commit"
     stage.feed("sensor_readings", [_reading(1, 0, 0)])
     stage.run("valid_readings")
     assert stage.rows("valid_readings").count() == 7
     checkpointed(stage)
     aged(settings.root, 3)
-    (done, _) = maintain.run(settings, catalog, "valid_readings")
+    (done, _) = maintain.run(Lakehouse(settings, catalog), "valid_readings")
     assert done.commits == done.oldest > 3, "once it is through, they go"
 
 

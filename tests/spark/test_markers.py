@@ -53,9 +53,7 @@ def test_marked_rows_alone_move_the_watermark_that_batch_repeats(stage):
     assert frontier(stage) == 50, "the second partition is silent, and holds nothing back"
     log = stage.session.commit_log(table_of(stage))
     line = next(log.by_stream())
-    shown = lateness_report.histogram(
-        stage.session.settings, stage.session.catalog, table_of(stage)
-    )[1]
+    shown = lateness_report.histogram(stage.session, table_of(stage))[1]
     assert shown[0].rows == 8 and sum(bucket.rows for bucket in shown) == 10
     # the line is made again from the rows alone, with the same heads
     done = (

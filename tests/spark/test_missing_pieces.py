@@ -57,8 +57,7 @@ def make_again(session: Session, name: str) -> None:
 
 def due(session: Session) -> dict[str, str]:
     return {
-        each.partition: each.why
-        for each in coverage.due(session.settings, session.catalog, session.catalog.table(AVERAGES))
+        each.partition: each.why for each in coverage.due(session, session.catalog.table(AVERAGES))
     }
 
 
@@ -74,7 +73,7 @@ def test_certificates_tell_nothing_of_a_table_or_an_input_that_was_made_again_un
     assert len(again) == 3 and all(
         why.startswith(f"{name} was made again, or put back") for why in again.values()
     )
-    found = coverage.coverage(session.settings, session.catalog, table)
+    found = coverage.coverage(session, table)
     assert (found.reconciled, len(found.changed)) == (0, 3)
 
 
@@ -97,11 +96,7 @@ def test_tables_does_not_say_equal_of_what_was_changed_since(session):
     table = session.catalog.table(AVERAGES)
 
     def shown() -> tuple[str | None, str]:
-        state = next(
-            each
-            for each in table_status.overview(session.settings, session.catalog)
-            if each.table == AVERAGES
-        )
+        state = next(each for each in table_status.overview(session) if each.table == AVERAGES)
         return state.verdict, state.why
 
     reconciliation.reconcile_parts(session, table, Range(DAY, DAY + timedelta(hours=3)))
@@ -135,12 +130,7 @@ def test_partitions_that_somebody_emptied_before_they_were_reconciled_are_due(se
     path = str(session.path(session.catalog.table(AVERAGES)))
     DeltaTable(path).delete(" OR ".join(f"_partition = '2026-01-01-{hour}'" for hour in hours))
     assert due(session) == {f"2026-01-01-{hour}": "new" for hour in ("00", "01", "02")}
-    assert (
-        coverage.coverage(
-            session.settings, session.catalog, session.catalog.table(AVERAGES)
-        ).partitions
-        == 3
-    )
+    assert coverage.coverage(session, session.catalog.table(AVERAGES)).partitions == 3
 
 
 def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(session, capsys):
@@ -149,13 +139,13 @@ def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(session,
         session.path(session.catalog.table(RECORD), "quarantine"),
     )
     rows = DeltaTable(str(path)).count()
-    assert table_status.lost_quarantines(session.settings, session.catalog) == {}
+    assert table_status.lost_quarantines(session) == {}
     creation.create(session, record)
     assert capsys.readouterr().err == ""
     shutil.rmtree(path)
     with pytest.raises(RangeError, match="the folder is gone, and the quarantined rows with it"):
         replay_quarantine.planned(session, record)
-    assert table_status.lost_quarantines(session.settings, session.catalog) == {RECORD: rows}
+    assert table_status.lost_quarantines(session) == {RECORD: rows}
     creation.create(session, record)
     assert f"quarantine={path}: the folder is gone" in capsys.readouterr().err
     environment = {"LAKEHOUSE_ROOT": str(session.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}

@@ -92,7 +92,7 @@ def path_of(stage: Stage, name: str = "sums") -> str:
 
 
 def due(stage: Stage) -> dict[str, str]:
-    found = coverage.due(stage.session.settings, stage.session.catalog, sums_of(stage))
+    found = coverage.due(stage.session, sums_of(stage))
     return {each.partition: each.why for each in found}
 
 
@@ -137,7 +137,7 @@ def test_each_partition_has_its_certificate_and_is_reconciled_once(stage):
         whole.checksum_recomputed,
     )
     assert whole.checksum_in_table == str(Digest.parsed(whole.checksum_in_table))
-    reconciled = coverage.coverage(stage.session.settings, stage.session.catalog, sums_of(stage))
+    reconciled = coverage.coverage(stage.session, sums_of(stage))
     assert (
         reconciled.partitions,
         reconciled.reconciled,
@@ -231,7 +231,7 @@ def test_history_stays_reconciled_under_the_declaration_that_made_it(stage):
     declared(stage, late="drop")
     assert due(stage).keys() == set(HOURS[2:])
     reconcile_due(stage)
-    reconciled = coverage.coverage(stage.session.settings, stage.session.catalog, sums_of(stage))
+    reconciled = coverage.coverage(stage.session, sums_of(stage))
     assert (reconciled.reconciled, reconciled.reconciled_now) == (4, 2)
 
 
@@ -363,8 +363,8 @@ def test_changed_code_is_named_and_a_person_has_it_followed(stage):
     assert found.verdict == "DIFFERENT" and found.cause.startswith(
         f"{diagnosis.CODE}: written under declaration {before}"
     )
-    settings = replace(stage.session.settings, repair={"sums": Repair(9, 900)})
-    (planned,) = repair.plan(settings, stage.session.catalog, "sums", unasked=True)
+    allowed = replace(stage.session.settings, repair={"sums": Repair(9, 900)})
+    (planned,) = repair.plan(replace(stage.session, settings=allowed), "sums", unasked=True)
     assert "asks for a decision" in planned.refused
     assert [r.verdict for r in repair.run(stage.session, "sums")] == ["EQUAL"]
 

@@ -14,6 +14,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
 from lakehouse.storage import begun_with, delta_log, upgrades
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import handover as handovers
 from lakehouse.stream import queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -67,7 +68,7 @@ def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_on
         with pytest.raises(DeclarationError, match=f"table={name}, function="):
             stage.run(name)
     assert list(backfill.run(session, "totals")) == []
-    begun_with.accept(session.settings, other, other.table("counted"))
+    begun_with.accept(Lakehouse(session.settings, other), other.table("counted"))
     stage.feed("clicks", [at(3, value=3), at(4, value=8)])
     stage.run("counted", "totals")
     assert {r.user: r.value for r in stage.rows("totals").collect()} == {"a": 44}
@@ -91,9 +92,7 @@ def test_short_windows_go_on_under_an_accepted_function_and_a_backfill_brings_th
     )
     with pytest.raises(DeclarationError, match="`lakehouse table accept ticks`"):
         stage.run("ticks")
-    begun_with.accept(
-        stage.session.settings, stage.session.catalog, stage.session.catalog.table("ticks")
-    )
+    begun_with.accept(stage.session, stage.session.catalog.table("ticks"))
     stage.feed("clicks", [at(62)])
     stage.advance("clicks", at(130))
     stage.run("ticks")
@@ -123,8 +122,10 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
     stage.run("sums", "counted", "totals")
     settings, known = stage.session.settings, stage.session.catalog
     as_begun = replace(settings, shuffle_partitions=1)  # what the session of the tests has
-    assert begun_with.remarks(as_begun, known, list(known)) == []
-    told = begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))
+    assert begun_with.remarks(Lakehouse(as_begun, known), list(known)) == []
+    told = begun_with.remarks(
+        Lakehouse(replace(settings, shuffle_partitions=8), known), list(known)
+    )
     assert [each.partition(",")[0] for each in told] == ["table=sums", "table=totals"], (
         "the others have no state"
     )
@@ -133,9 +134,16 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
     overridden = replace(
         settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"}
     )
-    assert begun_with.remarks(overridden, known, list(known)) == []
+    assert begun_with.remarks(Lakehouse(overridden, known), list(known)) == []
     assert list(backfill.run(stage.session, "totals")) == []
-    assert len(begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))) == 1
+    assert (
+        len(
+            begun_with.remarks(
+                Lakehouse(replace(settings, shuffle_partitions=8), known), list(known)
+            )
+        )
+        == 1
+    )
 
 
 @pytest.mark.slow
@@ -149,13 +157,13 @@ def test_a_state_of_more_partitions_holds_the_same(stage_of, spark):
     rows = {name: held(stage, name) for name in ("sums", "totals")}
     settings, known = stage.session.settings, stage.session.catalog
     wider = replace(settings, shuffle_partitions=3)
-    assert len(begun_with.remarks(wider, known, list(known))) == 2
+    assert len(begun_with.remarks(Lakehouse(wider, known), list(known))) == 2
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     try:
         sums = known.table("sums")
         list(upgrade.fill(stage.session, "sums", upgrade.plan(stage.session, "sums")))
         assert not any(each.differs for each in upgrade.compare(stage.session, "sums", None)[1])
-        upgrades.exchange(settings, known, sums, "promote")
+        upgrades.exchange(Lakehouse(settings, known), sums, "promote")
         assert list(backfill.run(stage.session, "totals")) == []
         stage.run("totals")
         assert {name: held(stage, name) for name in rows} == rows, "the same before and after"
@@ -164,7 +172,7 @@ def test_a_state_of_more_partitions_holds_the_same(stage_of, spark):
         stage.run("sums", "totals", abort_at="rows")
         for name in rows:
             assert_stream_equals_batch(stage, name)
-        assert begun_with.remarks(wider, known, list(known)) == []
+        assert begun_with.remarks(Lakehouse(wider, known), list(known)) == []
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", "1")
 
@@ -206,7 +214,7 @@ def test_a_window_that_is_changed_before_a_first_one_has_closed_is_refused(stage
     assert delta_log.latest(stage.session.path(known.table("ticks"))) == 0
     other = changed(known, "ticks", window=tumbling("20 seconds"))
     with pytest.raises(DeclarationError, match=r"table=ticks, window=.*20"):
-        begun_with.begin(settings, other, other.table("ticks"))
+        begun_with.begin(Lakehouse(settings, other), other.table("ticks"))
     shutil.rmtree(stage.session.path(known.table("ticks")))
     creation.create(stage.session, known.table("ticks"))
-    begun_with.begin(settings, other, other.table("ticks"))
+    begun_with.begin(Lakehouse(settings, other), other.table("ticks"))

@@ -185,12 +185,7 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
     stage.advance("readings", at(310, "1.0", "b"))
     stage.run(*RUNNING)
     assert replay.run(stage.session, "readings").rows == 1, "its hour has closed"
-    due = {
-        name: coverage.due(
-            stage.session.settings, stage.session.catalog, stage.session.catalog.table(name)
-        )
-        for name in RUNNING
-    }
+    due = {name: coverage.due(stage.session, stage.session.catalog.table(name)) for name in RUNNING}
     assert "2026-01-01-03" in {d.partition for d in due["minutes"]}
     assert {
         c.verdict

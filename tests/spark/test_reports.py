@@ -167,7 +167,7 @@ def test_late_rows_that_are_merged_make_a_report_stale_and_it_follows(computed):
     assert reconciliation.reconcile(stage.session, of(stage), HOURS[0]).verdict == "EQUAL"
     assert reports.due(stage.session, of(stage)) == []
     os.utime(before, (0, 0))
-    list(maintain.run(stage.session.settings, stage.session.catalog, "best_shops"))
+    list(maintain.run(stage.session, "best_shops"))
     assert after.exists() and not before.exists()
 
 

@@ -133,7 +133,7 @@ def test_what_is_restored_or_forked_goes_on_without_a_row_lost_or_doubled(stage_
     expected = reconciled(forked)
     assert expected["seen"] != with_eight["seen"]
 
-    before = restoring.restore(settings, known, "early")
+    before = restoring.restore(Lakehouse(settings, known), "early")
     restored.session = stage.session
     feed(restored, 12)
     restored.run(*ALL)
@@ -179,7 +179,7 @@ def change(settings: Settings) -> None:
 
 def test_a_savepoint_links_data_and_holds_what_the_tables_lose(session):
     settings, known = session
-    made = savepoints.create(settings, known, "one", "before the change")
+    made = savepoints.create(Lakehouse(settings, known), "one", "before the change")
     root = layout.savepoint_root(settings, "one")
     data = [p for p in root.rglob("*.parquet") if "_delta_log" not in p.parts]
     assert data and all(p.stat().st_nlink > 1 for p in data)
@@ -198,7 +198,7 @@ def test_a_savepoint_links_data_and_holds_what_the_tables_lose(session):
 @pytest.mark.parametrize("name", ["", "../x", ".hidden", "a b", "-x"])
 def test_a_name_that_is_no_folder_of_its_own_is_refused(session, name):
     with pytest.raises(SavepointError, match="a name has letters, digits"):
-        savepoints.create(*session, name)
+        savepoints.create(Lakehouse(*session), name)
 
 
 def test_a_name_that_is_taken_is_refused_and_one_that_is_not_is_named(session):
@@ -207,7 +207,7 @@ def test_a_name_that_is_taken_is_refused_and_one_that_is_not_is_named(session):
     with pytest.raises(SavepointError, match="savepoint=one: there is one of that name"):
         savepoints.create(settings, known, "one")
     with pytest.raises(SavepointError, match=r"savepoint=two: .*there are: one"):
-        restoring.restore(settings, known, "two")
+        restoring.restore(Lakehouse(settings, known), "two")
 
 
 def test_one_byte_another_file_and_one_that_is_missing_are_named(session):
@@ -287,8 +287,8 @@ def test_a_restore_that_is_killed_is_seen_and_goes_on(session):
         with pytest.raises(SavepointError, match="restore one` again"):
             supervisor.start(settings, "sensors")
         with pytest.raises(SavepointError, match="a restore of the savepoint one was cut off"):
-            restoring.restore(settings, known, "other")
-        restoring.restore(settings, known, "one")
+            restoring.restore(Lakehouse(settings, known), "other")
+        restoring.restore(Lakehouse(settings, known), "one")
         cut_off.check(settings)
         assert everything(settings.root) == expected
     layout.restoring(settings).write_text("no JSON")
@@ -308,7 +308,7 @@ def test_an_exported_savepoint_is_the_same_elsewhere(session, tmp_path):
     with pytest.raises(SavepointError, match="there is one of that name"):
         restoring.take_in(there, file)
     expected = everything(settings.root)
-    restoring.restore(there, known, "one", keep=False)
+    restoring.restore(Lakehouse(there, known), "one", keep=False)
     assert everything(there.root) == expected
     given = bytearray(file.read_bytes())
     given[len(given) // 2] ^= 1
@@ -324,7 +324,7 @@ def test_an_exported_savepoint_is_the_same_elsewhere(session, tmp_path):
 def test_a_fork_does_not_publish_where_the_other_one_does(tmp_path):
     there = Settings(root=tmp_path / "there", tables=("lakehouse.examples.bank.tables",))
     known = catalog.load(there)
-    savepoints.create(there, known, "one")
+    savepoints.create(Lakehouse(there, known), "one")
     beside = restoring.fork(there, "one", tmp_path / "beside")
     targets = {target.name: (table, target) for table in known for target in table.publish}
     assert set(targets) == {"transactions.debits", "transactions.credits"}
@@ -361,7 +361,7 @@ def test_a_full_disk_leaves_nothing_half_and_says_so(session, monkeypatch, tmp_p
     assert (
         sorted(left) == [".lock", "one", "restoring.json"] and not (tmp_path / ".fork.new").exists()
     )
-    restoring.restore(settings, known, "one")
+    restoring.restore(Lakehouse(settings, known), "one")
     assert everything(settings.root) == before
 
 
@@ -460,4 +460,4 @@ def test_a_table_that_has_read_beyond_is_named(session):
     del given["tables"]["sensor_averages"]
     path.write_text(json.dumps(given))
     with pytest.raises(SavepointError, match="table=sensor_averages: it is not in the savepoint"):
-        restoring.restore(settings, known, "one")
+        restoring.restore(Lakehouse(settings, known), "one")

@@ -25,6 +25,7 @@ from lakehouse.declare.table import (
 from lakehouse.errors import DeclarationError, JobError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, reconciliation
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import handover, queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import plan
@@ -228,7 +229,7 @@ def test_late_rows_of_each_input_are_counted_shown_and_merged(stage):
     assert rows(stage, "in_windows", "ad", "shown", "turnover")[0] == (1, 1, 10)
     for name in ("in_windows", "in_updated_windows"):
         assert_stream_equals_batch(stage, name)
-    assert not late_merge.dirty(stage.session.settings, stage.session.catalog, table)
+    assert not late_merge.dirty(stage.session, table)
 
 
 @pytest.mark.slow
@@ -345,7 +346,7 @@ def test_what_is_done_to_tables_of_several_inputs_is_planned_followed_and_kept(s
     assert [each.table for each in planned.downstream] == ["in_sql"]
     for name in ("in_windows", "both", "near", "in_sql"):
         assert_stream_equals_batch(stage, name, HOUR)
-    covered = coverage.coverage(settings, catalog, catalog.table("in_windows"))
+    covered = coverage.coverage(Lakehouse(settings, catalog), catalog.table("in_windows"))
     assert covered.reconciled == 1 and not covered.changed
     # rows are erased once no stream may read them again: in an hour that has passed, two micro-batches on
     stage.wait(timedelta(hours=2))
@@ -369,7 +370,7 @@ def test_what_is_done_to_tables_of_several_inputs_is_planned_followed_and_kept(s
         (1, "shown"), (1, "shown"), (2, "shown"), (2, "sold"),
     ]  # fmt: skip
     # the streams go on from their places in both inputs
-    list(maintain.run(settings, catalog))
+    list(maintain.run(Lakehouse(settings, catalog)))
     goes_on(8400, "in_windows", "both", "near", "in_sql")
     for name in ("in_windows", "both", "near", "in_sql"):
         assert_stream_equals_batch(stage, name)

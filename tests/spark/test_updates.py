@@ -77,8 +77,7 @@ def dirty(stage: Stage, name: str) -> dict[str, bool]:
     """Partition -> whether it has closed, of what an update would look at."""
     session = stage.session
     return {
-        d.partition[-2:]: d.closed
-        for d in late_merge.dirty(session.settings, session.catalog, session.catalog.table(name))
+        d.partition[-2:]: d.closed for d in late_merge.dirty(session, session.catalog.table(name))
     }
 
 

@@ -187,7 +187,7 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
     assert hours.count(START) == 2 and len(hours) == HOURS - 6 + 1, (
         "each line once, and the hour that was updated again"
     )
-    assert late_merge.dirty(stage.session.settings, stage.session.catalog, table) == []
+    assert late_merge.dirty(stage.session, table) == []
     assert_stream_equals_batch(stage, "sums")
 
 
@@ -212,7 +212,7 @@ def schedules_said(stage: Stage, catalog) -> list[str]:
     tick = schedule.evaluate_tick(
         dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
     )
-    said = withheld(stage.session.settings, catalog)
+    said = withheld(replace(stage.session, catalog=catalog))
     assert said[0] in tick.skip_message, tick
     return said
 

@@ -72,9 +72,9 @@ def filled(stage: Stage, name: str, may_differ: Range | None = None):
 
 def exchange(stage: Stage, name: str, command: upgrades.Command) -> None:
     session, of = stage.session, stage.session.catalog.table(name)
-    if not upgrades.check(session.settings, session.catalog, of, command):
+    if not upgrades.check(session, of, command):
         beside.catch_up(session, of)
-    upgrades.exchange(session.settings, session.catalog, of, command)
+    upgrades.exchange(session, of, command)
 
 
 CHANGES = {
@@ -197,12 +197,12 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, t
     with pytest.raises(DeclarationError, match="`lakehouse upgrade fill counted`"):
         stage.run("counted")
     with pytest.raises(JobError, match="`lakehouse upgrade fill counted` comes first"):
-        upgrades.check(settings, new, counted, "promote")
+        upgrades.check(Lakehouse(settings, new), counted, "promote")
     refused, compared = filled(stage, "counted", Range(START + timedelta(hours=1), END))
     assert [(c.differs, c.missing > 0, c.extra) for c in compared] == [(True, True, 0)] * 2
     assert "rows differ in 2026-01-01-00" in refused.refused
     with pytest.raises(JobError, match="rows differ in 2026-01-01-00"):
-        upgrades.check(settings, new, counted, "promote")
+        upgrades.check(Lakehouse(settings, new), counted, "promote")
     assert not upgrade.compare(after, "counted", Range(START, END))[0].refused
 
     stage.session = before  # the job goes on under the code of before
@@ -234,7 +234,7 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, t
     minutes(stage, 191, 250)
     stage.run("counted", "loud")
     assert lines_of(stage, "counted") == above(stage, 5)
-    assert late_merge.outdated(settings, new, loud), "it follows, as after a batch run"
+    assert late_merge.outdated(Lakehouse(settings, new), loud), "it follows, as after a batch run"
     stage.update("loud")
     for name in ("counted", "loud"):
         assert_stream_equals_batch(stage, name)
@@ -248,4 +248,4 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, t
     assert lines_of(stage, "counted") == above(stage, 0)
     assert_stream_equals_batch(stage, "counted")
     upgrades.drop(settings, counted)
-    assert upgrades.of_all(settings, old) == {}
+    assert upgrades.of_all(Lakehouse(settings, old)) == {}

@@ -224,9 +224,7 @@ def test_the_queries_of_the_docs_are_answered(told):
         for word in shlex.split(block, comments=True)
     ]
     queries = [word for word in words if word.startswith("SELECT")]
-    answers = [
-        query.run(told.session.settings, told.session.catalog, sql).records() for sql in queries
-    ]
+    answers = [query.run(told.session, sql).records() for sql in queries]
     assert len(answers) == 3 and all(answers)
     assert [row["path"] for row in answers[0]][:3] == list(producer.PAGES[:3])
 

@@ -193,7 +193,7 @@ def test_late_rows_merged_before_a_window_reach_the_windows_behind_it(stage):
     assert stage.update("by_ten_seconds")
     catalog = stage.session.catalog
     for name in ("by_minute", "by_hour", "in_sql"):
-        waiting = late_merge.outdated(stage.session.settings, catalog, catalog.table(name))
+        waiting = late_merge.outdated(stage.session, catalog.table(name))
         hour = Range(START, START + timedelta(hours=1))
         if name != "by_hour":  # its input has not followed yet
             assert waiting == ["2026-01-01-00"], name

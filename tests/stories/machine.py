@@ -184,7 +184,7 @@ class Machine:
     def is_reconciled_and_repaired(self) -> None:
         for name in TABLES:
             known = self.stage.session.catalog.table(name)
-            due = coverage.due(self.stage.session.settings, self.stage.session.catalog, known)
+            due = coverage.due(self.stage.session, known)
             for span in coverage.ranges(due, known):
                 reconciliation.reconcile_parts(self.stage.session, known, span)
             assert all(
@@ -201,9 +201,7 @@ class Machine:
         self.stage.update("sums")
         session, compared = self.stage.session, 0
         for name in TABLES:
-            for key in late_merge.outdated(
-                session.settings, session.catalog, session.catalog.table(name)
-            ):
+            for key in late_merge.outdated(session, session.catalog.table(name)):
                 if (span := partition_range(key, "hour")).end <= self.stage.frontier(name):
                     self.stage.backfill(name, span)
         for name in TABLES:

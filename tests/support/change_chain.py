@@ -27,6 +27,7 @@ from lakehouse.declare.catalog import load
 from lakehouse.runtime import jars, kafka_broker, spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog, frontier
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.stream import topic_check
 from streaming_jobs import supervisor
@@ -177,7 +178,7 @@ def compared(settings: Settings, database: psycopg.Connection) -> None:
     again = log.count() - log.select("position", "id").distinct().count()
     audited = equal_to_audit(versions, database)
     instants = sums(versions, frontier(settings, catalog.table("account_log")))
-    checked = topic_check.check(settings, catalog, catalog.table("account_log"))
+    checked = topic_check.check(Lakehouse(settings, catalog), catalog.table("account_log"))
     assert not any(each.missing or each.doubled for each in checked), checked
     quarantined = session.read(catalog.table("account_log"), side="quarantine").count()
     late = sum(

@@ -12,6 +12,7 @@ from lakehouse.declare.catalog import load
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 
 
@@ -21,6 +22,7 @@ class Log:
     def __init__(self, root: Path) -> None:
         self.settings = Settings(root=root, tables=(sensors.__name__,), versions=2)
         self.catalog = load(self.settings)
+        self.lakehouse = Lakehouse(self.settings, self.catalog)
         self.table = self.catalog.table("valid_readings")
         self.path = table_path(self.settings, self.table)
 
@@ -33,7 +35,7 @@ class Log:
 
     def maintained(self) -> tuple[int, str]:
         """From where on the log is kept, and whom for."""
-        (place,) = retention.places(self.settings, self.catalog, self.table)
+        (place,) = retention.places(self.lakehouse, self.table)
         done = retention.maintain(self.settings, place)
         log = self.path / "_delta_log"
         assert (

@@ -13,6 +13,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from streaming_jobs import metrics, supervisor
 from support import ROOT
@@ -83,7 +84,7 @@ def produced(settings: Settings, start_minute: int, end_minute: int) -> int:
 
 def lag(settings: Settings) -> float:
     """Of the record, as Prometheus is told."""
-    found = metrics.registry(settings, catalog.load(settings)).collect()
+    found = metrics.registry(Lakehouse(settings, catalog.load(settings))).collect()
     samples = [
         s for family in found for s in family.samples if s.name == "lakehouse_table_lag_records"
     ]

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from assets import component
 from assets.component import Pipeline
 from assets.location import build
-from assets.resources import Lakehouse
+from assets.resources import LakehouseResource
 from lakehouse.cli import main
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Repair, Settings, from_environment
@@ -117,7 +117,7 @@ def told_to_a_run(definitions: dg.Definitions) -> Settings:
     told = []
 
     @dg.op
-    def listen(lakehouse: Lakehouse) -> None:
+    def listen(lakehouse: LakehouseResource) -> None:
         told.append(lakehouse.settings)
 
     @dg.job

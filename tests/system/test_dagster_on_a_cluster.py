@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from assets.resources import Lakehouse
+from assets.resources import LakehouseResource
 from lakehouse.settings import Settings, from_environment, to_environment
 
 RUN = """
@@ -30,7 +30,7 @@ def master(environment: dict[str, str], pipeline: str = "sensors") -> str:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(f"LAKEHOUSE_{name}", value)
-        return Lakehouse.of(from_environment()).master_of(pipeline)
+        return LakehouseResource.of(from_environment()).master_of(pipeline)
 
 
 def test_they_go_where_the_streaming_jobs_go_and_here_they_take_one_core():

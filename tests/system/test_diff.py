@@ -150,9 +150,7 @@ def test_rows_columns_and_declaration_of_another_version(shop):
 @pytest.mark.parallel
 def test_a_helper_and_a_udf_come_from_the_other_version_in_workers_too(shop, capsys):
     session = shop.session
-    found = job.run(
-        session.settings, session.catalog, "paid_orders", parse_range(*SPAN[1::2]), "next"
-    )
+    found = job.run(session, "paid_orders", parse_range(*SPAN[1::2]), "next")
     assert (found.differs, found.columns, found.quarantined, found.pending) == (
         True,
         {},

@@ -42,6 +42,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage import layout
 from lakehouse.storage.certificates import Certificate, certificates, certify
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage
 from streaming_jobs import desired, metrics, progress, supervisor
@@ -62,6 +63,7 @@ def sensor_tenths(valid_readings):
 """  # long windows, so Spark keeps state for them
 WITH_LOOKUP = """
 from lakehouse import files, lookup
+from lakehouse.storage.lakehouse import Lakehouse
 
 maker_file = files({path!r}, schema="sensor_id STRING, maker STRING")
 
@@ -197,7 +199,7 @@ def awaited(condition: Callable[[], bool], what: str, seconds: float = 120) -> N
 
 
 def exposition(settings: Settings) -> str:
-    return generate_latest(metrics.registry(settings, catalog.load(settings))).decode()
+    return generate_latest(metrics.registry(Lakehouse(settings, catalog.load(settings)))).decode()
 
 
 def parsed(text: str) -> Exposed:
@@ -344,7 +346,7 @@ def test_what_cannot_be_read_is_counted_and_costs_only_itself(settings, capfd):
     folder = layout.job_folder(settings, "sensors")
     folder.mkdir(parents=True)
     (folder / "status.json").write_text("{")
-    known = metrics.registry(settings, catalog.load(settings))
+    known = metrics.registry(Lakehouse(settings, catalog.load(settings)))
     for scrapes in (1, 2):
         shown = parsed(generate_latest(known).decode())
         assert value(shown, "lakehouse_scrape_errors_total", part="job") == scrapes
@@ -398,12 +400,12 @@ def test_once_prints_what_the_endpoint_serves_on_loopback(settings):
 
 def test_a_port_that_is_taken_is_refused_with_the_address(settings):
     loaded = catalog.load(settings)
-    server, _ = metrics.serve(settings, loaded)
+    server, _ = metrics.serve(Lakehouse(settings, loaded))
     try:
         with pytest.raises(
             SettingsError, match=r"metrics_host=127\.0\.0\.1, metrics_port=\d+: cannot listen there"
         ):
-            metrics.serve(replace(settings, metrics_port=server.server_port), loaded)
+            metrics.serve(Lakehouse(replace(settings, metrics_port=server.server_port), loaded))
     finally:
         server.shutdown()
         server.server_close()
@@ -463,7 +465,7 @@ def test_a_name_that_two_columns_would_have_is_refused(settings):
         "a_b": replace(averages, name="a_b", metrics=("c",)),
     }
     with pytest.raises(DeclarationError, match="lakehouse_result_a_b_c"):
-        metrics.registry(settings, catalog.Catalog({}, named))
+        metrics.registry(Lakehouse(settings, catalog.Catalog({}, named)))
 
 
 # ---- dashboards, alerts, docs

@@ -120,7 +120,7 @@ def version_of(message: Message) -> int:
 
 def checked(settings: Settings, target: str) -> tuple[bool, dict]:
     """What Dagster's check of a target says."""
-    resource = resources.Lakehouse.of(settings, own=("bootstrap_servers",))
+    resource = resources.LakehouseResource.of(settings, own=("bootstrap_servers",))
     found = targets._target_equals_table(target)(lakehouse=resource)
     return found.passed, found.metadata["differences"].value
 

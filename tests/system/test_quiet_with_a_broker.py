@@ -101,7 +101,7 @@ def test_a_live_query_closes_its_last_windows_through_crashes_and_not_while_the_
     lines = list(session.commit_log(table).by_stream())
     assert [line.batch for line in lines] == list(range(len(lines)))[::-1]
     assert sum(line.arrived for line in lines) == 4
-    found = check(session.settings, session.catalog, table)
+    found = check(session, table)
     assert found and not any(each.missing or each.doubled for each in found), found
     certificate = reconciliation.reconcile(session, session.catalog.table("by_ten_seconds"))
     assert (certificate.verdict, certificate.rows_recomputed) == ("EQUAL", 4)

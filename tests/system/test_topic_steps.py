@@ -137,7 +137,7 @@ def commits(session: Session, name: str) -> list:
 
 
 def all_once(session: Session, name: str) -> None:
-    found = check(session.settings, session.catalog, session.catalog.table(name))
+    found = check(session, session.catalog.table(name))
     assert found and not any(each.missing or each.doubled for each in found), found
 
 
@@ -242,7 +242,7 @@ def test_marks_of_transactions_and_aborted_messages_are_passed_over(session):
     again = query(session, "marked", available_now=True)
     again.awaitTermination()
     assert numbers(session, "marked") == list(range(12))
-    found = check(settings, session.catalog, session.catalog.table("marked"))
+    found = check(session, session.catalog.table("marked"))
     assert not any(each.missing or each.doubled for each in found)
 
 

@@ -228,7 +228,7 @@ def test_a_row_that_is_refused_is_kept_the_others_go_on_and_it_is_done_again_on_
 
 def judged(settings: Settings) -> bool:
     """What Dagster's check of the target says."""
-    found = targets._nothing_refused("posted")(lakehouse=resources.Lakehouse.of(settings))
+    found = targets._nothing_refused("posted")(lakehouse=resources.LakehouseResource.of(settings))
     return found.passed
 
 

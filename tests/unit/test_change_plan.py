@@ -16,6 +16,7 @@ from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import begun_with
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,7 +63,7 @@ def settings(tmp_path) -> Settings:
         of, path = catalog.table(name), table_path(settings, catalog.table(name))
         for _ in range(2):
             write_deltalake(str(path), pa.table({"value": list(range(rows))}), mode="append")
-        begun_with.keep(settings, catalog, of)
+        begun_with.keep(Lakehouse(settings, catalog), of)
         CommitLog(settings, of).append(
             Commit(name, "stream", 1, 0, 1, AT, of.code_version, frontier=AT)
         )
@@ -73,7 +74,9 @@ def found(settings: Settings, **changed) -> dict[str, change_plan.Planned]:
     catalog = catalog_of([declared(**changed)])
     return {
         each.table: each
-        for each in change_plan.planned(settings, catalog, list(catalog), undeclared=True)
+        for each in change_plan.planned(
+            Lakehouse(settings, catalog), list(catalog), undeclared=True
+        )
     }
 
 
@@ -113,7 +116,7 @@ def test_what_is_new_begins_and_what_is_gone_is_named(settings):
     catalog = catalog_of([declared()])
     without = [each for each in catalog if each.name != "totals"]
     del catalog.tables["totals"]
-    gone = change_plan.planned(settings, catalog, without, undeclared=True)[-1]
+    gone = change_plan.planned(Lakehouse(settings, catalog), without, undeclared=True)[-1]
     assert (gone.table, gone.action) == ("totals", "not declared")
 
 

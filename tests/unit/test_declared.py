@@ -21,6 +21,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import begun_with
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.lakehouse import Lakehouse
 from support import changing_tables
 from support.changing_tables import changed, doubled, larger, more
 
@@ -33,7 +34,7 @@ def begun(tmp_path) -> tuple[Settings, catalog.Catalog]:
         catalog.catalog_of([changing_tables]),
     )
     for each in known:
-        begun_with.begin(settings, known, each)
+        begun_with.begin(Lakehouse(settings, known), each)
         (tmp_path / "_checkpoints" / each.name / "1" / "offsets").mkdir(parents=True)
     return settings, known
 
@@ -41,7 +42,7 @@ def begun(tmp_path) -> tuple[Settings, catalog.Catalog]:
 def refused(begun, name: str, **changes: object) -> str:
     settings, known = begun
     other = changed(known, name, **changes)
-    return "\n".join(begun_with.refusals(settings, other, [other.table(name)]))
+    return "\n".join(begun_with.refusals(Lakehouse(settings, other), [other.table(name)]))
 
 
 @pytest.mark.parametrize(
@@ -121,12 +122,12 @@ def test_code_is_the_function_what_it_calls_and_the_constants_in_it(begun, monke
         ("function _above", kept["function _above"].replace(">", ">=")),
     ):
         path.write_text(json.dumps({"at": "", "declaration": kept | {name: text}}))
-        (change,) = begun_with.changes(settings, known, known.table("counted"))
+        (change,) = begun_with.changes(Lakehouse(settings, known), known.table("counted"))
         assert (change.field, change.then, change.now) == (name, text, kept[name])
     # as another Python would write the same code
     spaced = kept["function _above"].replace("where(F", "where( F")
     path.write_text(json.dumps({"at": "", "declaration": kept | {"function _above": spaced}}))
-    assert begun_with.changes(settings, known, known.table("counted")) == []
+    assert begun_with.changes(Lakehouse(settings, known), known.table("counted")) == []
 
 
 def test_comments_and_docstrings_are_no_change():
@@ -160,9 +161,9 @@ def test_a_declaration_that_cannot_be_read_is_named_and_the_way_out_works(begun)
     with pytest.raises(
         DeclarationError, match=r"file=.*sums\.declared\.json: .* restore it, or remove it"
     ):
-        begun_with.begin(settings, known, known.table("sums"))
+        begun_with.begin(Lakehouse(settings, known), known.table("sums"))
     path.unlink()
-    begun_with.begin(settings, known, known.table("sums"))
+    begun_with.begin(Lakehouse(settings, known), known.table("sums"))
     assert json.loads(path.read_text())["declaration"]["window"] == "tumbling, 1:00:00"
 
 
@@ -177,9 +178,9 @@ def test_of_a_lakehouse_that_kept_no_declaration_it_is_said_what_is_not_known(be
         path.unlink()
         written = Commit("sums", "stream", 1, 0, 1, datetime.now(UTC), code_version)
         CommitLog(settings, sums).append(written)
-        begun_with.begin(settings, known, sums)
+        begun_with.begin(Lakehouse(settings, known), sums)
         told = capsys.readouterr().err
         assert said in told and bool(said) == bool(told)
         assert path.exists(), "from now on it is known"
-    begun_with.begin(settings, known, sums)
+    begun_with.begin(Lakehouse(settings, known), sums)
     assert capsys.readouterr().err == "", "once"

@@ -13,6 +13,7 @@ from lakehouse.declare.table import delta_table, files, folder, kafka, table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage import begun_with
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import pauses
 
 SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL"
@@ -67,13 +68,13 @@ def test_it_fills_an_ingest_table_and_is_no_topic():
 )  # fmt: skip
 def test_another_folder_format_or_column_under_a_table_with_rows_is_refused(tmp_path, other, told):
     settings, found = Settings(root=tmp_path), catalog(incoming=INCOMING)
-    begun_with.begin(settings, found, found.table("readings"))
+    begun_with.begin(Lakehouse(settings, found), found.table("readings"))
     (tmp_path / "_checkpoints" / "readings" / "1" / "offsets").mkdir(parents=True)
     changed = catalog(incoming=other)
     with pytest.raises(DeclarationError, match=told):
-        begun_with.check(settings, changed, [changed.table("readings")])
+        begun_with.check(Lakehouse(settings, changed), [changed.table("readings")])
     same = catalog(incoming=replace(INCOMING, pattern="*.json", max_bytes=5))
-    begun_with.check(settings, same, [same.table("readings")])
+    begun_with.check(Lakehouse(settings, same), [same.table("readings")])
 
 
 def test_it_is_shown_in_dagster_in_the_list_of_tables_and_when_its_job_stops(tmp_path):
@@ -88,7 +89,9 @@ def test_it_is_shown_in_dagster_in_the_list_of_tables_and_when_its_job_stops(tmp
         spec = tables._source(found.sources["incoming"])
         assert spec.kinds == {kind} and spec.metadata["path"] == source.topic
         assert table_status._input(found, "incoming") == shown
-        (line,) = pauses.remarks(settings, found, found.pipelines()[0], datetime.now(UTC))
+        (line,) = pauses.remarks(
+            Lakehouse(settings, found), found.pipelines()[0], datetime.now(UTC)
+        )
         assert line.startswith(f"{source.topic}: {kept}")
 
 

@@ -175,7 +175,7 @@ def test_status_and_metrics_tell_of_the_last_run_and_of_the_next(settings):
     assert f"next run {due:%Y-%m-%d}T03:00:00Z" in told() and "Dagster" not in told()
     samples = {
         s.name: s.value
-        for f in metrics.registry(settings, catalog.load(settings)).collect()
+        for f in metrics.registry(Lakehouse(settings, catalog.load(settings))).collect()
         for s in f.samples
     }
     assert samples["lakehouse_job_next_run_timestamp_seconds"] == due.timestamp()

@@ -7,6 +7,7 @@ import pytest
 
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import pauses
 
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
@@ -35,5 +36,5 @@ def test_a_broker_that_does_not_answer_is_said(tmp_path, monkeypatch):
         tables=("lakehouse.examples.sensors.tables",),
         bootstrap_servers="127.0.0.1:1",
     )
-    (line,) = pauses.remarks(settings, catalog.load(settings), "sensors", NOW)
+    (line,) = pauses.remarks(Lakehouse(settings, catalog.load(settings)), "sensors", NOW)
     assert line.startswith("sensor-readings: it is not known for how long it keeps what")

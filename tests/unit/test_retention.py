@@ -17,6 +17,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import housekeeping, layout, read_holds
 from lakehouse.storage.certificates import Certificate, certificates, certify
 from lakehouse.storage.files import replace_file
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 from support.small_log import Log, aged
 
@@ -46,7 +47,7 @@ def test_what_a_reader_has_still_to_read_stays_until_it_has_read_it(tmp_path):
                 (checkpoint / name / str(batch)).write_text(text)
 
     def maintained() -> Maintenance:
-        (place,) = retention.places(settings, catalog, catalog.table("valid_readings"))
+        (place,) = retention.places(Lakehouse(settings, catalog), catalog.table("valid_readings"))
         return retention.maintain(settings, replace(place, closed=lambda _: True))
 
     for version in range(6):
@@ -121,15 +122,15 @@ def test_where_nothing_may_be_written_a_run_is_not_kept_from_reading(tmp_path):
 def test_what_a_certificate_has_not_looked_at_stays_as_long_as_the_history(tmp_path):
     log = Log(tmp_path)
     last = log.append(4)
-    invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    invalidation.look(log.lakehouse, log.catalog.table("sensor_averages"), {}, [])
     log.append(4)
     assert log.maintained() == (last, "the reconciliation of sensor_averages")
     aged(log.path, 2)
     assert log.maintained()[0] > last
-    invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    invalidation.look(log.lakehouse, log.catalog.table("sensor_averages"), {}, [])
     last = log.append(4)
     assert log.maintained() == (last - 4, "the reconciliation of sensor_averages")
-    invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    invalidation.look(log.lakehouse, log.catalog.table("sensor_averages"), {}, [])
     assert log.maintained() == (last - 1, "")
 
 

@@ -209,9 +209,7 @@ def test_the_target_of_the_docs_holds_the_table_and_refuses_a_zombie(tmp_path):
     heir.sink.commit(other)
     with pytest.raises(SinkError, match="so it was restored"):
         heir.begin()
-    kept_for = needs.needed(
-        lakehouse.settings, lakehouse.catalog, replace(table, publish=(target,))
-    )
+    kept_for = needs.needed(lakehouse, replace(table, publish=(target,)))
     assert kept_for == {"the follower of balances": 2}
 
 

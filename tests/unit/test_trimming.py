@@ -14,6 +14,7 @@ from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log_trimming, housekeeping
 from lakehouse.storage.commit_log import CommitLog, frontier
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log_tables import flush
 from streaming_jobs import supervisor
 from support.sensors_log import CATALOG, TABLE, batch_run, micro_batch
@@ -34,9 +35,12 @@ def test_what_late_rows_made_dirty_is_found_in_a_trimmed_commit_log(story):
         commit_log = CommitLog(root, TABLE)
         for commit in [*commits, micro_batch(len(commits))]:
             commit_log.append(commit)
-        before, last = late_merge.dirty(root, CATALOG, TABLE), next(commit_log.by_stream())
+        before, last = (
+            late_merge.dirty(Lakehouse(root, CATALOG), TABLE),
+            next(commit_log.by_stream()),
+        )
         commit_log_trimming.trim(commit_log, 0, 1)
-        after = late_merge.dirty(root, CATALOG, TABLE)
+        after = late_merge.dirty(Lakehouse(root, CATALOG), TABLE)
         assert [(d.partition, d.closed) for d in after] == [(d.partition, d.closed) for d in before]
         # more of a partition may be looked at again, never less
         assert all(
@@ -64,7 +68,7 @@ def test_the_log_table_has_each_commit_once_however_often_commit_logs_are_trimme
     stored = DeltaTable(str(log_table.path))
     housekeeping.begin_with(log_table.path, stored.version())
     assert flush(root, [TABLE]) == 0
-    batches = run(root, CATALOG, "SELECT batch FROM _commits ORDER BY 1").rows
+    batches = run(Lakehouse(root, CATALOG), "SELECT batch FROM _commits ORDER BY 1").rows
     assert [batch for (batch,) in batches] == list(range(200))
     assert longest < 10_000, "200 lines are ten times that"
     assert sum(c.late for c in commit_log.rewriting()) == 67 * 3
