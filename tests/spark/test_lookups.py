@@ -21,6 +21,7 @@ from lakehouse.errors import DeclarationError, LookupFailed
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage import layout, savepoints
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -167,7 +168,7 @@ def test_a_range_is_asked_again(stage):
     assert query.run(stage.session, count).rows == [(5,)]
     savepoints.create(stage.session, "now")
     saved = replace(settings, root=layout.savepoint_root(settings, "now"))
-    assert query.run(saved, stage.session.catalog, count).rows == [(5,)]
+    assert query.run(Lakehouse(saved, stage.session.catalog), count).rows == [(5,)]
 
 
 def test_a_failed_lookup_is_quarantined_until_it_is_asked_again(stage):

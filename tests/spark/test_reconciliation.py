@@ -23,6 +23,7 @@ from lakehouse.storage import delta_writer
 from lakehouse.storage.certificates import certify
 from lakehouse.storage.commit_log import note_dropped
 from lakehouse.storage.digest import Digest, digest
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]
@@ -381,7 +382,7 @@ def test_without_being_asked_only_within_limits_and_never_twice_in_vain(stage):
         limited = replace(settings, repair=limits)
         return [
             p.partition
-            for p in repair.plan(limited, catalog, "sums", unasked=True)
+            for p in repair.plan(Lakehouse(limited, catalog), "sums", unasked=True)
             if not p.refused
         ]
 

@@ -113,7 +113,7 @@ def test_what_is_restored_or_forked_goes_on_without_a_row_lost_or_doubled(stage_
     stage.run(*ALL)
     feed(stage, 4)
     stage.run("plain", "totals")  # the others lag behind when the savepoint is taken
-    savepoints.create(settings, known, "early")
+    savepoints.create(Lakehouse(settings, known), "early")
     forked, restored = in_root(stage, tmp_path / "fork"), in_root(stage, tmp_path / "of_offsets")
 
     feed(stage, 8)
@@ -139,7 +139,7 @@ def test_what_is_restored_or_forked_goes_on_without_a_row_lost_or_doubled(stage_
     restored.run(*ALL)
     assert reconciled(restored) == expected
 
-    assert restoring.restore(settings, known, before, keep=False) == ""
+    assert restoring.restore(Lakehouse(settings, known), before, keep=False) == ""
     assert rows_of(stage) == with_eight
     savepoints.verify(settings, "early")  # none of all that has touched it
 
@@ -203,9 +203,9 @@ def test_a_name_that_is_no_folder_of_its_own_is_refused(session, name):
 
 def test_a_name_that_is_taken_is_refused_and_one_that_is_not_is_named(session):
     settings, known = session
-    savepoints.create(settings, known, "one")
+    savepoints.create(Lakehouse(settings, known), "one")
     with pytest.raises(SavepointError, match="savepoint=one: there is one of that name"):
-        savepoints.create(settings, known, "one")
+        savepoints.create(Lakehouse(settings, known), "one")
     with pytest.raises(SavepointError, match=r"savepoint=two: .*there are: one"):
         restoring.restore(Lakehouse(settings, known), "two")
 
@@ -218,14 +218,14 @@ def test_one_byte_another_file_and_one_that_is_missing_are_named(session):
         before = everything(settings.root)
         for use in (
             lambda: savepoints.verify(settings, "one"),
-            lambda: restoring.restore(settings, known, "one", keep=False),
+            lambda: restoring.restore(Lakehouse(settings, known), "one", keep=False),
             lambda: restoring.fork(settings, "one", settings.root.parent / "fork"),
         ):
             with pytest.raises(SavepointError, match=f"file={path}: it {why}"):
                 use()
         assert everything(settings.root) == before and not (settings.root.parent / "fork").exists()
 
-    savepoints.create(settings, known, "one")
+    savepoints.create(Lakehouse(settings, known), "one")
     data = next(p for p in sorted(root.rglob("*.parquet")) if "_delta_log" not in p.parts)
     whole = data.read_bytes()
     data.unlink()
@@ -256,9 +256,9 @@ from pathlib import Path
 from assets import resources as resource
 from assets import savepoints as dagster_savepoints
 from lakehouse.cli import main
-from lakehouse.declare import catalog
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import restoring
+from lakehouse.storage.lakehouse import load
 settings = Settings(root=Path(sys.argv[1]), tables=(sys.argv[2],))
 put, calls = restoring.put, 0
 def killed(source, to):
@@ -269,15 +269,15 @@ def killed(source, to):
         os.kill(os.getpid(), signal.SIGKILL)
     put(source, to)
 restoring.put = killed
-restoring.restore(settings, catalog.load(settings), "one", keep=False)
+restoring.restore(load(settings), "one", keep=False)
 """
 
 
 def test_a_restore_that_is_killed_is_seen_and_goes_on(session):
     settings, known = session
     expected = everything(settings.root)
-    savepoints.create(settings, known, "one")
-    savepoints.create(settings, known, "other")
+    savepoints.create(Lakehouse(settings, known), "one")
+    savepoints.create(Lakehouse(settings, known), "other")
     for call in ("1", "7", "12"):
         change(settings)
         run = [sys.executable, "-c", KILLED, str(settings.root), SENSORS, call]
@@ -298,7 +298,7 @@ def test_a_restore_that_is_killed_is_seen_and_goes_on(session):
 
 def test_an_exported_savepoint_is_the_same_elsewhere(session, tmp_path):
     settings, known = session
-    made = savepoints.create(settings, known, "one")
+    made = savepoints.create(Lakehouse(settings, known), "one")
     file = tmp_path / "one.tar"
     restoring.export(settings, "one", file)
     with pytest.raises(SavepointError, match=f"file={file}: it is there already"):
@@ -343,20 +343,20 @@ def full(*_: object, **__: object) -> None:
 def test_a_full_disk_leaves_nothing_half_and_says_so(session, monkeypatch, tmp_path):
     settings, known = session
     before = everything(settings.root)
-    savepoints.create(settings, known, "one")
+    savepoints.create(Lakehouse(settings, known), "one")
     with monkeypatch.context() as disk:
         disk.setattr(shutil, "copyfile", full)
         with pytest.raises(
             SavepointError,
             match=r"savepoint=two: it must be written whole .*No space left.*make room",
         ):
-            savepoints.create(settings, known, "two")
+            savepoints.create(Lakehouse(settings, known), "two")
         with pytest.raises(SavepointError, match=r"root=.*fork: it must be written whole"):
             restoring.fork(settings, "one", tmp_path / "fork")
         with pytest.raises(
             SavepointError, match=r"savepoint=one: its tables .*run this command again"
         ):
-            restoring.restore(settings, known, "one", keep=False)
+            restoring.restore(Lakehouse(settings, known), "one", keep=False)
     left = [path.name for path in (settings.root / "_savepoints").iterdir()]
     assert (
         sorted(left) == [".lock", "one", "restoring.json"] and not (tmp_path / ".fork.new").exists()
@@ -367,11 +367,11 @@ def test_a_full_disk_leaves_nothing_half_and_says_so(session, monkeypatch, tmp_p
 
 def test_what_a_killed_command_left_goes_with_the_next_one(session):
     settings, known = session
-    savepoints.create(settings, known, "one")
+    savepoints.create(Lakehouse(settings, known), "one")
     for left in (".two.new", ".three.gone"):
         shutil.copytree(layout.savepoint(settings, "one"), layout.savepoint(settings, left))
     assert [each.name for each in savepoints.savepoints(settings)] == ["one"]
-    savepoints.create(settings, known, "four")
+    savepoints.create(Lakehouse(settings, known), "four")
     assert {path.name for path in (settings.root / "_savepoints").iterdir()} == {
         ".lock",
         "one",
@@ -384,7 +384,7 @@ def test_a_file_that_is_being_written_is_not_taken(session):
     table = settings.root / "silver" / "valid_readings"
     writing = next(table.glob("_partition=*")) / "part-00009.snappy.parquet"
     writing.write_bytes(b"PAR1 half")
-    savepoints.create(settings, known, "one")
+    savepoints.create(Lakehouse(settings, known), "one")
     writing.write_bytes(b"PAR1 whole PAR1")
     savepoints.verify(settings, "one")
     assert not list(layout.savepoint_root(settings, "one").rglob(writing.name))
@@ -411,7 +411,7 @@ def test_every_command_works_on_a_lakehouse(session, tmp_path):
 
 def test_dagster_creates_keeps_the_newest_and_restores(session):
     settings, _ = session
-    resources = {"lakehouse": resource.Lakehouse.of(settings, own=("root", "tables"))}
+    resources = {"lakehouse": resource.LakehouseResource.of(settings, own=("root", "tables"))}
 
     def restored(name: str, **how: bool) -> bool:
         wanted = {"ops": {"restore": {"config": {"savepoint": name, **how}}}}
@@ -437,7 +437,7 @@ def test_dagster_creates_keeps_the_newest_and_restores(session):
 def test_of_scheduled_ones_the_newest_stay(session):
     settings, known = session
     for name in ("daily-1", "daily-2", "mine", "daily-3"):
-        savepoints.create(settings, known, name)
+        savepoints.create(Lakehouse(settings, known), name)
     assert savepoints.drop_all_but(settings, "daily-", 2) == ["daily-1"]
     assert [each.name for each in savepoints.savepoints(settings)] == ["daily-2", "mine", "daily-3"]
 
@@ -449,12 +449,12 @@ def test_one_command_at_a_time(session, monkeypatch):
         locks.alone(layout.savepoints_lock(settings), note="4711"),
         pytest.raises(SavepointError, match=r"pid=4711.*one at a time"),
     ):
-        savepoints.create(settings, known, "one")
+        savepoints.create(Lakehouse(settings, known), "one")
 
 
 def test_a_table_that_has_read_beyond_is_named(session):
     settings, known = session
-    savepoints.create(settings, known, "one")
+    savepoints.create(Lakehouse(settings, known), "one")
     path = layout.savepoint_file(settings, "one", "savepoint.json")
     given = json.loads(path.read_text())
     del given["tables"]["sensor_averages"]

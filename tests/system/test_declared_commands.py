@@ -37,14 +37,13 @@ def shop(tmp_path) -> tuple[Settings, Path]:
     )
     file.write_text(MODULE)
     python = """
-from lakehouse.declare import catalog
-from lakehouse.storage import begun_with
 from lakehouse.settings import from_environment
-settings = from_environment()
-known = catalog.load(settings)
-for table in known:
-    begun_with.begin(settings, known, table)
-    (settings.root / "_checkpoints" / table.name / "1" / "offsets").mkdir(parents=True)
+from lakehouse.storage import begun_with
+from lakehouse.storage.lakehouse import load
+lakehouse = load(from_environment())
+for table in lakehouse.catalog:
+    begun_with.begin(lakehouse, table)
+    (lakehouse.settings.root / "_checkpoints" / table.name / "1" / "offsets").mkdir(parents=True)
 """
     done = run(settings, file, "-c", python)
     assert done.returncode == 0, done.stderr
