@@ -189,7 +189,8 @@ def unions_of_tables(row_table: DataFrame, deduplicated: DataFrame) -> DataFrame
 @table(layer="gold", keeps="latest", keys=["user"])
 def keyed_tables(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(
-        F.count("*").alias("clicks"), F.max_by("value", F.struct("at", "id")).alias("latest")
+        F.count("*").alias("clicks"),
+        F.max(F.struct("at", "id", "value")).getField("value").alias("latest"),
     )
 
 

@@ -27,6 +27,7 @@ DIMENSION = "dimension changed"
 CODE = "code changed"
 STATES = "kept states differ"
 UNANSWERED = "answers are missing"
+TIED = "rows may tie"
 REPORT = "a report's file is not of its rows"
 UNKNOWN = "not known"
 
@@ -39,10 +40,12 @@ def causes(
     partitions: Sequence[str],
     computed: Mapping[str, Digest],
     again: Callable[[], Mapping[str, Digest]],
+    ties: Sequence[str],
 ) -> dict[str, str]:
     """For each partition that differs the cause, as far as it can be known: the first that applies, and its evidence.
 
-    `computed` are digests of the batch run, `again` computes it a second time.
+    `computed` are digests of the batch run, `again` computes it a second time. `ties` names what of
+    the function takes any of several rows that tie.
     """
     if not partitions:
         return {}
@@ -99,10 +102,21 @@ def causes(
             )
             or _unsteady(computed.get(key, EMPTY), second.get(key, EMPTY))
             or _others(table, made.get(key, Provenance()))
+            or tied(ties)
             or f"{UNKNOWN}: each commit on the table and its input is ours, and computed again it gives the same rows"
         )
 
     return {key: cause(key) for key in partitions}
+
+
+def tied(expressions: Sequence[str]) -> str:
+    """The cause where the function takes one of several rows by an order in which they may tie."""
+    if not expressions:
+        return ""
+    return (
+        f"{TIED}: {', '.join(expressions)} takes any of the rows that are the same in what it orders by; order by a struct that "
+        "also has what it takes, or something that no two rows have in common"
+    )
 
 
 def unanswered(rows: int) -> str:

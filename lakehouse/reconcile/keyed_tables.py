@@ -11,10 +11,12 @@ from lakehouse.batch import compute
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import Range
+from lakehouse.reconcile import diagnosis
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.digest import Difference, differences, digests
 from lakehouse.storage.session import Session
 from lakehouse.stream import keyed
+from lakehouse.transform import validation
 from lakehouse.transform.versions import VALID
 
 
@@ -63,7 +65,8 @@ def reconciled(session: Session, table: Table, span: Range | None, started: floa
             else replace(found, verdict="UNVERIFIABLE", detail="declared with deterministic=False")
         )
     why = f"`lakehouse backfill {table.name}` has its job compute it again, when it is started the next time"
-    return replace(found, verdict="DIFFERENT", detail=why, **counted(difference))
+    cause = diagnosis.tied(validation.ties(session, table))
+    return replace(found, verdict="DIFFERENT", detail=why, cause=cause, **counted(difference))
 
 
 def counted(found: Difference) -> dict[str, Any]:

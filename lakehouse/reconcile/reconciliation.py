@@ -26,7 +26,7 @@ from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, dig
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.reference_versions import NotKept
 from lakehouse.storage.session import Session
-from lakehouse.transform import judged_rows, lateness
+from lakehouse.transform import judged_rows, lateness, validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,8 @@ def _compared(
         if table.lookup and found
         else {}
     )
-    why = diagnosis.causes(session, table, list(found), sides.theirs, lambda: again().theirs)
+    ties = validation.ties(session, table) if found else []
+    why = diagnosis.causes(session, table, list(found), sides.theirs, lambda: again().theirs, ties)
     why |= {key: diagnosis.unanswered(unanswered[key]) for key in found if key in unanswered}
     # within the tolerance
     judged: dict[str, dict[str, Any]] = {key: {"verdict": "EQUAL"} for key in keys}

@@ -23,6 +23,7 @@ _CLOCK = {
     "CurrentBatchTimestamp",
 }
 _ORDER = {"First", "Last", "AnyValue", "CollectList", "ListAgg", "ApproximatePercentile"}
+_BY = {"MaxBy", "MinBy"}
 _SORTED = {"SortArray", "ArraySort"}
 _COUNTED = _SORTED | {"Size", "ArrayContains"}
 _DOUBLES = {
@@ -90,6 +91,24 @@ def check_whole(table: Table, rows: DataFrame) -> None:
                 "read; sort them before by columns that no two rows have in common, or use max_by; or declare "
                 "deterministic=False, and the table stays UNVERIFIABLE"
             )
+
+
+def ties(rows: DataFrame) -> list[str]:
+    """The `max_by` and `min_by` in the plan of `rows` that take any of several rows if these tie in what orders them.
+
+    Those that order by all that they take cannot: rows that tie are the same. Whether rows do tie is
+    a matter of the data, so this is no reason to refuse a table, but one to name if it differs.
+    """
+    return [
+        expression.sql()
+        for expression, kind, _ in _expressions(analyzed(rows))
+        if kind in _BY and not _columns(expression, 0) <= _columns(expression, 1)
+    ]
+
+
+def _columns(expression, child: int) -> set[int]:
+    """The columns that a child of the expression refers to, by id."""
+    return {a.exprId().id() for a in seq(expression.children().apply(child).references().toSeq())}
 
 
 def _takes_any(node) -> bool:

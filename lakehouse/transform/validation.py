@@ -1,11 +1,11 @@
-"""What the functions of tables are refused for, found on no rows: without a broker, and nothing is made."""
+"""What the functions of tables are refused for, or may differ by, found on no rows: no broker is asked and nothing is made."""
 
 from pyspark.errors import PySparkException
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.storage.session import Session
-from lakehouse.transform import plan, schemas
+from lakehouse.transform import determinism, plan, schemas
 
 
 def refusal(session: Session, table: Table) -> str:
@@ -19,6 +19,12 @@ def refusal(session: Session, table: Table) -> str:
     except PySparkException as err:  # a column that is not there, say
         return f"table={table.name}: its function, or one before it, cannot be run: {str(err).splitlines()[0]}"
     return ""
+
+
+def ties(session: Session, table: Table) -> list[str]:
+    """What of the table's function takes any of several rows that tie (`determinism.ties`)."""
+    rows = plan.on_no_rows(session, plan.plan_of(session, table, judged=False))
+    return determinism.ties(rows)
 
 
 def unreadable(session: Session, table: Table) -> list[str]:
