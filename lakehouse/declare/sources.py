@@ -11,11 +11,11 @@ from lakehouse.declare import columns
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
-ValueFormat = Literal["json", "text", "avro", "json_schema", "debezium"]
+ValueFormat = Literal["json", "text", "avro", "json_schema", "protobuf", "debezium"]
 FolderFormat = Literal["json", "csv", "text", "parquet"]
 UnknownFields = Literal["ignore", "quarantine"]
 Isolation = Literal["", "read_uncommitted", "read_committed"]
-OF_REGISTRY = ("avro", "json_schema")
+OF_REGISTRY = ("avro", "json_schema", "protobuf")
 """Formats of values whose schema is in a schema registry."""
 OF_ROWS = ("parquet", "delta")
 """Formats of rows with columns of their own, which become records as JSON."""
@@ -99,9 +99,9 @@ def kafka(
 
     :param topic: its name at the broker.
     :param schema: Spark DDL; a column that is NOT NULL must be there.
-    :param format: "json", objects of the schema; "text", text as it is, the one STRING column; "avro" and
-        "json_schema", values with the id of their schema in the schema registry that the settings name
-        (`LAKEHOUSE_REGISTRY_URL`), in Confluent's wire format.
+    :param format: "json", objects of the schema; "text", text as it is, the one STRING column; "avro",
+        "json_schema" and "protobuf" (extra `[protobuf]`), values with the id of their schema in the schema
+        registry that the settings name (`LAKEHOUSE_REGISTRY_URL`), in Confluent's wire format.
     :param require_key: quarantines records without a key.
     :param unknown_fields: "quarantine" puts away records with fields that the schema does not name:
         what a producer adds or renames is reported, where else ("ignore") it is null or not seen.

@@ -131,6 +131,10 @@ class Sink(ABC):
         The third says whether a follower of this table wrote it.
         """
 
+    def as_held(self, row: Row) -> Row:
+        """A row of the table as `rows` gives it back, if the target cannot hold all of it: a null as something else, an order."""
+        return row
+
     def faults(self) -> Iterator[tuple[str, Fault]]:
         """What is wrong at the target beside its rows: names of files, each with why. Most targets have none."""
         return iter(())

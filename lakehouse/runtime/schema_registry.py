@@ -39,24 +39,41 @@ class Registry:
             return None
         path = f"/schemas/ids/{number}"
         found = self._ask(path)
-        if found and found.get("references"):  # put in the place of their names
+        if found and found.get("references") and _type(found) != "PROTOBUF":
+            # put in the place of their names
             found = self._ask(f"{path}?format=resolved") or found
-        return _schema(number, found) if found else None
+        return self._whole(number, found) if found else None
 
     def newest(self, subject: str) -> Schema | None:
         """The newest schema of a subject; None if the registry has no such subject. Raises RegistryAway."""
         found = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest")
-        return _schema(found["id"], found) if found else None
+        return self._whole(found["id"], found) if found else None
 
-    def register(self, subject: str, schema: Mapping[str, Any]) -> int:
-        """The id of a schema of Avro, which becomes the newest of the subject unless the subject has it already.
+    def _whole(self, number: int, found: Mapping[str, Any]) -> Schema | None:
+        """A schema, one of Protobuf with what it imports; None if the registry does not know a schema that it refers to."""
+        imports: dict[str, str] = {}
+        waiting = list(found.get("references") or ()) if _type(found) == "PROTOBUF" else []
+        while waiting:
+            each = waiting.pop()
+            if each["name"] not in imports:
+                subject = quote(each["subject"], safe="")
+                there = self._ask(f"/subjects/{subject}/versions/{each['version']}")
+                if there is None:
+                    return None
+                imports[each["name"]] = there["schema"]
+                waiting += there.get("references") or ()
+        return Schema(number, _type(found), found["schema"], tuple(sorted(imports.items())))
 
+    def register(self, subject: str, text: str, type: str) -> int:
+        """The id of a schema, which becomes the newest of the subject unless the subject has it already.
+
+        :param type: as the registry names it: AVRO, PROTOBUF.
         :raises SinkError: if the registry refuses it, as one that is not compatible with those before.
         :raises RegistryAway: if it does not answer.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
         try:
-            found = self._ask(path, {"schema": json.dumps(schema)})
+            found = self._ask(path, {"schema": text, "schemaType": type})
         except _Refused as err:
             raise SinkError(
                 f"subject={subject}, registry={self.url}: it refuses the schema of the columns that are there now ({err}); set "
@@ -128,10 +145,8 @@ def registry(settings: Settings) -> Registry:
     )
 
 
-def _schema(number: int, found: Mapping[str, Any]) -> Schema:
-    return Schema(
-        number, found.get("schemaType", "AVRO"), found["schema"]
-    )  # of Avro it is left out
+def _type(found: Mapping[str, Any]) -> str:
+    return found.get("schemaType", "AVRO")  # of Avro it is left out
 
 
 def _code(err: HTTPError) -> int:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.declare.targets import Row
 from lakehouse.errors import SinkError
 from lakehouse.sinks.encoding import value_of
+from lakehouse.storage.schemas import HEAD
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-HEAD = 5  # bytes before the payload
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -41,11 +41,6 @@ def encoder(schema: Mapping[str, Any], number: int) -> Callable[[Row], bytes]:
         return out.getvalue()
 
     return encoded
-
-
-def number_of(value: bytes) -> int | None:
-    """The id of the schema of a value; None of one that names none."""
-    return int.from_bytes(value[1:HEAD]) if len(value) >= HEAD and value[0] == 0 else None
 
 
 def decoded(value: bytes, text: str) -> str:

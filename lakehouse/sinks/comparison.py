@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
@@ -81,7 +81,7 @@ def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) ->
             rows = version_rows.all_at(path, position.version)
             held = _keys_held(lakehouse, table, target, position)
         found, twice = _found(sink, position.version)
-        wanted = _by_key(changes.ordered(rows), target.key)
+        wanted = _by_key(map(sink.as_held, changes.ordered(rows)), target.key)
         attempts += 1
         differences = differing(wanted, found, held, twice)
         differences += [Difference(*fault) for fault in sink.faults()]
@@ -137,7 +137,7 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
             rows = changes.ordered(version_rows.all_at(path, version))
         found, twice = _found(sink, _ALL)
         values = {key: "" if key in twice else value for key, (value, _) in found.items()}
-        sending = _repairing(rows, values, target.key)
+        sending = _repairing(rows, values, target.key, sink.as_held)
         sink.columns(version_rows.columns(path, version))
         sink.write(version, sending)
         sink.commit(Position(small_commits.identity(path), version, written(path, version)))
@@ -148,14 +148,17 @@ _ALL = 1 << 62  # of whatever version
 
 
 def _repairing(
-    rows: Sequence[Row], found: Mapping[str, str], key: Sequence[str]
+    rows: Sequence[Row],
+    found: Mapping[str, str],
+    key: Sequence[str],
+    as_held: Callable[[Row], Row] = lambda row: row,
 ) -> list[RowChange]:
     wanted = {key_of(row, key): row for row in rows}
     extra = [RowChange("delete", _row_of(of, key)) for of in found if of not in wanted]
     return extra + [
         RowChange("update" if of in found else "insert", row)
         for of, row in wanted.items()
-        if found.get(of) != value_of(row)
+        if found.get(of) != value_of(as_held(row))
     ]
 
 

@@ -5,6 +5,7 @@ the transactional id over, which ends the transaction of the process before and 
 from then on, and only then reads the position.
 """
 
+import json
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,9 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, LakehouseError, RegistryAway, SinkAway, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks import avro
+from lakehouse.sinks import avro, protobuf
 from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.storage.schemas import Schema, number_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 
     from lakehouse.runtime.schema_registry import Registry
 
-Format = Literal["json", "avro"]
+Format = Literal["json", "avro", "protobuf"]
+_TYPES = {"avro": "AVRO", "protobuf": "PROTOBUF"}  # of schemas at the registry, by format
 TABLE, VERSION, CHANGE = "lakehouse-table", "lakehouse-version", "lakehouse-change"
 _ANSWER = 60.0  # seconds for the broker to answer
 # a transaction that its process left open holds back readers of the topic for so long at most, if
@@ -77,12 +80,12 @@ def kafka_topic(
     :param order_by: the columns of the key by whose values messages are ordered: messages with the same
         values are in one partition, in the order of the versions. By default the whole key.
     :param partitions: how many the topic has. A topic with another number is refused.
-    :param format: "json", an object for each row without the columns that are null; or "avro", by a schema that is kept in the
-        registry of the settings as the newest of the subject `<topic>-value` (extra `[avro]`).
+    :param format: "json", an object for each row without the columns that are null; or "avro" or "protobuf", by a schema that
+        is kept in the registry of the settings as the newest of the subject `<topic>-value` (extras `[avro]`, `[protobuf]`).
     :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
     :raises DeclarationError: for values that do not fit each other.
     """
-    one_of("format", format, ("json", "avro"))
+    one_of("format", format, ("json", *_TYPES))
     one_of("corrections", corrections, ("send", "hold", "ignore"))
     keys = columns_of(key)
     order = columns_of(order_by) or keys
@@ -159,11 +162,18 @@ class KafkaSink(Sink):
             ) from err
 
     def columns(self, schema: "pa.Schema") -> None:
-        if self._target.format == "avro":
-            written = avro.schema_of(self._table, schema)
-            with self._registry() as registry:
-                number = registry.register(f"{self._target.name}-value", written)
-            self._encoded = avro.encoder(written, number)
+        if self._target.format == "json":
+            return
+        kind, subject = _TYPES[self._target.format], f"{self._target.name}-value"
+        with self._registry() as registry:
+            if kind == "AVRO":
+                written = avro.schema_of(self._table, schema)
+                number = registry.register(subject, json.dumps(written), kind)
+                self._encoded = avro.encoder(written, number)
+            else:
+                text = protobuf.schema_of(self._table, schema, registry.newest(subject))
+                number = registry.register(subject, text, kind)
+                self._encoded = protobuf.encoder(text, number)
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
         headers: dict[str, str | bytes | None] = {TABLE: self._table, VERSION: str(version)}
@@ -187,7 +197,7 @@ class KafkaSink(Sink):
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         found: dict[str, tuple[str, bool]] = {}
-        schemas: dict[int | None, str] = {}
+        schemas: dict[int | None, Schema | None] = {}
         for message in self._messages(self._target.name):
             headers = dict(message.headers() or ())
             ours = headers.get(TABLE) == self._table.encode()
@@ -205,16 +215,22 @@ class KafkaSink(Sink):
             with self._failing("ending its transaction"):
                 self._writer.abort_transaction(_ANSWER)
 
-    def _text(self, value: bytes, schemas: dict[int | None, str]) -> str:
+    def as_held(self, row: Row) -> Row:
+        return protobuf.as_held(row) if self._target.format == "protobuf" else row
+
+    def _text(self, value: bytes, schemas: "dict[int | None, Schema | None]") -> str:
         """A value as `encoding` writes its row, or as text if it is none. `schemas`: those of the registry so far."""
-        if self._target.format == "avro":
-            number = avro.number_of(value)
+        if self._target.format != "json":
+            number = number_of(value)
             if number not in schemas:
                 with self._registry() as registry:
-                    schema = registry.schema(number) if number is not None else None
-                schemas[number] = schema.text if schema and schema.type == "AVRO" else ""
-            with suppress(ValueError):
-                return avro.decoded(value, schemas[number])
+                    schemas[number] = registry.schema(number) if number is not None else None
+            schema = schemas[number]
+            if schema and schema.type == _TYPES[self._target.format]:
+                with suppress(ValueError):
+                    if schema.type == "AVRO":
+                        return avro.decoded(value, schema.text)
+                    return protobuf.decoded(value, schema)
         return value.decode(errors="replace")
 
     @contextmanager

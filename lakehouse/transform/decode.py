@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from lakehouse.declare.columns import RECORD, helper
@@ -17,8 +18,16 @@ from lakehouse.errors import DeclarationError
 from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
 from lakehouse.storage.arrow import in_spark
-from lakehouse.transform import changes
-from lakehouse.transform.schemas import DECODED, HEAD, NO_SCHEMAS, Schemas, WriterSchema, unreadable
+from lakehouse.storage.schemas import HEAD
+from lakehouse.transform import changes, protobuf
+from lakehouse.transform.schemas import (
+    DECODED,
+    NO_SCHEMAS,
+    Schemas,
+    WriterSchema,
+    refusals,
+    unreadable,
+)
 
 KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
 RAW = ("key", "value", "partition", "offset", "timestamp")
@@ -192,12 +201,30 @@ def _of_registry(
     row = _no_row(schema, F.when(value.isNotNull(), why))
     for writer in writers:
         own = f"schema id={writer.schema.id}: "
+        its = head == F.lit(writer.schema.id.to_bytes(HEAD))
         if problem := unreadable(writer, source, schema):
             found = _no_row(schema, F.lit(own + problem))
+        elif writer.messages:  # Spark calls the function for each value, whatever it names
+            found = _of_protobuf(writer, source, schema, F.when(its, value), own)
         else:
             found = _written_by(writer, schema, value, own)
-        row = F.when(head == F.lit(writer.schema.id.to_bytes(HEAD)), found).otherwise(row)
+        row = F.when(its, found).otherwise(row)
     return row
+
+
+def _of_protobuf(
+    writer: WriterSchema, source: RecordSource, schema: StructType, value: Column, own: str
+) -> Column:
+    """The struct of values that a schema of Protobuf has written: any of its messages, as their index says."""
+    result = schema.toNullable().add(_CORRUPT, "string")
+    reader = protobuf.Reader(
+        writer.descriptors,
+        refusals(writer, source, schema),
+        to_arrow_type(result, timezone="UTC"),
+        source.unknown_fields == "quarantine",
+        own,
+    )
+    return F.arrow_udf(reader.rows, result)(F.substring(value, HEAD + 1, 0x7FFFFFFF))  # type: ignore[call-overload]
 
 
 def _written_by(writer: WriterSchema, schema: StructType, value: Column, own: str) -> Column:

@@ -35,15 +35,16 @@ from lakehouse.declare.columns import helper
 from lakehouse.declare.sources import KafkaSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import SettingsError
+from lakehouse.runtime.protobuf import FIRST, Indexes, compiled, messages
 from lakehouse.runtime.schema_registry import registry
 from lakehouse.settings import Settings
 from lakehouse.storage import schemas
-from lakehouse.storage.schemas import Schema
+from lakehouse.storage.schemas import HEAD, Schema
 from lakehouse.storage.session import Session
+from lakehouse.transform import protobuf
 
 DECODED = helper("decoded")  # a field that every record has which could be decoded
-HEAD = 5  # bytes before the payload
-_TYPES = {"avro": "AVRO", "json_schema": "JSON"}  # of a source's format
+_TYPES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}  # of a source's format
 _WHOLE: dict[DataType, int] = {
     ByteType(): 3,
     ShortType(): 5,
@@ -60,12 +61,14 @@ _WIDER: dict[DataType, tuple[DataType, ...]] = {  # no value changes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriterSchema:
-    """A schema of the registry, as Spark reads it. One value for each id, by which it is known again."""
+    """A schema of the registry, as it is read. One value for each id, by which it is known again."""
 
     schema: Schema
     columns: StructType | None = None  # of Avro
-    problem: str = ""  # why Spark cannot read it
+    problem: str = ""  # why it cannot be read
     reader: str = ""  # of Avro: with the field DECODED
+    descriptors: bytes = b""  # of Protobuf
+    messages: Mapping[Indexes, tuple[str, StructType]] = field(default_factory=dict)  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +157,23 @@ def refusal(session: Session, table: Table, source: KafkaSource) -> str:
     writer = _read(session.spark, newest)
     problem = unreadable(writer, source, declared)
     if not problem and writer.columns is not None:
-        there = set(writer.columns.fieldNames())
-        lacking = [f.name for f in declared if f.name not in there and not f.nullable]
-        problem = f"it has no field {lacking[0]}, which is declared NOT NULL" if lacking else ""
+        problem = _lacking(writer.columns, declared)
+    if not problem and writer.messages:  # each of them may be what is sent
+        refused = refusals(writer, source, declared)
+        for at, (name, columns) in writer.messages.items():
+            if at not in refused and (lacking := _lacking(columns, declared)):
+                refused[at] = f"message {name}: {lacking}"
+        problem = refused[FIRST] if len(refused) == len(writer.messages) else ""
     return problem and (
         f"topic={source.topic}, subject={subject}, schema id={newest.id}: {problem}; its messages would be quarantined. "
         "Declare the columns as they are sent, or have the producers send what is declared"
     )
+
+
+def _lacking(there: StructType, declared: StructType) -> str:
+    names = set(there.fieldNames())
+    lacking = [f.name for f in declared if f.name not in names and not f.nullable]
+    return f"it has no field {lacking[0]}, which is declared NOT NULL" if lacking else ""
 
 
 def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType) -> str:
@@ -170,10 +183,26 @@ def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType)
         return f"it is of type {writer.schema.type}, and format={source.format!r} is declared"
     if writer.problem or writer.columns is None:
         return writer.problem
-    there = {f.name: f.dataType for f in writer.columns}
-    if source.unknown_fields == "quarantine" and (others := there.keys() - declared.fieldNames()):
+    return _differing(writer.columns, source, declared)
+
+
+def refusals(
+    writer: WriterSchema, source: RecordSource, declared: StructType
+) -> dict[Indexes, str]:
+    """The messages of a schema of Protobuf that are no rows of the source, and why."""
+    problems = {
+        at: (name, _differing(columns, source, declared))
+        for at, (name, columns) in writer.messages.items()
+    }
+    return {at: f"message {name}: {problem}" for at, (name, problem) in problems.items() if problem}
+
+
+def _differing(there: StructType, source: RecordSource, declared: StructType) -> str:
+    if source.unknown_fields == "quarantine" and (
+        others := set(there.fieldNames()) - set(declared.fieldNames())
+    ):
         return f"fields not declared: {', '.join(sorted(others))}"
-    return apart(writer.columns, declared)
+    return apart(there, declared)
 
 
 def apart(there: DataType, declared: DataType, name: str = "") -> str:
@@ -218,10 +247,26 @@ _known: dict[Schema, WriterSchema] = {}
 
 
 def _read(spark: SparkSession, schema: Schema) -> WriterSchema:
-    """The schema as Spark reads it: its own rules say which type a field has."""
+    """The schema as it is read: Spark's own rules say which type a field of Avro has."""
     if schema not in _known:
-        _known[schema] = _as_avro(spark, schema) if schema.type == "AVRO" else WriterSchema(schema)
+        if schema.type == "AVRO":
+            _known[schema] = _as_avro(spark, schema)
+        elif schema.type == "PROTOBUF":
+            _known[schema] = _as_protobuf(schema)
+        else:
+            _known[schema] = WriterSchema(schema)
     return _known[schema]
+
+
+def _as_protobuf(schema: Schema) -> WriterSchema:
+    try:
+        descriptors = compiled(schema)
+    except ValueError as err:
+        return WriterSchema(schema, problem=f"protoc cannot read the schema: {err}")
+    kinds = {at: each.DESCRIPTOR for at, each in messages(descriptors).items()}
+    found = {at: (each.full_name, protobuf.columns(each)) for at, each in kinds.items()}
+    problem = "" if found else "it has no message"
+    return WriterSchema(schema, problem=problem, descriptors=descriptors, messages=found)
 
 
 def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:

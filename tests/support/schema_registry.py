@@ -28,7 +28,8 @@ class Served:
     asked: list[tuple[str, str]] = field(default_factory=list)  # path, authorization
 
     def register(self, number: int, schema: object, subject: str = "", **more: Any) -> None:
-        self.schemas[number] = {"schema": json.dumps(schema)} | more
+        text = schema if more.get("schemaType") == "PROTOBUF" else json.dumps(schema)
+        self.schemas[number] = {"schema": text} | more
         self.newest[subject] = number
 
     def registered(self, path: str, given: dict[str, Any]) -> tuple[int, object]:
@@ -37,10 +38,12 @@ class Served:
             return 503, {"error_code": 50301, "message": "not now"}
         if self.refuses:
             return 409, {"error_code": 409, "message": "Schema being registered is incompatible"}
-        there = [n for n, each in self.schemas.items() if each == {"schema": given["schema"]}]
+        kind = {"schemaType": given["schemaType"]} if given["schemaType"] != "AVRO" else {}
+        found = {"schema": given["schema"]} | kind
+        there = [n for n, each in self.schemas.items() if each == found]
         number = there[0] if there else max(self.schemas, default=0) + 1
-        subject = unquote(path).removeprefix(SUBJECTS).removesuffix("/versions")
-        self.register(number, json.loads(given["schema"]), subject)
+        self.schemas[number] = found
+        self.newest[unquote(path).removeprefix(SUBJECTS).removesuffix("/versions")] = number
         return 200, {"id": number}
 
     def answer(self, path: str) -> tuple[int, object]:
@@ -53,7 +56,8 @@ class Served:
             if found and query == "format=resolved":
                 found = {"schema": found["resolved"]}
             return (200, found) if found else (404, {"error_code": 40403})
-        newest = self.newest.get(path.removeprefix(SUBJECTS).removesuffix("/versions/latest"))
+        subject, _, version = path.removeprefix(SUBJECTS).rpartition("/versions/")
+        newest = self.newest.get(subject) if version in ("latest", "1") else None
         if newest is None:
             return 404, {"error_code": 40401}
         return 200, {"id": newest, "version": 1} | self.schemas[newest]
@@ -101,6 +105,12 @@ def record(*fields: tuple[str, object], name: str = "order") -> dict[str, Any]:
 
 def framed(number: int, payload: bytes) -> bytes:
     return b"\0" + struct.pack(">I", number) + payload
+
+
+def protobuf(number: int, message: Any, *indexes: int) -> bytes:
+    """A message as a producer sends it: by default the first of its schema, in the short form."""
+    places = _long(len(indexes)) + b"".join(map(_long, indexes)) if indexes else b"\0"
+    return framed(number, places + message.SerializeToString())
 
 
 def avro(number: int, schema: Mapping[str, Any], *values: object) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 from lakehouse.errors import SinkError
 from lakehouse.sinks import avro
 from lakehouse.sinks.encoding import value_of
+from lakehouse.storage.schemas import number_of
 
 POINT = pa.struct([("x", pa.decimal128(4, 1)), ("names", pa.list_(pa.string()))])
 COLUMNS = pa.schema(
@@ -33,14 +34,14 @@ ROW = {
 def test_a_row_of_every_type_comes_back_as_it_was(row):
     schema = avro.schema_of("rows", COLUMNS)
     value = avro.encoder(schema, 258)(row)
-    assert value[:5] == b"\0\0\0\1\2" and avro.number_of(value) == 258
+    assert value[:5] == b"\0\0\0\1\2" and number_of(value) == 258
     assert avro.decoded(value, json.dumps(schema)) == value_of(row)
 
 
 def test_what_is_no_avro_of_a_schema_is_said():
     schema = avro.schema_of("rows", pa.schema([("t", pa.string())]))
     value, text = avro.encoder(schema, 1)({"t": "a"}), json.dumps(schema)
-    assert avro.number_of(b"\1\0\0\0\1") is None is avro.number_of(b"\0\0")
+    assert number_of(b"\1\0\0\0\1") is None is number_of(b"\0\0")
     for wrong in (value[:-1], value + b"\0"):
         with pytest.raises(ValueError, match="of that schema"):
             avro.decoded(wrong, text)

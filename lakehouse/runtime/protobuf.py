@@ -1,0 +1,123 @@
+"""Schemas of Protobuf: compiled by protoc, and their messages by the indexes that a value begins with.
+
+The libraries belong to the extra `[protobuf]`, and are imported where they are used.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from lakehouse.storage.schemas import Schema
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import DescriptorProto
+    from google.protobuf.message import Message
+
+Indexes = tuple[int, ...]
+"""Where a message is: its place in the file, then in the message around it, and so on."""
+FIRST: Indexes = (0,)
+_OWN = "__value__.proto"  # the name of the schema's file: no reference has it
+_SECONDS = 60.0  # for protoc, which needs a tenth of one
+
+
+@lru_cache(maxsize=256)
+def compiled(schema: Schema) -> bytes:
+    """The descriptors of a schema and of all that it imports.
+
+    :raises ValueError: if protoc cannot read it, with what protoc says.
+    """
+    protoc = import_module("grpc_tools.protoc").__name__  # fails here if it is not installed
+    with TemporaryDirectory(prefix="lakehouse-protoc-") as folder:
+        for name, text in (*schema.imports, (_OWN, schema.text)):
+            _write(Path(folder), name, text)
+        options = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={folder}/found"]
+        done = subprocess.run(
+            [sys.executable, "-m", protoc, *options, _OWN],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+        )
+        if done.returncode:
+            said = done.stderr.replace(f"{folder}/", "").replace(f"{_OWN}:", "line ").strip()
+            raise ValueError(said.partition("\n")[0] or f"protoc ended with {done.returncode}")
+        return (Path(folder) / "found").read_bytes()
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise ValueError(
+            f"it refers to {name!r}, and a reference has the name of a file in a folder"
+        )
+    path = folder / parts
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+
+
+@lru_cache(maxsize=256)
+def messages(descriptors: bytes) -> "Mapping[Indexes, type[Message]]":
+    """The messages of a compiled schema.
+
+    Clients do not agree whether the entries of a map take a place among the messages within a
+    message: for Java they take none, for Go and Python one each. What is another message for one than
+    for the other is left out.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    pool = descriptor_pool.DescriptorPool()
+    files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
+    for each in files:
+        pool.AddSerializedFile(each.SerializeToString())
+    own = next(each for each in files if each.name == _OWN)
+    return {
+        indexes: message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+        for indexes, name in _names(own.message_type, own.package, ())
+    }
+
+
+def _names(
+    of: "Sequence[DescriptorProto]", around: str, before: Indexes
+) -> Iterator[tuple[Indexes, str]]:
+    plain = [each for each in of if not each.options.map_entry]
+    for place, either in enumerate(of):
+        both = (either, *plain[place : place + 1])
+        meant = {each.name: each for each in both if not each.options.map_entry}
+        if len(meant) == 1:
+            ((name, message),) = meant.items()
+            full = f"{around}.{name}" if around else name
+            yield (*before, place), full
+            yield from _names(message.nested_type, full, (*before, place))
+
+
+def split(payload: bytes) -> tuple[Indexes, bytes]:
+    """The indexes of the message and its bytes, of what follows the schema's id.
+
+    :raises ValueError: if there are no indexes.
+    """
+    if payload[:1] == b"\0":  # of the first message, the short form
+        return FIRST, payload[1:]
+    count, at = _number(payload, 0)
+    found = []
+    for _ in range(count):
+        index, at = _number(payload, at)
+        found.append(index)
+    return tuple(found), payload[at:]
+
+
+def _number(payload: bytes, at: int) -> tuple[int, int]:
+    """A number and where it ends: seven bits a byte, zigzag as in Avro."""
+    found = shift = 0
+    while at < len(payload) and shift < 35:
+        byte, at = payload[at], at + 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if found & 1:
+                break  # it is negative
+            return found >> 1, at
+        shift += 7
+    raise ValueError("no message index follows the id")

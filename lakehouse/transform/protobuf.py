@@ -1,0 +1,283 @@
+"""Values of Protobuf as columns: which types its fields have, and messages as Arrow, all of a batch at once.
+
+Spark's Python workers import this module: nothing that takes long is imported with it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import accumulate, chain
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from lakehouse.runtime.protobuf import Indexes, messages, split
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.message import Message
+
+_SCALARS: dict[str, DataType] = {  # by the names of FieldDescriptor.TYPE_...
+    **dict.fromkeys(("INT32", "SINT32", "SFIXED32"), IntegerType()),
+    **dict.fromkeys(("UINT32", "FIXED32", "INT64", "SINT64", "SFIXED64"), LongType()),
+    **dict.fromkeys(("UINT64", "FIXED64"), DecimalType(20, 0)),
+    "FLOAT": FloatType(),
+    "DOUBLE": DoubleType(),
+    "BOOL": BooleanType(),
+    **dict.fromkeys(("STRING", "ENUM"), StringType()),
+    "BYTES": BinaryType(),
+}
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 to 9999
+_LONGEST = 315_576_000_000  # seconds of a duration
+
+
+class Recursive(DataType):
+    """Stands for a message that has itself within, for which Spark has no type."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def simpleString(self) -> str:
+        return f"the message {self.name}, which has itself within,"
+
+
+def columns(message: "Descriptor", within: frozenset[str] = frozenset()) -> StructType:
+    """The columns of a message, by the names of its fields."""
+    within |= {message.full_name}
+    found = StructType()
+    for field in message.fields:
+        found.add(field.name, _type(field, within))
+    return found
+
+
+def _type(field: "FieldDescriptor", within: frozenset[str]) -> DataType:
+    message = field.message_type
+    if message is not None and message.GetOptions().map_entry:
+        of = message.fields_by_name
+        return MapType(_one(of["key"], within), _one(of["value"], within))
+    return ArrayType(_one(field, within)) if field.is_repeated else _one(field, within)
+
+
+def _one(field: "FieldDescriptor", within: frozenset[str]) -> DataType:
+    message = field.message_type
+    if message is None:
+        return _SCALARS[_kind(field)]
+    if message.full_name in within:
+        return Recursive(message.full_name)
+    if known := _WELL_KNOWN.get(message.full_name):
+        return known[0] or _SCALARS[_kind(message.fields_by_name["value"])]
+    return columns(message, within)
+
+
+def _kind(field: "FieldDescriptor") -> str:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+    return FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads the values of one schema as the declared columns, whose types its messages have, or narrower ones.
+
+    :param refused: messages that cannot be read as declared, and why.
+    :param result: the declared columns and, last, why a value is none.
+    :param strict: whether fields that the schema does not have are a reason, too.
+    :param own: what a reason begins with.
+    """
+
+    descriptors: bytes
+    refused: Mapping[Indexes, str]
+    result: pa.StructType
+    strict: bool
+    own: str
+
+    def rows(self, payloads: pa.Array) -> pa.Array:
+        """What follows the schema's id, as rows: null of null."""
+        found = [None if each is None else self._message(each) for each in payloads.to_pylist()]
+        *fields, _ = self.result
+        wanted = pa.struct(fields)
+        groups: dict[Descriptor, list[int]] = {}
+        for at, each in enumerate(found):
+            if each is not None and not isinstance(each, str):
+                groups.setdefault(each.DESCRIPTOR, []).append(at)
+        parts = [pa.nulls(0, wanted)]
+        taken: list[int | None] = [None] * len(found)
+        rows = 0
+        for of, places in groups.items():
+            good, part = _as_far_as_they_are(found, places, of, wanted)
+            for row, at in enumerate(good):
+                taken[at] = rows + row
+            rows += len(good)
+            parts.append(part)
+        columns = pa.concat_arrays(parts).take(pa.array(taken, pa.int64())).flatten()
+        why = [self.own + each if isinstance(each, str) else None for each in found]
+        return pa.StructArray.from_arrays(
+            [*columns, pa.array(why, pa.string())], fields=list(self.result)
+        )
+
+    def _message(self, payload: bytes) -> "Message | str":
+        """The message, or why there is none."""
+        from google.protobuf.message import DecodeError
+
+        try:
+            indexes, content = split(payload)
+        except ValueError as err:
+            return str(err)
+        kind = messages(self.descriptors).get(indexes)
+        if kind is None:
+            return f"it has no message with the index {list(indexes)}"
+        if refused := self.refused.get(indexes):
+            return refused
+        name = kind.DESCRIPTOR.full_name
+        try:
+            found = kind.FromString(content)
+        except DecodeError:
+            return f"not Protobuf of the message {name}"
+        if not found.IsInitialized():
+            return f"message {name}: a required field is missing"
+        size = found.ByteSize()
+        found.DiscardUnknownFields()
+        if found.ByteSize() != size and (why := self._unknown(kind.FromString(content))):
+            return f"message {name}: {why}"
+        return found
+
+    def _unknown(self, message: "Message") -> str:
+        """Why fields that the parser did not know are a reason; empty if they are none."""
+        numbers = set()
+        for of, number in _unknown_fields(message):
+            if number in of.fields_by_number:
+                field = of.fields_by_number[number]
+                return f"the value of {of.name}.{field.name} is not of the schema's type"
+            numbers.add(number)
+        if self.strict and numbers:
+            return f"fields not in the schema: {', '.join(map(str, sorted(numbers)))}"
+        return ""
+
+
+def _unknown_fields(message: "Message") -> "Iterator[tuple[Descriptor, int]]":
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    for each in UnknownFieldSet(message):
+        yield message.DESCRIPTOR, each.field_number
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if field.message_type.GetOptions().map_entry:
+            if field.message_type.fields_by_name["value"].message_type is None:
+                continue
+            value = value.values()
+        for part in value if field.is_repeated else [value]:
+            yield from _unknown_fields(part)
+
+
+def _as_far_as_they_are(
+    found: "list[Message | str | None]", places: list[int], of: "Descriptor", wanted: pa.StructType
+) -> tuple[list[int], pa.Array]:
+    """The places of messages that are rows, and the rows; in the place of another message is put why it is none."""
+    there = [found[at] for at in places]
+    try:
+        return places, _struct(there, of, wanted)
+    except (ValueError, OverflowError, pa.ArrowException):
+        pass
+    for at in places:  # one of them: no batch fails for it
+        try:
+            _struct([found[at]], of, wanted)
+        except (ValueError, OverflowError, pa.ArrowException) as err:
+            found[at] = f"message {of.full_name}: {err}"
+    good = [at for at in places if not isinstance(found[at], str)]
+    return good, _struct([found[at] for at in good], of, wanted)
+
+
+def _struct(messages: Sequence[Any], of: "Descriptor", wanted: pa.StructType) -> pa.Array:
+    """Messages of one kind as structs."""
+    fields = of.fields_by_name
+    parts = [
+        _field(messages, fields[each.name], each.type)
+        if each.name in fields
+        else pa.nulls(len(messages), each.type)
+        for each in wanted
+    ]
+    return pa.StructArray.from_arrays(parts, fields=list(wanted))
+
+
+def _field(messages: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataType) -> pa.Array:
+    """One field of messages."""
+    name = field.name
+    if not field.is_repeated:
+        if field.has_presence:
+            values = [getattr(m, name) if m.HasField(name) else None for m in messages]
+        else:
+            values = [getattr(m, name) for m in messages]
+        return _values(values, field, wanted)
+    many: list[Sequence[Any]]
+    if pa.types.is_map(wanted):  # in one order, for the parser has none
+        many = [sorted(getattr(m, name).items(), key=itemgetter(0)) for m in messages]
+    else:
+        many = [getattr(m, name) for m in messages]
+    ends = pa.array([0, *accumulate(map(len, many))], pa.int32())
+    flat = list(chain.from_iterable(many))
+    if pa.types.is_map(wanted):
+        of = field.message_type.fields_by_name
+        keys = _values([key for key, _ in flat], of["key"], wanted.key_type)
+        values_ = _values([value for _, value in flat], of["value"], wanted.item_type)
+        return pa.MapArray.from_arrays(ends, keys, values_, wanted)
+    return pa.ListArray.from_arrays(ends, _values(flat, field, wanted.value_type), wanted)
+
+
+def _values(values: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataType) -> pa.Array:
+    """Values of a field, without regard to its being repeated."""
+    if field.enum_type is not None:
+        names = {each.number: each.name for each in reversed(field.enum_type.values)}
+        return pa.array([None if v is None else names.get(v, str(v)) for v in values], wanted)
+    message = field.message_type
+    if message is None:
+        return pa.array(values, wanted)
+    if known := _WELL_KNOWN.get(message.full_name):
+        plain = known[1]
+        return pa.array([None if v is None else plain(v) for v in values], wanted)
+    there = [v for v in values if v is not None]
+    found = _struct(there, message, wanted)
+    if len(there) == len(values):
+        return found
+    places = iter(range(len(there)))
+    return found.take(pa.array([None if v is None else next(places) for v in values], pa.int64()))
+
+
+def _micros(value: Any) -> int:
+    """Of a Timestamp, since 1970. What is smaller is cut off."""
+    if not (_FIRST_SECOND <= value.seconds <= _LAST_SECOND and 0 <= value.nanos < 10**9):
+        raise ValueError(f"a Timestamp of {value.seconds} s and {value.nanos} ns is no instant")
+    return value.seconds * 10**6 + value.nanos // 1000
+
+
+def _seconds(value: Any) -> Decimal:
+    """Of a Duration."""
+    seconds, nanos = value.seconds, value.nanos
+    if abs(seconds) > _LONGEST or abs(nanos) >= 10**9 or seconds * nanos < 0:
+        raise ValueError(f"a Duration of {seconds} s and {nanos} ns is none")
+    return Decimal(seconds * 10**9 + nanos).scaleb(-9)
+
+
+_WRAPPERS = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+_WELL_KNOWN: dict[str, tuple[DataType | None, Callable[[Any], Any]]] = {
+    "google.protobuf.Timestamp": (TimestampType(), _micros),
+    "google.protobuf.Duration": (DecimalType(21, 9), _seconds),
+    **{f"google.protobuf.{each}Value": (None, attrgetter("value")) for each in _WRAPPERS},
+}
+"""Messages that are values: their type, which of a wrapper is that of its field, and the value."""
