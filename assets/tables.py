@@ -51,6 +51,7 @@ def _source(source: Source) -> dg.AssetSpec:
             "json": "JSON objects",
             "text": "text",
             "avro": "Avro, of a schema registry",
+            "protobuf": "Protobuf, of a schema registry",
             "json_schema": "JSON objects of a schema registry's JSON Schema",
             "debezium": "changes of a database's table, as Debezium sends them",
         }[source.format]

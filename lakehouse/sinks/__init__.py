@@ -8,6 +8,7 @@ follower     brings a target from its position to the newest version
 comparison   what a target holds, compared with the table
 kafka        topics of Kafka as targets
 avro         rows as Avro with a schema registry
+protobuf     rows as Protobuf with a schema registry
 postgres     tables of PostgreSQL as targets
 redis        keys of Redis as targets
 files        folders of files as targets

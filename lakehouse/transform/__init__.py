@@ -3,6 +3,7 @@
 plan              the plan of a table: decode, late filter, function, expectations
 decode            records of a topic, and files, as rows
 schemas           schemas of a registry: which ids values name, what of them is readable
+protobuf          values of Protobuf as columns
 record_columns    what of a decoded record is kept
 lateness          arrival, windows, what is late
 quality           expectations as columns, and as a suite

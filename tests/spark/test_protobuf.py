@@ -1,18 +1,28 @@
 """Values of Protobuf: each type of a field, and what is none of the declared columns."""
 
-from datetime import UTC, datetime
+import sys
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cache
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.declare.table import kafka
+from batch_jobs import replay
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse.errors import RegistryAway
 from lakehouse.runtime.protobuf import compiled, messages
+from lakehouse.settings import Settings
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.schemas import Schema
+from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import decode, protobuf, schemas
-from support.schema_registry import framed
+from support.schema_registry import framed, served
 from support.schema_registry import protobuf as sent
 
 ALL = """
@@ -44,7 +54,27 @@ t STRING, raw BINARY, kind STRING, at TIMESTAMP, took DECIMAL(21,9), wrapped DEC
 many ARRAY<{INNER}>, numbers ARRAY<BIGINT>, kinds ARRAY<STRING>, by_name MAP<STRING, BIGINT>,
 by_number MAP<DECIMAL(20,0), {INNER}>, maybe BIGINT, left STRING, right {INNER}"""
 
+HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+order_topic = kafka(
+    "orders",
+    format="protobuf",
+    schema="id STRING NOT NULL, shop STRING, cents DECIMAL(20,0), at TIMESTAMP NOT NULL",
+)
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def orders(order_topic: DataFrame) -> DataFrame:
+    return order_topic
+
+
+@table(layer="gold", window=tumbling("10 minutes"), keys=["shop"])
+def turnover(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("window", "shop").agg(
+        F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("n")
+    )
 
 
 @cache
@@ -190,3 +220,78 @@ def test_with_unknown_fields_quarantined_so_are_those_of_a_newer_schema(spark):
 def test_a_schema_that_cannot_be_read_says_why(text, imports, said):
     found = schemas._read(None, Schema(1, "PROTOBUF", f'syntax = "proto3"; {text}', imports))
     assert said in found.problem and not found.messages
+
+
+HEAD = 'syntax = "proto3"; import "google/protobuf/timestamp.proto"; '
+FIRST = (
+    HEAD + "message Order { string id = 1; uint32 cents = 2; google.protobuf.Timestamp at = 3; }"
+)
+SECOND = (
+    f'{HEAD} import "shop.proto"; message Note {{ string t = 1; }} message Order {{ google.protobuf.Timestamp at = 1; '
+    "string id = 2; shop.Shop shop = 3; optional uint64 cents = 4; }"
+)
+SHOP = 'syntax = "proto3"; package shop; enum Shop { NONE = 0; a = 1; }'
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_stream_equals_batch_over_versions_poison_a_crash_and_a_schema_that_comes_later(
+    spark, tmp_path
+):
+    ours = (("shop.proto", SHOP),)
+    one = kinds(Schema(1, "PROTOBUF", FIRST))[(0,)]
+    two = kinds(Schema(2, "PROTOBUF", SECOND, ours))[(1,)]
+
+    def value(number: int, name: str, minute: float, cents: int = 1) -> bytes:
+        found = one(id=name, cents=cents) if number == 1 else two(id=name, cents=cents, shop=1)
+        found.at.FromDatetime(START + timedelta(minutes=minute))
+        return sent(1, found) if number == 1 else sent(2, found, 1)
+
+    with served() as known:
+        known.register(1, FIRST, "orders-value", schemaType="PROTOBUF")
+        stage = Stage(spark, tmp_path / "root", HERE, registry={"url": known.url})
+        stage._now = datetime(2026, 1, 2, tzinfo=UTC)
+        poison = [value(1, "cut", 3)[:-1], value(2, "later", 4, 2**64 - 1), value(1, "no", 3)[:5]]
+        stage.feed("orders", [value(1, "a", 1), *poison, value(1, "b", 2)], abort_at="rows")
+        shop = {"name": "shop.proto", "subject": "shops", "version": 1}
+        known.register(5, SHOP, "shops", schemaType="PROTOBUF")
+        known.register(2, SECOND, "orders-value", schemaType="PROTOBUF", references=[shop])
+        stage.feed("orders", [value(2, "c", 12), value(1, "d", 13), value(2, "x", 200)])
+        known.away = True  # both schemas are kept
+        stage.feed("orders", [value(1, "late", 2, 100), value(2, "e", 205)])
+        with pytest.raises(RegistryAway, match="HTTP 503"):
+            stage.feed("orders", [sent(3, one())])
+        stage.run("turnover", files_per_batch=1, abort_at="rows")
+        reasons = Counter(r.reason for r in stage.rows("orders", "quarantine").collect())
+        assert reasons == {
+            "schema id=1: not Protobuf of the message Order": 1,
+            "schema id=1: no message index follows the id": 1,
+            "schema id=2: the registry does not know it": 1,
+        }
+        found = {r.id: (r.shop, r.cents) for r in stage.rows("orders").collect()}
+        assert found["a"] == (None, 1) and found["c"] == ("a", 1)
+        assert_stream_equals_batch(stage, "turnover")
+        assert replay.run(stage.lake, "orders").rows == 1
+        (later,) = stage.rows("orders").where("id = 'later'").collect()
+        assert later.cents == 2**64 - 1, "by the schema that is kept: the registry is away"
+
+
+def test_validate_asks_whether_one_message_of_the_newest_schema_can_be_read(spark, tmp_path):
+    with served() as known:
+        settings = Settings(root=tmp_path, tables=(__name__,), registry={"url": known.url})
+        lake = Session(settings, catalog_of([HERE]), spark)
+        asked = lake, lake.catalog.table("orders"), lake.catalog.sources["order_topic"]
+        known.register(1, FIRST, "orders-value", schemaType="PROTOBUF")
+        assert schemas.refusal(*asked) == ""
+        text = 'syntax = "proto3"; message Note { string t = 1; } message Order { string id = 1; string cents = 2; }'
+        known.register(2, text, "orders-value", schemaType="PROTOBUF")
+        assert schemas.refusal(*asked).startswith(
+            "topic=orders, subject=orders-value, schema id=2: message Note: it has no field id, which is declared NOT NULL; "
+        )
+        shop = {"name": "shop.proto", "subject": "shops", "version": 1}
+        known.register(3, SECOND, "orders-value", schemaType="PROTOBUF", references=[shop])
+        assert schemas.refusal(*asked) == "", (
+            "it refers to a schema that the registry does not know"
+        )
+        known.register(5, SHOP, "shops", schemaType="PROTOBUF")
+        assert schemas.refusal(*asked) == ""

@@ -23,8 +23,8 @@ COLUMNS = pa.schema(
     ]
 )  # fmt: skip
 ROW = {
-    "n": -(2**63), "small": 7, "t": "\u00fc \"\n", "b": False, "d": float("nan"), "f": 0.10000000149011612, "day": date(2026, 1, 2),
-    "at": datetime(1969, 1, 2, 3, 4, 5, 678, UTC), "local": datetime(1969, 12, 31, 23, 59, 59, 999999),
+    "n": -(2**63), "small": 7, "t": "\u00fc \"\n", "b": False, "d": float("nan"), "f": 0.10000000149011612,
+    "day": date(2026, 1, 2), "at": datetime(1969, 1, 2, 3, 4, 5, 678, UTC), "local": datetime(1969, 12, 31, 23, 59, 59, 999999),
     "raw": b"\x00\xff", "m": Decimal("-123456789.100"), "many": [1, 3],
     "part": {"x": Decimal("1.5"), "names": ["a", ""]}, "some_parts": [{"x": None, "names": []}],
     "by_name": [("b", 0), ("a", 1)], "by_number": [(-1, {"x": None, "names": None})],
@@ -61,7 +61,9 @@ def test_what_is_no_protobuf_of_a_schema_is_said():
         with pytest.raises(ValueError):
             protobuf.decoded(wrong, schema)
     many = protobuf.encoder(of(("m", pa.list_(pa.int64()))), 1)
-    with pytest.raises(SinkError, match="column=payments.m: an array or a map of Protobuf has no"):
+    with pytest.raises(
+        SinkError, match=r"column=payments\.m: an array or a map of Protobuf has no"
+    ):
         many({"m": [1, None]})
 
 
@@ -76,8 +78,8 @@ def test_a_field_keeps_its_number_and_none_comes_again():
     )
     third = of(("a", pa.int64()), ("c", pa.string()), ("part", part), before=second)
     numbers = [
-        {f.full_name: f.number for kind in messages(compiled(Schema(1, "PROTOBUF", text))).values() for f in kind.DESCRIPTOR.fields}
-        for text in (first, second, third)
+        {field.full_name: field.number for kind in kinds.values() for field in kind.DESCRIPTOR.fields}
+        for kinds in (messages(compiled(Schema(1, "PROTOBUF", text))) for text in (first, second, third))
     ]  # fmt: skip
     own = "payments."
     assert numbers == [

@@ -174,6 +174,7 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "lakehouse/transform/expectation_stub.py": "the package's: types of expectations",
     "lakehouse/runtime/jars.py": "the cache of jars",
     "lakehouse/runtime/cds_archive.py": "the archive of classes, in the environment",
+    "lakehouse/runtime/protobuf.py": "protoc's, in a temporary folder",
     "lakehouse/runtime/kafka_options.py": "the user's: certificates of the broker",
     "lakehouse/runtime/kafka_broker.py": "the embedded broker's own, which Kafka reads on this machine",
     "lakehouse/runtime/kafka_properties.py": "the embedded broker's own, which Kafka reads on this machine",

@@ -56,6 +56,21 @@ def test_settings_name_it_and_do_not_show_its_secrets():
         registry(Settings())
 
 
+def test_a_schema_of_protobuf_comes_with_all_that_it_refers_to():
+    a, b = ({"name": f"{n}.proto", "subject": f"of/{n}", "version": 1} for n in "ab")
+    with served() as known:
+        known.register(1, "a text", "of/a", schemaType="PROTOBUF", references=[b])
+        known.register(3, "own text", "t-value", schemaType="PROTOBUF", references=[a, b])
+        asked = Registry(known.url, {})
+        assert asked.schema(3) is None, "it refers to what the registry does not know"
+        known.register(2, "b text", "of/b", schemaType="PROTOBUF")
+        imports = (("a.proto", "a text"), ("b.proto", "b text"))
+        assert (
+            asked.schema(3) == asked.newest("t-value") == Schema(3, "PROTOBUF", "own text", imports)
+        )
+        assert known.asked[-1][0] == "/subjects/of%2Fa/versions/1"
+
+
 def test_schemas_are_kept_whatever_a_crash_left(tmp_path):
     settings = Settings(root=tmp_path)
     table = catalog_of([tables]).table("sensor_readings")
@@ -63,8 +78,9 @@ def test_schemas_are_kept_whatever_a_crash_left(tmp_path):
     keep(settings, table, Schema(1, "AVRO", "{}"))
     path = layout.note(settings, table, "schemas.jsonl")
     path.write_text(path.read_text() + '{"id": 2, "ty')
-    keep(settings, table, Schema(3, "JSON", "{}"))
-    assert set(kept(settings, table)) == {1, 3}
+    third = Schema(3, "PROTOBUF", "message", (("a.proto", "text"),))
+    keep(settings, table, third)
+    assert set(kept(settings, table)) == {1, 3} and kept(settings, table)[3] == third
 
 
 def test_ids_are_those_of_values_that_begin_with_one():
@@ -82,5 +98,6 @@ def test_ids_are_those_of_values_that_begin_with_one():
 
 def test_a_key_is_text_beside_avro_and_text_has_none():
     assert kafka("t", format="avro", schema="id STRING, n INT", key="id").of_registry
-    with pytest.raises(DeclarationError, match="format='protobuf': one of json, text, avro"):
-        kafka("t", format="protobuf", schema="id STRING")
+    assert kafka("t", format="protobuf", schema="id STRING, n INT", key="id").of_registry
+    with pytest.raises(DeclarationError, match="format='thrift': one of json, text, avro"):
+        kafka("t", format="thrift", schema="id STRING")
