@@ -68,7 +68,9 @@ class WriterSchema:
     problem: str = ""  # why it cannot be read
     reader: str = ""  # of Avro: with the field DECODED
     descriptors: bytes = b""  # of Protobuf
-    messages: Mapping[Indexes, tuple[str, StructType]] = field(default_factory=dict)  # of Protobuf: name and columns
+    messages: Mapping[Indexes, tuple[str, StructType]] = field(
+        default_factory=dict
+    )  # of Protobuf: name and columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import RegistryAway
 from lakehouse.runtime.protobuf import compiled, messages
 from lakehouse.settings import Settings
-from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.schemas import Schema
+from lakehouse.storage.session import Session
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import decode, protobuf, schemas
 from support.schema_registry import framed, served
@@ -271,7 +271,7 @@ def test_stream_equals_batch_over_versions_poison_a_crash_and_a_schema_that_come
         found = {r.id: (r.shop, r.cents) for r in stage.rows("orders").collect()}
         assert found["a"] == (None, 1) and found["c"] == ("a", 1)
         assert_stream_equals_batch(stage, "turnover")
-        assert replay.run(stage.lake, "orders").rows == 1
+        assert replay.run(stage.session, "orders").rows == 1
         (later,) = stage.rows("orders").where("id = 'later'").collect()
         assert later.cents == 2**64 - 1, "by the schema that is kept: the registry is away"
 
@@ -279,8 +279,8 @@ def test_stream_equals_batch_over_versions_poison_a_crash_and_a_schema_that_come
 def test_validate_asks_whether_one_message_of_the_newest_schema_can_be_read(spark, tmp_path):
     with served() as known:
         settings = Settings(root=tmp_path, tables=(__name__,), registry={"url": known.url})
-        lake = Session(settings, catalog_of([HERE]), spark)
-        asked = lake, lake.catalog.table("orders"), lake.catalog.sources["order_topic"]
+        session = Session(settings, catalog_of([HERE]), spark)
+        asked = session, session.catalog.table("orders"), session.catalog.sources["order_topic"]
         known.register(1, FIRST, "orders-value", schemaType="PROTOBUF")
         assert schemas.refusal(*asked) == ""
         text = 'syntax = "proto3"; message Note { string t = 1; } message Order { string id = 1; string cents = 2; }'
