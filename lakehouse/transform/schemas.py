@@ -67,10 +67,8 @@ class WriterSchema:
     columns: StructType | None = None  # of Avro
     problem: str = ""  # why it cannot be read
     reader: str = ""  # of Avro: with the field DECODED
-    descriptors: bytes = b""  # of Protobuf
-    messages: Mapping[Indexes, tuple[str, StructType]] = field(
-        default_factory=dict
-    )  # of Protobuf: name and columns
+    descriptors: bytes = b""  # of Protobuf, and its messages: names and columns
+    messages: Mapping[Indexes, tuple[str, StructType]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
