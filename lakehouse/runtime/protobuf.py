@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from lakehouse.errors import SettingsError
 from lakehouse.storage.schemas import Schema
 
 if TYPE_CHECKING:
@@ -30,8 +31,15 @@ def compiled(schema: Schema) -> bytes:
     """The descriptors of a schema and of all that it imports.
 
     :raises ValueError: if protoc cannot read it, with what protoc says.
+    :raises SettingsError: if protoc is not installed.
     """
-    protoc = import_module("grpc_tools.protoc").__name__  # fails here if it is not installed
+    try:
+        protoc = import_module("grpc_tools.protoc").__name__
+    except ModuleNotFoundError as err:
+        raise SettingsError(
+            f"format='protobuf', package={err.name}: it is not installed, for it belongs to an extra; pip install "
+            "'unified-lakehouse[protobuf]'"
+        ) from err
     with TemporaryDirectory(prefix="lakehouse-protoc-") as folder:
         for name, text in (*schema.imports, (_OWN, schema.text)):
             _write(Path(folder), name, text)

@@ -7,6 +7,7 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import kafka
 from lakehouse.errors import DeclarationError, RegistryAway, SettingsError
 from lakehouse.examples.sensors import tables
+from lakehouse.runtime.protobuf import split
 from lakehouse.runtime.schema_registry import Registry, registry
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import layout
@@ -94,6 +95,14 @@ def test_ids_are_those_of_values_that_begin_with_one():
     ]
     assert ids_of(pa.table({"value": pa.array(values, pa.binary())})) == {1, 1 << 31}
     assert ids_of(pa.table({"value": pa.array([], pa.binary())})) == set()
+
+
+def test_the_index_of_a_message_is_read_in_its_short_form_and_in_several_bytes():
+    assert split(b"\0rest") == ((0,), b"rest")
+    assert split(b"\4\x80\1\2rest") == ((64, 1), b"rest")
+    for cut in (b"", b"\2", b"\4\0", b"\2\x80", b"\1\0", b"\x80" * 6 + b"\1"):
+        with pytest.raises(ValueError, match="no message index"):
+            split(cut)
 
 
 def test_a_key_is_text_beside_avro_and_text_has_none():
