@@ -49,9 +49,7 @@ def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> i
     Raises CommitError if `app` has committed that batch before: two writers of one table exclude
     each other.
     """
-    table = _known.get(path, (None, ""))[0] or _table(
-        path
-    )  # its columns change in `add_columns` and `exchange` alone
+    table = _table(path)
     searched = _searched(table)
     partitioned = table.metadata().partition_columns == [PARTITION]
     columns = [
