@@ -17,6 +17,7 @@ from assets import (
     streams,
     tables,
     targets,
+    upgrades,
 )
 from assets.resources import LakehouseResource
 from lakehouse import logs
@@ -51,6 +52,9 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             maintenance.maintain,
             savepoints.create_savepoint,
             savepoints.restore_savepoint,
+            upgrades.plan_changes,
+            upgrades.fill_upgrade,
+            upgrades.exchange_versions,
         ],
         schedules=[
             reconciling.reconcile_closed_partitions(settings, known),

@@ -7,6 +7,7 @@ import typer
 from lakehouse.cli import console
 
 if TYPE_CHECKING:
+    from lakehouse.declare.table import Table
     from lakehouse.storage.upgrades import Command
 
 group = console.group("Upgrades: another version of a table, beside it, until it takes its place.")
@@ -37,27 +38,22 @@ def roll_back(table: _Name) -> None:
 def _exchange(name: str, command: "Command") -> None:
     from lakehouse.runtime import spark_session
     from lakehouse.settings import from_environment
-    from lakehouse.storage import upgrades
     from lakehouse.storage.lakehouse import load
-    from lakehouse.storage.publish_lock import publishing
     from lakehouse.storage.session import Session
     from lakehouse.stream import beside
-    from streaming_jobs import supervisor
+    from streaming_jobs.exchange import exchange
 
     lakehouse = load(from_environment())
-    settings, table = lakehouse.settings, lakehouse.catalog.table(name)
-    upgrades.check(lakehouse, table, command)  # before a JVM starts
-    stopped = supervisor.all_stopped(settings, [table.pipeline])
-    with upgrades.alone(settings, table), stopped, publishing(settings, table):
-        if not upgrades.check(lakehouse, table, command):
-            with (
-                console.working("starting Spark") as now,
-                spark_session.opened(settings, f"upgrade {name}") as spark,
-            ):
+    with console.working(f"exchanging the versions of {name}") as now:
+
+        def catch_up(table: "Table") -> None:
+            now("starting Spark")
+            with spark_session.opened(lakehouse.settings, f"upgrade {name}") as spark:
                 now(f"reading what came since {name} was filled")
                 beside.catch_up(Session.on(lakehouse, spark), table)
-        with console.working(f"exchanging the versions of {name}"):
-            done = upgrades.exchange(lakehouse, table, command)
+            now(f"exchanging the versions of {name}")
+
+        done = exchange(lakehouse, name, command, catch_up)
     console.print_text(
         f"{name}: {done.state}; the other version stays beside it until `lakehouse upgrade drop {name}`"
     )

@@ -91,7 +91,9 @@ def test_jobs_and_checks(built):
         for pipeline in ("sensors", "ads")
     }
     of_batch = {"reconcile", "repair", "update", "bootstrap", "replay", "maintain"}
-    assert jobs == streams | of_batch | {"create_savepoint", "restore_savepoint"}
+    of_versions = {"create_savepoint", "restore_savepoint"}
+    of_versions |= {"plan_changes", "fill_upgrade", "exchange_versions"}
+    assert jobs == streams | of_batch | of_versions
     checks = {
         (k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys
     }

@@ -1,0 +1,32 @@
+"""A table and the version beside it change places, while the table's job is stopped."""
+
+from collections.abc import Callable
+
+from lakehouse.declare.table import Table
+from lakehouse.storage import upgrades
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.upgrades import Command, Upgrade
+from streaming_jobs import supervisor
+
+
+def exchange(
+    lakehouse: Lakehouse, name: str, command: Command, catch_up: Callable[[Table], None]
+) -> Upgrade:
+    """Promotes the version beside a table, or rolls it back; what was cut off before goes on.
+
+    :param catch_up: has the version that is to take the place read what came since, with Spark. It is
+        not called where that was done before the exchange was cut off.
+    :raises JobError: if the table's job runs, or there is nothing to exchange.
+    """
+    table = lakehouse.catalog.table(name)
+    upgrades.check(lakehouse, table, command)  # before a JVM starts
+    stopped = supervisor.all_stopped(lakehouse.settings, [table.pipeline])
+    with (
+        upgrades.alone(lakehouse.settings, table),
+        stopped,
+        publishing(lakehouse.settings, table),
+    ):
+        if not upgrades.check(lakehouse, table, command):
+            catch_up(table)
+        return upgrades.exchange(lakehouse, table, command)
