@@ -30,6 +30,7 @@ _ADS = tuple(
     line.partition(",")[0]
     for line in (Path(ads.__file__).parent / "ad_campaigns.csv").read_text().splitlines()[1:30]
 )
+_HOUR = 3700  # seconds that close the hour of an event, and what its delay takes of the next
 _DAYS = timedelta(days=3)
 
 
@@ -165,7 +166,7 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
         if number == story.early:
             stage.run(*names, files_per_batch=story.files, abort_at=first, by_spark=True)
     end = max((e.at for e in story.events), default=0)
-    stage.advance(suite.ingest, suite.message(Event(end + 3600, 1, 0, 70)))
+    stage.advance(suite.ingest, suite.message(Event(end + _HOUR, 1, 0, 70)))
     if any(t.partition_by == "day" for t in tables):
         stage.advance(
             suite.ingest, suite.message(Event(end + int(_DAYS.total_seconds()), 1, 0, 70))
