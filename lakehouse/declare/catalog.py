@@ -59,13 +59,13 @@ class Catalog:
 
     def sources_of(self, table: Table) -> dict[str, RecordSource]:
         """What an ingest table reads, by input name: topics, a folder, or a table of others; empty for every other table."""
-        found = {name: self.sources.get(name) for name in table.inputs}
-        return {name: source for name, source in found.items() if isinstance(source, RecordSource)}
+        reads = {name: self.sources.get(name) for name in table.inputs}
+        return {name: source for name, source in reads.items() if isinstance(source, RecordSource)}
 
     def topics_of(self, table: Table) -> dict[str, KafkaSource]:
         """The topics that an ingest table reads, by input name; empty for every other table."""
-        found = self.sources_of(table)
-        return {name: source for name, source in found.items() if isinstance(source, KafkaSource)}
+        reads = self.sources_of(table)
+        return {name: source for name, source in reads.items() if isinstance(source, KafkaSource)}
 
     def driving_input(self, table: Table) -> Table | None:
         """The first input table with event time, by whose event time rows are placed.
@@ -88,9 +88,9 @@ class Catalog:
 
     def driving(self, table: Table) -> Table:
         """The driving input of a table that has one: of any but ingest and reference tables."""
-        found = self.driving_input(table)
-        assert found is not None, f"table={table.name}: it follows no table"
-        return found
+        driving = self.driving_input(table)
+        assert driving is not None, f"table={table.name}: it follows no table"
+        return driving
 
     def is_derived(self, table: Table) -> bool:
         """Whether it has ranges of event time that batch runs may compute: windows, rows, reports, not what a topic brings."""
@@ -199,8 +199,8 @@ class Catalog:
         """
         if self.sources_of(table):
             return [table]
-        found = (each for t in self.followed_inputs(table) for each in self.ingest_tables_of(t))
-        return list({each.name: each for each in found}.values())
+        ingests = (each for t in self.followed_inputs(table) for each in self.ingest_tables_of(t))
+        return list({each.name: each for each in ingests}.values())
 
     def is_of_changes(self, table: Table) -> bool:
         """Whether it is computed from the changes of a database's table."""
@@ -309,14 +309,14 @@ def load(settings: Settings) -> Catalog:
     Pipelines that the settings have together in one process are one, by the name they have there.
     Raises SettingsError if the settings speak of a pipeline that none of them is.
     """
-    found = _together(catalog_of(imported(settings)), settings)
+    catalog = _together(catalog_of(imported(settings)), settings)
     for name in ("freshness", "resources"):
-        if unknown := sorted(set(getattr(settings, name)) - set(found.pipelines())):
+        if unknown := sorted(set(getattr(settings, name)) - set(catalog.pipelines())):
             raise SettingsError(
                 f"{name} of {unknown[0]}={getattr(settings, name)[unknown[0]]!r}: there is no such pipeline; name "
-                f"one of {', '.join(found.pipelines())}"
+                f"one of {', '.join(catalog.pipelines())}"
             )
-    return found
+    return catalog
 
 
 def _together(found: Catalog, settings: Settings) -> Catalog:
@@ -344,8 +344,8 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
         for name, value in vars(module).items():
             if not isinstance(value, Source | Table) or name.startswith("_"):
                 continue
-            known = sources.get(name) or tables.get(name)
-            if known is not None and not _same(known, value):
+            declared = sources.get(name) or tables.get(name)
+            if declared is not None and not _same(declared, value):
                 raise DeclarationError(
                     f"name={name!r}: declared twice, and one name is one table, folder and checkpoint; rename one"
                 )
@@ -353,7 +353,7 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
                 home = pipeline_of(value.transformation.__module__)
                 if name == value.name:  # an import of another pipeline's table keeps its home
                     tables.setdefault(name, replace(value, pipeline=home))
-            elif known is None:
+            elif declared is None:
                 sources[name] = replace(value, name=name)
     rules.check(modules, tables)
     catalog = Catalog(sources, _in_order(sources, tables))

@@ -83,10 +83,10 @@ def _unname(tree: ast.AST) -> None:
 
 def _reached(code: FunctionType | type) -> list[FunctionType | type]:
     """The code, and the functions and classes of the same module that it uses, directly or through others."""
-    found = [code]
-    for each in found:
-        found += [used for used in _used(each) if used not in found]
-    return found
+    reached = [code]
+    for each in reached:
+        reached += [used for used in _used(each) if used not in reached]
+    return reached
 
 
 def _tree(code: FunctionType | type) -> ast.AST:
@@ -104,10 +104,10 @@ def _used(code: FunctionType | type) -> list[FunctionType | type]:
 
     Of what a decorator wrapped, what was written.
     """
-    found = [inspect.unwrap(value) if callable(value) else value for _, value in _globals(code)]
+    values = [inspect.unwrap(value) if callable(value) else value for _, value in _globals(code)]
     return [
         each
-        for each in found
+        for each in values
         if isinstance(each, FunctionType | type) and each.__module__ == code.__module__
     ]
 
@@ -120,15 +120,15 @@ def _globals(code: FunctionType | type) -> list[tuple[str, object]]:
         else [f for f in vars(code).values() if isinstance(f, FunctionType)]
     )
     names = [(name, f.__globals__) for f in functions for name in _names(f.__code__)]
-    known: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, scope in names:
-        if name not in known:
-            known[name] = scope.get(name)
-            made = _made(name, known[name], code.__module__)
+        if name not in values:
+            values[name] = scope.get(name)
+            made = _made(name, values[name], code.__module__)
             names += (
                 [(n.id, scope) for n in ast.walk(made) if isinstance(n, ast.Name)] if made else []
             )
-    return [(name, known[name]) for name in sorted(known) if known[name] is not None]
+    return [(name, values[name]) for name in sorted(values) if values[name] is not None]
 
 
 def _text(name: str, value: object, module: str) -> str | None:
@@ -152,13 +152,13 @@ def _assignments(module: str) -> Mapping[str, ast.expr]:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (KeyError, OSError, TypeError):  # typed at a prompt: the functions are refused for that
         return {}
-    found: dict[str, ast.expr] = {}
+    assignments: dict[str, ast.expr] = {}
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)
         if isinstance(value, ast.expr):
-            found |= {each.id: value for each in targets if isinstance(each, ast.Name)}
-    return found
+            assignments |= {each.id: value for each in targets if isinstance(each, ast.Name)}
+    return assignments
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -182,8 +182,8 @@ def _literal(value: object) -> str | None:
         parts = list(map(_literal, value))
     else:
         return None
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    literals = [part for part in parts if part is not None]
+    if len(literals) < len(parts):
         return None
-    ordered = sorted(known) if isinstance(value, set | frozenset) else known
+    ordered = sorted(literals) if isinstance(value, set | frozenset) else literals
     return f"{type(value).__name__}({', '.join(ordered)})"

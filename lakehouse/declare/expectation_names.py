@@ -72,41 +72,41 @@ def arguments(
     """
     if name in not_judged():
         raise DeclarationError(f"expectation={name}: {not_judged()[name]}")
-    known = signatures().get(name)
+    signature = signatures().get(name)
     usual = ("column_A", "column_B") if "_pair_" in name else ("column",)
-    places = known.positional if known else usual
+    places = signature.positional if signature else usual
     if len(positional) > len(places):
         raise DeclarationError(
             f"expectation={name}, arguments={tuple(positional)!r}: "
             f"only {', '.join(places) or 'none'} may be positional; give the rest by name"
         )
-    given = dict(zip(places, positional, strict=False))
-    if twice := sorted(given.keys() & named.keys()):
+    by_name = dict(zip(places, positional, strict=False))
+    if twice := sorted(by_name.keys() & named.keys()):
         raise DeclarationError(
             f"expectation={name}, argument={twice[0]!r}: it is given twice; leave one out"
         )
-    given |= named
-    if known:
-        _check(name, known, given)
-    return {argument: _frozen(name, argument, value) for argument, value in given.items()}
+    by_name |= named
+    if signature:
+        _check(name, signature, by_name)
+    return {argument: _frozen(name, argument, value) for argument, value in by_name.items()}
 
 
 def _check(name: str, known: Signature, given: Mapping[str, object]) -> None:
     for argument in given:
         if argument not in known.required + known.optional:
             raise DeclarationError(_unknown(name, known, argument, given[argument]))
-    there = {argument for argument, value in given.items() if value is not None}
-    if missing := [argument for argument in known.required if argument not in there]:
+    present = {argument for argument, value in given.items() if value is not None}
+    if missing := [argument for argument in known.required if argument not in present]:
         raise DeclarationError(
             f"expectation={name}, argument={missing[0]!r}: it is needed, and is not there; give "
             f"{' and '.join(f'{each}=...' for each in missing)}"
         )
-    if known.any_of and there.isdisjoint(known.any_of):
+    if known.any_of and present.isdisjoint(known.any_of):
         raise DeclarationError(
             f"expectation={name}, arguments={', '.join(known.any_of)}: one of them is needed, and none is there; give "
             f"{known.any_of[0]}=..."
         )
-    if "row_condition" in there and given.get("condition_parser") not in PARSERS:
+    if "row_condition" in present and given.get("condition_parser") not in PARSERS:
         raise DeclarationError(
             f"expectation={name}, condition_parser={given.get('condition_parser')!r}: it says what language row_condition is in; "
             f"give one of {', '.join(map(repr, PARSERS))}"

@@ -33,8 +33,8 @@ class _Expect:
             raise AttributeError(name)
 
         def expectation(*args: object, **kwargs: object) -> Expectation:
-            given = expectation_names.arguments(f"expect_{name}", args, kwargs)
-            return Expectation(f"expect_{name}", tuple(sorted(given.items())))
+            arguments = expectation_names.arguments(f"expect_{name}", args, kwargs)
+            return Expectation(f"expect_{name}", tuple(sorted(arguments.items())))
 
         return expectation
 

@@ -113,9 +113,9 @@ def check_report(catalog: "Catalog", table: "Table") -> None:
             "report would be of an hour of one; declare partition_by='day'"
         )
     unused = ("event_time", "context", "deduplicate", "early_results", "delay", "keeps")
-    if given := [name for name in unused if getattr(table, name)]:
+    if unfit := [name for name in unused if getattr(table, name)]:
         raise DeclarationError(
-            f"{where}, {given[0]}={getattr(table, given[0])}: it is of streams, and batch runs alone compute a report; remove it"
+            f"{where}, {unfit[0]}={getattr(table, unfit[0])}: it is of streams, and batch runs alone compute a report; remove it"
         )
     if table.late != "side_output":
         raise DeclarationError(

@@ -55,8 +55,8 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
         for variable, table in vars(module).items():
             if not isinstance(table, Table):
                 continue
-            known = tables.get(table.name)
-            if known is None or known.transformation is not table.transformation:
+            namesake = tables.get(table.name)
+            if namesake is None or namesake.transformation is not table.transformation:
                 raise DeclarationError(
                     f"table={table.name!r}, variable={variable!r} of {module.__name__}: a table is found by a variable of its "
                     f"own name, so this one would be left out; write {table.name} = ..., or rename the table"
@@ -70,10 +70,10 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
 
 def _check_target_names(tables: Mapping[str, Table]) -> None:
     """Raises DeclarationError for a target of two tables."""
-    known: dict[str, str] = {}
+    table_of: dict[str, str] = {}
     for table in tables.values():
         for target in table.publish:
-            other = known.setdefault(target.name, table.name)
+            other = table_of.setdefault(target.name, table.name)
             if other != table.name or [each.name for each in table.publish].count(target.name) > 1:
                 raise DeclarationError(
                     f"table={table.name}, target={target.name!r}: {other} is published there, too, and a target holds the rows "
@@ -87,11 +87,11 @@ def _check_expectations(table: Table) -> None:
     Where it is imported already, somebody may have defined one of his own; `quality` looks for
     those when they are used.
     """
-    known = expectation_names.signatures()
-    named = known.keys() | expectation_names.not_judged().keys()
+    signatures = expectation_names.signatures()
+    named = signatures.keys() | expectation_names.not_judged().keys()
     unknown = [each.type for each in table.expectations if each.type not in named]
     if unknown and "great_expectations" not in sys.modules:
-        near = get_close_matches(unknown[0], known, 1)
+        near = get_close_matches(unknown[0], signatures, 1)
         raise DeclarationError(
             f"table={table.name}, expectation={unknown[0]!r}: Great Expectations has none of that name"
             + (f"; did you mean {near[0]}?" if near else "; see its gallery for the names")
@@ -101,8 +101,10 @@ def _check_expectations(table: Table) -> None:
 def check_single_rows(table: Table) -> None:
     """Raises DeclarationError for an argument about many rows where rows are judged one by one."""
     for each in table.expectations:
-        known = expectation_names.signatures().get(each.type)
-        for argument, (nothing, why) in _OF_MANY_ROWS.items() if known and known.by_row else ():
+        signature = expectation_names.signatures().get(each.type)
+        for argument, (nothing, why) in (
+            _OF_MANY_ROWS.items() if signature and signature.by_row else ()
+        ):
             value = each.kwargs.get(argument)
             if value not in nothing:
                 raise DeclarationError(
@@ -112,8 +114,8 @@ def check_single_rows(table: Table) -> None:
 
 def warnings(catalog: "Catalog", tables: Sequence[Table]) -> list[str]:
     """Declarations that are allowed but have no effect."""
-    found = ((table, withholding(catalog, table)) for table in tables if table.late == "update")
-    return [_in_vain(table, before) for table, before in found if before]
+    withheld = ((table, withholding(catalog, table)) for table in tables if table.late == "update")
+    return [_in_vain(table, before) for table, before in withheld if before]
 
 
 def _in_vain(table: Table, before: Table) -> str:
@@ -133,8 +135,8 @@ def withholding(catalog: "Catalog", table: Table) -> Table | None:
     for before in filter(catalog.is_derived, catalog.timed_inputs(table)):
         if before.late != "update":
             return before
-        if found := withholding(catalog, before):
-            return found
+        if nearest := withholding(catalog, before):
+            return nearest
     return None
 
 
@@ -300,9 +302,9 @@ def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> No
         name: getattr(table, name)
         for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics", "ttl")
     }
-    if given := [name for name, value in unused.items() if value]:
+    if unfit := [name for name, value in unused.items() if value]:
         raise DeclarationError(
-            f"{where}, {given[0]}={unused[given[0]]}: it has no ranges of event time; remove it"
+            f"{where}, {unfit[0]}={unused[unfit[0]]}: it has no ranges of event time; remove it"
         )
     if table.late != "side_output":
         raise DeclarationError(f"{where}, late={table.late!r}: no row is late for it; remove it")

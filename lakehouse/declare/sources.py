@@ -123,7 +123,7 @@ def kafka(
     """
     one_of("format", format, ("json", "text", *OF_REGISTRY))
     one_of("isolation", isolation, ("", "read_uncommitted", "read_committed"))
-    found = KafkaSource(
+    source = KafkaSource(
         topic,
         schema,
         format,
@@ -137,7 +137,7 @@ def kafka(
         key=key,
         isolation=isolation,
     )
-    _check(found)
+    _check(source)
     if key and (
         format == "text"
         or not re.search(rf"(^|,)\s*{re.escape(key)}\s+STRING\b", schema, re.IGNORECASE)
@@ -145,7 +145,7 @@ def kafka(
         raise DeclarationError(
             f"key={key!r}, schema={schema!r}: the key is text; name a STRING column of the schema; format='text' has no other"
         )
-    return found
+    return source
 
 
 def folder(
@@ -195,7 +195,7 @@ def folder(
         raise DeclarationError(
             f"header={header}, format={format!r}: only CSV files have a header line; leave it out"
         )
-    found = FolderSource(
+    source = FolderSource(
         _absolute(path),
         schema,
         format,
@@ -208,8 +208,8 @@ def folder(
         header=format == "csv" and header is not False,
         settle=duration(settle, "settle"),
     )
-    _check(found)
-    return found
+    _check(source)
+    return source
 
 
 def delta_table(
@@ -238,7 +238,7 @@ def delta_table(
     :param quiet_timeout: once no row has come for so long, event time goes on with the clock.
     :raises DeclarationError: for a schema that cannot be.
     """
-    found = DeltaSource(
+    source = DeltaSource(
         _absolute(path),
         schema,
         "delta",
@@ -248,8 +248,8 @@ def delta_table(
         min_event_time,
         quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
     )
-    _check(found)
-    return found
+    _check(source)
+    return source
 
 
 def _check(source: RecordSource) -> None:

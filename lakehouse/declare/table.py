@@ -330,12 +330,12 @@ def sql_table(
     :raises DeclarationError: as `table`, and for a query without an input.
     """
     try:
-        found = [field for _, field, _, _ in Formatter().parse(query) if field is not None]
+        fields = [field for _, field, _, _ in Formatter().parse(query) if field is not None]
     except ValueError as err:
         raise DeclarationError(
             f"table={name}, query: {err}; write a brace that is not an input's twice"
         ) from err
-    inputs = tuple(dict.fromkeys(found))
+    inputs = tuple(dict.fromkeys(fields))
     if unusable := [each for each in inputs if not each.isidentifier()]:
         raise DeclarationError(
             f"table={name}, input={unusable[0]!r}: inputs are names in braces, such as {{ad_events}}"

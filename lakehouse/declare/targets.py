@@ -86,9 +86,9 @@ class Position:
         :raises ValueError: for anything else.
         """
         try:
-            given = json.loads(text)
-            held = tuple(int(version) for version in given["held"])
-            return cls(str(given["table"]), int(given["version"]), str(given["written"]), held)
+            fields = json.loads(text)
+            held = tuple(int(version) for version in fields["held"])
+            return cls(str(fields["table"]), int(fields["version"]), str(fields["written"]), held)
         except (KeyError, TypeError) as err:
             raise ValueError(f"{err!r} in {text!r}") from err
 

@@ -192,12 +192,12 @@ def around(
     :param after: how far ahead.
     :raises DeclarationError: if it reaches nowhere.
     """
-    found = Interval(duration(before, "interval before"), duration(after, "interval after"))
-    if not found.before + found.after:
+    interval = Interval(duration(before, "interval before"), duration(after, "interval after"))
+    if not interval.before + interval.after:
         raise DeclarationError(
             "around(): it reaches nowhere; write for example around(after='10 minutes')"
         )
-    return found
+    return interval
 
 
 @dataclass(frozen=True, slots=True)
