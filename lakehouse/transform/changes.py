@@ -119,14 +119,14 @@ def stages(schema: StructType, keys: tuple[str, ...]) -> list[list[Column]]:
 
 def columns(schema: StructType) -> dict[str, Column]:
     """The columns of a row."""
-    found = {field.name: _fact(f"value_{number}") for number, field in enumerate(schema)}
+    declared = {field.name: _fact(f"value_{number}") for number, field in enumerate(schema)}
     own = (_fact("op"), _fact("op") == "d", *map(_fact, ADDED[2:]))
-    return found | dict(zip(ADDED, own, strict=True))
+    return declared | dict(zip(ADDED, own, strict=True))
 
 
 def rules(source: RecordSource, schema: StructType, key: Column) -> Rules:
     """What makes a message no change of a row, and how it is said; `key`: of the message."""
-    found = _rules_of_message(source, key)
+    checks = _rules_of_message(source, key)
     fields = _fact("fields")
     for number, field in enumerate(schema):
         name, text, value = field.name, _fact(f"text_{number}"), _fact(f"value_{number}")
@@ -140,15 +140,15 @@ def rules(source: RecordSource, schema: StructType, key: Column) -> Rules:
             ),
         )
         unread = text.rlike(_NOT_SENT) | (text.isNotNull() & value.isNull())
-        found.append((counts & ~F.array_contains(fields, name), f"column {name}: not there"))
-        found.append((counts & unread, F.concat(F.lit(f"column {name}: "), why)))
+        checks.append((counts & ~F.array_contains(fields, name), f"column {name}: not there"))
+        checks.append((counts & unread, F.concat(F.lit(f"column {name}: "), why)))
         if not field.nullable or name in source.keys:
-            found.append((counts & value.isNull(), f"missing field: {name}"))
+            checks.append((counts & value.isNull(), f"missing field: {name}"))
     if source.unknown_fields == "quarantine":
         others = F.array_sort(F.array_except(fields, F.lit(schema.fieldNames())))
         named = F.concat(F.lit("fields not declared: "), F.array_join(others, ", "))
-        found.append((F.size(others) > 0, named))
-    return found
+        checks.append((F.size(others) > 0, named))
+    return checks
 
 
 def position(log: Column) -> Column:
@@ -196,7 +196,7 @@ def _rules_of_message(source: RecordSource, key: Column) -> Rules:
     wrapped = F.array_contains(fields, "payload") & F.array_contains(fields, "schema")
     within = F.json_object_keys(F.get_json_object(text, "$.payload"))
     fields = F.when(wrapped, within).otherwise(fields)
-    named, wanted = F.array_join(F.array_sort(fields), ", "), ", ".join(sorted(source.keys))
+    named, declared = F.array_join(F.array_sort(fields), ", "), ", ".join(sorted(source.keys))
     return [
         (op.isNull(), "no change event of Debezium: it has no op"),
         (~op.isin(*_OPERATIONS), F.concat(F.lit("no operation of Debezium: op="), op)),
@@ -209,8 +209,8 @@ def _rules_of_message(source: RecordSource, key: Column) -> Rules:
         (key.isNull(), "no key: the database's table has no primary key, or message.key.columns"),
         (fields.isNull(), "the key is no JSON object: key.converter is another than JsonConverter"),
         (
-            named != wanted,
-            F.concat(F.lit("the message's key is "), named, F.lit(f", and declared as {wanted}")),
+            named != declared,
+            F.concat(F.lit("the message's key is "), named, F.lit(f", and declared as {declared}")),
         ),
         (_fact("fields").isNull(), F.concat(F.lit("no row: op="), op)),
     ]
@@ -309,8 +309,8 @@ def _decimal(declared: DecimalType, text: Column, kind: Column, is_number: Colum
         same = is_number & (value.cast("double") == of.try_cast("double"))
         return F.when(plain | same, value)
 
-    found = _let(_let(F.coalesce(bytes_of_schema, beside), written), exact)
-    return F.when(~_either(text, kind, is_number), found)
+    decimal = _let(_let(F.coalesce(bytes_of_schema, beside), written), exact)
+    return F.when(~_either(text, kind, is_number), decimal)
 
 
 def _whole(base64: Column) -> Column:

@@ -102,8 +102,8 @@ def _fit_columns(
 def _check_columns(lakehouse: Lakehouse, table: Table, path: Path, declared: StructType) -> None:
     """Raises DeclarationError if the table on disk has other columns."""
     stored = {f.name: f.dataType for f in delta_log.schema(path)}
-    wanted = {f.name: f.dataType for f in declared}
-    if changed := sorted(n for n in stored | wanted if stored.get(n) != wanted.get(n)):
+    expected = {f.name: f.dataType for f in declared}
+    if changed := sorted(n for n in stored | expected if stored.get(n) != expected.get(n)):
         raise DeclarationError(
             f"table={path.name}, columns={', '.join(changed)}: the table on disk has other columns or types than its "
             f"declaration, and only further columns can be added to it; {begun_with.of_other_columns(lakehouse.catalog, table)}"

@@ -100,27 +100,27 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
 def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
     """The declared columns of a Delta table of others, at its newest version."""
     rows = spark.read.format("delta").load(source.path)
-    there = {field.name: field.dataType for field in rows.schema}
-    wanted = cast(StructType, StructType.fromDDL(source.schema)).fields
-    for field in wanted:
-        if there.get(field.name) != field.dataType:
-            found = there[field.name].simpleString() if field.name in there else "not there"
+    types = {field.name: field.dataType for field in rows.schema}
+    fields = cast(StructType, StructType.fromDDL(source.schema)).fields
+    for field in fields:
+        if types.get(field.name) != field.dataType:
+            actual = types[field.name].simpleString() if field.name in types else "not there"
             raise DeclarationError(
                 f"files={source.path}, column={field.name}: the schema has it as {field.dataType.simpleString()}, and in "
-                f"the Delta table it is {found}; declare the column as it is there"
+                f"the Delta table it is {actual}; declare the column as it is there"
             )
-    return rows.select(*(field.name for field in wanted))
+    return rows.select(*(field.name for field in fields))
 
 
 def _check_header(spark: SparkSession, source: FileSource) -> None:
     """Compares the first line with the columns: Spark takes columns by their place, and any first line for a header."""
-    wanted = cast(StructType, StructType.fromDDL(source.schema)).fieldNames()
+    columns = cast(StructType, StructType.fromDDL(source.schema)).fieldNames()
     # none of a file without a line
     named = spark.read.option("header", "true").csv(source.path).columns
-    if [name.lower() for name in named] != [name.lower() for name in wanted]:
+    if [name.lower() for name in named] != [name.lower() for name in columns]:
         raise DeclarationError(
             f"files={source.path}, first line={','.join(named)!r}: a header line names the columns of the schema in their order, "
-            f"{','.join(wanted)!r}; a row would be lost, or values taken for those of other columns. Correct the file, or "
+            f"{','.join(columns)!r}; a row would be lost, or values taken for those of other columns. Correct the file, or "
             "declare header=False for files that have no such line"
         )
 
@@ -148,7 +148,7 @@ def decoded(records: DataFrame, source: RecordSource, schemas: Schemas = NO_SCHE
 def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[list[Column]]:
     """What is selected of raw records, and what of that."""
     schema = cast(StructType, StructType.fromDDL(source.schema))
-    wanted = StructType([*schema.fields]).add(_CORRUPT, "string")
+    with_corrupt = StructType([*schema.fields]).add(_CORRUPT, "string")
     value = F.when(F.length("value") <= source.max_bytes, F.col("value"))
     text = value.cast("string")
     if source.format == "text":
@@ -160,7 +160,7 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
     elif source.format == "csv":
         row = F.from_csv(text, f"{source.schema}, `{_CORRUPT}` STRING", _CSV)
     elif source.format == "json" or source.of_rows:
-        row = F.from_json(text, wanted, {"columnNameOfCorruptRecord": _CORRUPT})
+        row = F.from_json(text, with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT})
     else:
         row = _of_registry(source, schema, writers, value)
     event = F.inline(F.array(row))
@@ -182,8 +182,8 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
         columns = changes.columns(schema)
         rules = changes.rules(source, schema, raw["key"])
     problem = _problem(source, schema, raw, columns, rules)
-    known = {"topic": F.lit(source.topic)} | raw | {"problem": problem}
-    columns[RECORD] = F.struct(*(column.alias(name) for name, column in known.items()))
+    record = {"topic": F.lit(source.topic)} | raw | {"problem": problem}
+    columns[RECORD] = F.struct(*(column.alias(name) for name, column in record.items()))
     parsed = [*(F.col(name).alias(helper(name)) for name in RAW), event]
     return [parsed, *stages, [column.alias(name) for name, column in columns.items()]]
 
@@ -203,12 +203,12 @@ def _of_registry(
         own = f"schema id={writer.schema.id}: "
         its = head == F.lit(writer.schema.id.to_bytes(HEAD))
         if problem := unreadable(writer, source, schema):
-            found = _no_row(schema, F.lit(own + problem))
+            of_writer = _no_row(schema, F.lit(own + problem))
         elif writer.messages:  # Spark calls the function for each value, whatever it names
-            found = _of_protobuf(writer, source, schema, F.when(its, value), own)
+            of_writer = _of_protobuf(writer, source, schema, F.when(its, value), own)
         else:
-            found = _written_by(writer, schema, value, own)
-        row = F.when(its, found).otherwise(row)
+            of_writer = _written_by(writer, schema, value, own)
+        row = F.when(its, of_writer).otherwise(row)
     return row
 
 
@@ -231,9 +231,9 @@ def _written_by(writer: WriterSchema, schema: StructType, value: Column, own: st
     """The struct of values that a readable schema has written. The lambda keeps the parser from being copied into each column."""
     payload = F.substring(value, HEAD + 1, 0x7FFFFFFF)
     if writer.columns is None:
-        wanted = StructType([*schema.fields]).add(_CORRUPT, "string")
+        with_corrupt = StructType([*schema.fields]).add(_CORRUPT, "string")
         parsed = F.from_json(
-            payload.cast("string"), wanted, {"columnNameOfCorruptRecord": _CORRUPT}
+            payload.cast("string"), with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT}
         )
         bad = ~F.is_valid_utf8(payload.cast("string"))
 
@@ -277,11 +277,11 @@ def _as_declared(there: Column, of: DataType, declared: DataType) -> Column:
     if isinstance(of, StructType) and isinstance(declared, StructType):
         return F.when(there.isNotNull(), F.struct(*_fields(there, of, declared)))
     if isinstance(of, ArrayType) and isinstance(declared, ArrayType):
-        inner, wanted = of.elementType, declared.elementType
-        return F.transform(there, lambda each: _as_declared(each, inner, wanted))
+        inner, inner_declared = of.elementType, declared.elementType
+        return F.transform(there, lambda each: _as_declared(each, inner, inner_declared))
     if isinstance(of, MapType) and isinstance(declared, MapType):
-        inner, wanted = of.valueType, declared.valueType
-        return F.transform_values(there, lambda _, each: _as_declared(each, inner, wanted))
+        inner, inner_declared = of.valueType, declared.valueType
+        return F.transform_values(there, lambda _, each: _as_declared(each, inner, inner_declared))
     return there.cast(declared)
 
 
@@ -294,7 +294,7 @@ def _problem(
 ) -> Column:
     """Why a record is not a row of the source, the first reason found; null if it is one."""
     value = raw["value"]
-    there = value.isNotNull() if source.key else F.lit(True)
+    has_value = value.isNotNull() if source.key else F.lit(True)
     rules: list[tuple[Column, Column | str]] = [
         (
             (value.isNull() & F.lit(not source.key)) | (F.length(value) == 0),
@@ -317,7 +317,7 @@ def _problem(
         rules.append((raw["key"].isNull(), "no key"))
     if not source.keys:  # of change events
         rules += [
-            (columns[f.name].isNull() & there, f"missing field: {f.name}")
+            (columns[f.name].isNull() & has_value, f"missing field: {f.name}")
             for f in schema.fields
             if not f.nullable
         ]

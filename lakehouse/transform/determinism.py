@@ -49,9 +49,9 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
     """
     where = f"table={table.name}"
     plan = analyzed(rows)
-    if row_preserving and (found := sorted(_on_rows(plan, table))):
+    if row_preserving and (operators := sorted(_on_rows(plan, table))):
         raise DeclarationError(
-            f"{where}, operators={', '.join(found)}: a row table is computed row by row, and a micro-batch does "
+            f"{where}, operators={', '.join(operators)}: a row table is computed row by row, and a micro-batch does "
             "not hold all rows; declare a window, keeps='latest', deduplicate=duplicates(...), ttl= for process(...), or "
             "context=around(...); what is grouped by _arrival is of one row"
         )
@@ -252,23 +252,25 @@ def _on_rows(plan, table: Table) -> set[str]:
         for node in nodes(plan)
         if node.nodeName() in WHOLE and reads(node) and not _one_by_one(node)
     ]
-    found = set(every)
+    operators = set(every)
     # with an interval a frame of it (rangeBetween), or the function of a group, sees all its rows
     if table.context:
-        return found - GROUPS
-    found |= {"Join" for node in nodes(plan) if joins_itself(node)}
+        return operators - GROUPS
+    operators |= {"Join" for node in nodes(plan) if joins_itself(node)}
     # the process function, which goes on from the rows before
     process = {"FlatMapGroupsInArrow"} if every.count("FlatMapGroupsInArrow") == 1 else set()
-    return found - process if table.ttl else found
+    return operators - process if table.ttl else operators
 
 
 def _remembered(plan) -> timedelta:
     """The longest that a process function in it remembers a row."""
-    known = [
+    metadata = [
         a.metadata() for node in nodes(plan) for a in seq(node.output()) if a.name() == ARRIVAL
     ]
     return timedelta(
-        microseconds=max((each.getLong(REACH) for each in known if each.contains(REACH)), default=0)
+        microseconds=max(
+            (each.getLong(REACH) for each in metadata if each.contains(REACH)), default=0
+        )
     )
 
 
@@ -279,8 +281,8 @@ def _one_by_one(node) -> bool:
 
 def _named(column: str, expressions: list) -> set[int]:
     """The columns of that name that the expressions refer to, by id."""
-    found = (a for each in expressions for a in seq(each.references().toSeq()))
-    return {a.exprId().id() for a in found if a.name() == column}
+    attributes = (a for each in expressions for a in seq(each.references().toSeq()))
+    return {a.exprId().id() for a in attributes if a.name() == column}
 
 
 def _option(value) -> list:

@@ -81,9 +81,9 @@ def main() -> None:
 
 def written() -> dict[Path, str]:
     """What the two files are to hold."""
-    found = {name: each for name, each in sorted(quality.installed().items()) if name.startswith("expect_")}  # fmt: skip
-    refused = {name: why for name, each in found.items() if (why := _refusal(name, each))}
-    judged = {name: each for name, each in found.items() if name not in refused}
+    expectations = {name: each for name, each in sorted(quality.installed().items()) if name.startswith("expect_")}  # fmt: skip
+    refused = {name: why for name, each in expectations.items() if (why := _refusal(name, each))}
+    judged = {name: each for name, each in expectations.items() if name not in refused}
     return {
         expectation_names.PATH: _names(judged, refused),
         STUB: _stub(judged),

@@ -60,24 +60,24 @@ class _Node:
     )  # what `coalesce` of two columns is equal to
 
     def origins(self, column: int) -> _Origins:
-        return next((found for each, found in self.columns if each == column), {})
+        return next((origins for each, origins in self.columns if each == column), {})
 
 
 def uses(rows: DataFrame, keys: Sequence[str]) -> Uses:
     """The `Uses` of a function's result over marked inputs, of the `keys` alone if these will do."""
-    found, names = _Walk().node(analyzed(rows)), rows.columns
+    node, names = _Walk().node(analyzed(rows)), rows.columns
     shared: dict[str, _Origins] = {}
-    known = dict(zip(names, (origins for _, origins in found.columns), strict=True))
-    for name in sorted(known, key=lambda name: name not in keys):
-        of_all = found.uses and known[name].keys() == found.uses.keys()
+    origins_of = dict(zip(names, (origins for _, origins in node.columns), strict=True))
+    for name in sorted(origins_of, key=lambda name: name not in keys):
+        of_all = node.uses and origins_of[name].keys() == node.uses.keys()
         # of columns that are always equal one does
-        if of_all and known[name] not in shared.values():
-            shared[name] = known[name]
+        if of_all and origins_of[name] not in shared.values():
+            shared[name] = origins_of[name]
     chosen = tuple(key for key in keys if key in shared) or tuple(shared)
     if not chosen:
         return Uses((), {})
     of: dict[str, list[tuple[str, ...]]] = {}
-    for number, name in found.uses.items():
+    for number, name in node.uses.items():
         columns = tuple(shared[each][number] for each in chosen)
         if columns not in of.setdefault(name, []):
             of[name].append(columns)
@@ -127,15 +127,15 @@ class _Walk:
         return _Node([(each, origins) for each, (_, origins) in pairs], below.uses)
 
     def _project(self, plan, below: _Node) -> _Node:
-        found = [(e.exprId().id(), _of(e, below)) for e in seq(plan.projectList())]
-        return _Node(found, below.uses, below.pairs)
+        columns = [(e.exprId().id(), _of(e, below)) for e in seq(plan.projectList())]
+        return _Node(columns, below.uses, below.pairs)
 
     def _filter(self, plan, below: _Node) -> _Node:
         """Joins in SQL may be written as a list of tables, and a filter."""
-        found = dict(below.columns)
+        columns = dict(below.columns)
         for one, other in _equal(plan.condition()):
-            found[one] = found[other] = found.get(one, {}) | found.get(other, {})
-        return _Node(list(found.items()), below.uses, below.pairs)
+            columns[one] = columns[other] = columns.get(one, {}) | columns.get(other, {})
+        return _Node(list(columns.items()), below.uses, below.pairs)
 
     def _aggregate(self, plan, below: _Node) -> _Node:
         grouped = {
@@ -143,12 +143,12 @@ class _Walk:
             for e in seq(plan.groupingExpressions())
             if _kind(e) == "AttributeReference"
         }
-        found = []
+        columns = []
         for each in seq(plan.aggregateExpressions()):
             inner = _unaliased(each)
             kept = _kind(inner) == "AttributeReference" and inner.exprId().id() in grouped
-            found.append((each.exprId().id(), below.origins(inner.exprId().id()) if kept else {}))
-        return _Node(found, below.uses)
+            columns.append((each.exprId().id(), below.origins(inner.exprId().id()) if kept else {}))
+        return _Node(columns, below.uses)
 
     def _window(self, plan, below: _Node) -> _Node:
         by = [
@@ -173,11 +173,11 @@ class _Walk:
 
     def _union(self, plan, *below: _Node) -> _Node:
         uses = {number: name for each in below for number, name in each.uses.items()}
-        found = []
+        columns = []
         for place, column in enumerate(_ids(plan)):
             parts = [each.columns[place][1] for each in below]
-            found.append((column, {n: name for part in parts for n, name in part.items()}))
-        return _Node(found, uses)
+            columns.append((column, {n: name for part in parts for n, name in part.items()}))
+        return _Node(columns, uses)
 
     def _join(self, plan, left: _Node, right: _Node) -> _Node:
         how, uses = plan.joinType().sql(), left.uses | right.uses
@@ -191,15 +191,15 @@ class _Walk:
         from_right = how in ("INNER", "CROSS", "RIGHT OUTER")
         sides = {each for each, _ in left.columns} if from_left else set()
         sides |= {each for each, _ in right.columns} if from_right else set()
-        known = dict([*left.columns, *right.columns])
-        found = [
-            (each, both.get(each, known.get(each, {})) if each in sides else {})
+        origins_of = dict([*left.columns, *right.columns])
+        columns = [
+            (each, both.get(each, origins_of.get(each, {})) if each in sides else {})
             for each in _ids(plan)
         ]
         pairs = left.pairs | right.pairs if how in ("INNER", "CROSS") else {}
         if how == "FULL OUTER":
             pairs = {frozenset(pair): both[pair[0]] | both[pair[1]] for pair in equal}
-        return _Node(found, uses, pairs)
+        return _Node(columns, uses, pairs)
 
 
 def _unknown(plan, below: Sequence[_Node], *, hidden: bool = False) -> _Node:

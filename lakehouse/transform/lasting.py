@@ -52,10 +52,10 @@ def part(by: Sequence[str]) -> Column:
 
 
 def by_key(group: "pa.Table", by: Sequence[str]) -> dict[tuple, list[Row]]:
-    found: dict[tuple, list[Row]] = {}
+    rows_of: dict[tuple, list[Row]] = {}
     for row in group.to_pylist():
-        found.setdefault(tuple(row[name] for name in by), []).append(row)
-    return found
+        rows_of.setdefault(tuple(row[name] for name in by), []).append(row)
+    return rows_of
 
 
 def arrow(rows: list[Row], schema: StructType) -> "pa.Table":
@@ -130,7 +130,7 @@ def _parted(
     """The states of keys with a row or a timer before the end, and the others, which stay as they are."""
     keys = rows.select(*(F.col(name).alias(f"_key_{name}") for name in by)).distinct()
     same = reduce(and_, (kept[name].eqNullSafe(F.col(f"_key_{name}")) for name in by))
-    found = kept.join(keys.withColumn("_has_row", F.lit(True)), same, "left")
+    states = kept.join(keys.withColumn("_has_row", F.lit(True)), same, "left")
     due = F.col(NEXT) < F.lit(end) if end else F.col(NEXT).isNotNull()
     touched = F.col("_has_row").isNotNull() | F.coalesce(due, F.lit(False))
-    return found.where(touched).select(*kept.columns), found.where(~touched).select(*kept.columns)
+    return states.where(touched).select(*kept.columns), states.where(~touched).select(*kept.columns)

@@ -59,19 +59,19 @@ def out_of_time(
     """
     moment = F.col(event_time)
     ahead = F.unix_micros(moment) - F.unix_micros(sent)
-    found = [F.when(moment.isNull(), F.lit(f"event time missing: {event_time}"))]
+    reasons = [F.when(moment.isNull(), F.lit(f"event time missing: {event_time}"))]
     for source in sources:
-        here = topic == source.topic  # of one topic Spark knows this before it runs
+        of_topic = topic == source.topic  # of one topic Spark knows this before it runs
         first, most = source.min_event_time, source.max_future_skew
         early = moment < F.lit(first)
-        found += [
-            F.when(here & early, F.lit(f"event time before {text(first)}")),
+        reasons += [
+            F.when(of_topic & early, F.lit(f"event time before {text(first)}")),
             F.when(
-                here & (ahead > most // timedelta(microseconds=1)),
+                of_topic & (ahead > most // timedelta(microseconds=1)),
                 F.lit(f"event time more than {most} ahead of the record's timestamp"),
             ),
         ]
-    return found
+    return reasons
 
 
 def window_of(span: Range) -> dict[str, Column]:
@@ -319,10 +319,10 @@ def counted(
     # windows with the same bounds would be one: of those with one end each starts before the next
     of_end = Sql.partitionBy(*keys, closes, "_end").orderBy(F.desc("_number"))
     start = F.timestamp_micros(F.unix_micros("_start") - F.dense_rank().over(of_end) + 1)
-    found = placed.where("_complete").withColumn(
+    windowed = placed.where("_complete").withColumn(
         WINDOW, F.struct(start.alias("start"), F.col("_end").alias("end"))
     )
-    return found.drop("_row", "_number", "_complete", *bounds)
+    return windowed.drop("_row", "_number", "_complete", *bounds)
 
 
 def firsts(

@@ -219,8 +219,8 @@ def in_order(rows: Iterable[Row], at: str) -> list[Row]:
     def order(row: Row) -> tuple:
         return (row[at], *(row[ARRIVAL][name] for name in SOURCE_ORDER))
 
-    found: list[Row] = []
+    ordered: list[Row] = []
     for _, same in groupby(sorted(rows, key=order), order):
         first, *others = same
-        found += sorted([first, *others], key=repr) if others else [first]
-    return found
+        ordered += sorted([first, *others], key=repr) if others else [first]
+    return ordered

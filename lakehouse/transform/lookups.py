@@ -70,25 +70,25 @@ def key_of(table: Table, lookup: Lookup, rows: DataFrame) -> StructType:
 def questions(table: Table, lookup: Lookup, rows: DataFrame, event_time: str) -> DataFrame:
     """Of accepted rows those that there is to ask for: `_row`, the `key` and the partition."""
     partition = lateness.partition_of(F.col(event_time), table.partition_by)
-    found = rows.where(_has_key(lookup)).select(
+    asked = rows.where(_has_key(lookup)).select(
         _row(lookup, rows, event_time).alias(ROW),
         F.struct(*lookup.keys).alias("key"),
         partition.alias(PARTITION),
     )
-    return found.dropDuplicates([ROW])
+    return asked.dropDuplicates([ROW])
 
 
 def answered(
     lookup: Lookup, rows: DataFrame, answers: Answers, event_time: str
 ) -> tuple[DataFrame, DataFrame | None]:
     """The rows with their answers, and those that have none or whose lookup failed, with the reason, if there may be such."""
-    found = answers.rows.select(
+    recorded = answers.rows.select(
         ROW,
         F.col("answer").alias(lookup.name),
         F.col("failure").alias(_FAILURE),
         F.lit(True).alias(_RECORDED),
     )
-    joined = rows.withColumn(ROW, _row(lookup, rows, event_time)).join(found, ROW, "left")
+    joined = rows.withColumn(ROW, _row(lookup, rows, event_time)).join(recorded, ROW, "left")
     helpers = (ROW, _FAILURE, _RECORDED)
     if answers.complete:
         return joined.drop(*helpers), None
@@ -126,7 +126,7 @@ def _row(lookup: Lookup, rows: DataFrame, event_time: str) -> Column:
 
 def _has_key(lookup: Lookup) -> Column:
     present = [F.col(name).isNotNull() for name in lookup.keys]
-    found = present[0]
+    all_present = present[0]
     for each in present[1:]:
-        found &= each
-    return found
+        all_present &= each
+    return all_present

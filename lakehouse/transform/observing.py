@@ -26,9 +26,9 @@ def observed(observation: Observation) -> dict[str, Any] | None:
 
 def only(aggregated: DataFrame) -> Row:
     """The one row of an aggregation over all rows."""
-    found = aggregated.head()
-    assert found is not None
-    return found
+    row = aggregated.head()
+    assert row is not None
+    return row
 
 
 def maxima(step: "Plan", partitions: Mapping[str, tuple[str, int]]) -> list[Column]:
@@ -53,13 +53,13 @@ def maxima(step: "Plan", partitions: Mapping[str, tuple[str, int]]) -> list[Colu
 
 def _of_partition(step: "Plan", topic: str, partition: int) -> Column:
     """Whether a judged record came from that partition."""
-    here = F.col(f"{RECORD}_partition") == partition
-    return here if len(step.sources) == 1 else here & (F.col(f"{RECORD}_topic") == topic)
+    matches = F.col(f"{RECORD}_partition") == partition
+    return matches if len(step.sources) == 1 else matches & (F.col(f"{RECORD}_topic") == topic)
 
 
 def covers(touched: DataFrame) -> list[Range]:
     """The event time that `touched` covers, hour by hour: files between its hours are not read."""
     hours = touched.groupBy(F.date_trunc("hour", "_from").alias("hour"))
-    found = hours.agg(F.min("_from").alias("start"), F.max("_to").alias("end")).collect()
-    spans = (Range(each["start"].astimezone(UTC), each["end"].astimezone(UTC)) for each in found)
+    bounds = hours.agg(F.min("_from").alias("start"), F.max("_to").alias("end")).collect()
+    spans = (Range(each["start"].astimezone(UTC), each["end"].astimezone(UTC)) for each in bounds)
     return ranges.joined(sorted(spans, key=lambda each: each.start))

@@ -120,9 +120,11 @@ class Pattern(KeyedProcess):
         at = row[self.at]
         number = state["rows"] = state.get("rows", 0) + 1
         begun = [each for each in state.get("begun", []) if at - each["since"] <= self.within]
-        known: dict[Condition, bool] = {}
+        outcomes: dict[Condition, bool] = {}
         for each in begun:
-            each["partials"], complete = self._automaton.after(each["partials"], row, number, known)
+            each["partials"], complete = self._automaton.after(
+                each["partials"], row, number, outcomes
+            )
             yield from self._matches(state, each, complete, at)
         partials, complete = self._automaton.begun(row, number)
         if partials or complete:

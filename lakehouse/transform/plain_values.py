@@ -89,18 +89,18 @@ class _Reader:
         return datetime.fromisoformat(value) if kind == "datetime" else _BY_NAME[kind](value)
 
     def _list(self, plain: Iterable[Any]) -> list[Any]:
-        found: list[Any] = []
-        self._seen.append(found)
-        found.extend(self.value(each) for each in plain)
-        return found
+        values: list[Any] = []
+        self._seen.append(values)
+        values.extend(self.value(each) for each in plain)
+        return values
 
     def _dict(self, plain: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        self._seen.append(found)
+        entries: dict[Any, Any] = {}
+        self._seen.append(entries)
         for key, each in plain:
             name = self.value(key)
-            found[name] = self.value(each)
-        return found
+            entries[name] = self.value(each)
+        return entries
 
 
 def _tagged(kind: str, value: Any) -> dict[str, Any]:

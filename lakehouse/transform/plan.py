@@ -306,15 +306,15 @@ def plan_of(session: Session, table: Table, *, judged: bool = True) -> Plan:
 
     `judged=False` leaves the expectations out, where only the columns are asked for.
     """
-    known = session.catalog.plans if session.catalog.tables.get(table.name) is table else {}
-    if (table.name, judged) not in known:
+    plans = session.catalog.plans if session.catalog.tables.get(table.name) is table else {}
+    if (table.name, judged) not in plans:
         rules: Sequence[RowRule] = ()
         if judged:
             rules = quality.row_rules(
                 session.spark, stored_schema(session, table), table.expectations
             )
-        known[table.name, judged] = _planned(session, table, rules)
-    return known[table.name, judged]
+        plans[table.name, judged] = _planned(session, table, rules)
+    return plans[table.name, judged]
 
 
 def _planned(lakehouse: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
@@ -342,10 +342,10 @@ def stored_schema(session: Session, table: Table) -> StructType:
 
     Raises DeclarationError if its function does not keep what it must.
     """
-    known = session.catalog.schemas if session.catalog.tables.get(table.name) is table else {}
-    if table.name not in known:
-        known[table.name] = _columns(session, plan_of(session, table, judged=False))
-    return known[table.name]
+    schemas = session.catalog.schemas if session.catalog.tables.get(table.name) is table else {}
+    if table.name not in schemas:
+        schemas[table.name] = _columns(session, plan_of(session, table, judged=False))
+    return schemas[table.name]
 
 
 def check(session: Session, table: Table) -> None:

@@ -60,10 +60,10 @@ class Recursive(DataType):
 def columns(message: "Descriptor", within: frozenset[str] = frozenset()) -> StructType:
     """The columns of a message, by the names of its fields."""
     within |= {message.full_name}
-    found = StructType()
+    schema = StructType()
     for field in message.fields:
-        found.add(field.name, _type(field, within))
-    return found
+        schema.add(field.name, _type(field, within))
+    return schema
 
 
 def _type(field: "FieldDescriptor", within: frozenset[str]) -> DataType:
@@ -80,8 +80,8 @@ def _one(field: "FieldDescriptor", within: frozenset[str]) -> DataType:
         return _SCALARS[_kind(field)]
     if message.full_name in within:
         return Recursive(message.full_name)
-    if known := _WELL_KNOWN.get(message.full_name):
-        return known[0] or _SCALARS[_kind(message.fields_by_name["value"])]
+    if well_known := _WELL_KNOWN.get(message.full_name):
+        return well_known[0] or _SCALARS[_kind(message.fields_by_name["value"])]
     return columns(message, within)
 
 
@@ -109,24 +109,24 @@ class Reader:
 
     def rows(self, payloads: pa.Array) -> pa.Array:
         """What follows the schema's id, as rows: null of null."""
-        found = [None if each is None else self._message(each) for each in payloads.to_pylist()]
+        parsed = [None if each is None else self._message(each) for each in payloads.to_pylist()]
         *fields, _ = self.result
-        wanted = pa.struct(fields)
+        row_type = pa.struct(fields)
         groups: dict[Descriptor, list[int]] = {}
-        for at, each in enumerate(found):
+        for at, each in enumerate(parsed):
             if each is not None and not isinstance(each, str):
                 groups.setdefault(each.DESCRIPTOR, []).append(at)
-        parts = [pa.nulls(0, wanted)]
-        taken: list[int | None] = [None] * len(found)
+        parts = [pa.nulls(0, row_type)]
+        taken: list[int | None] = [None] * len(parsed)
         rows = 0
         for of, places in groups.items():
-            good, part = _as_far_as_they_are(found, places, of, wanted)
+            good, part = _as_far_as_they_are(parsed, places, of, row_type)
             for row, at in enumerate(good):
                 taken[at] = rows + row
             rows += len(good)
             parts.append(part)
         columns = pa.concat_arrays(parts).take(pa.array(taken, pa.int64())).flatten()
-        why = [self.own + each if isinstance(each, str) else None for each in found]
+        why = [self.own + each if isinstance(each, str) else None for each in parsed]
         return pa.StructArray.from_arrays(
             [*columns, pa.array(why, pa.string())], fields=list(self.result)
         )
@@ -146,16 +146,16 @@ class Reader:
             return refused
         name = kind.DESCRIPTOR.full_name
         try:
-            found = kind.FromString(content)
+            message = kind.FromString(content)
         except DecodeError:
             return f"not Protobuf of the message {name}"
-        if not found.IsInitialized():
+        if not message.IsInitialized():
             return f"message {name}: a required field is missing"
-        size = found.ByteSize()
-        found.DiscardUnknownFields()
-        if found.ByteSize() != size and (why := self._unknown(kind.FromString(content))):
+        size = message.ByteSize()
+        message.DiscardUnknownFields()
+        if message.ByteSize() != size and (why := self._unknown(kind.FromString(content))):
             return f"message {name}: {why}"
-        return found
+        return message
 
     def _unknown(self, message: "Message") -> str:
         """Why fields that the parser did not know are a reason; empty if they are none."""
@@ -190,9 +190,9 @@ def _as_far_as_they_are(
     found: "list[Message | str | None]", places: list[int], of: "Descriptor", wanted: pa.StructType
 ) -> tuple[list[int], pa.Array]:
     """The places of messages that are rows, and the rows; in the place of another message is put why it is none."""
-    there = [found[at] for at in places]
+    of_places = [found[at] for at in places]
     try:
-        return places, _struct(there, of, wanted)
+        return places, _struct(of_places, of, wanted)
     except (ValueError, OverflowError, pa.ArrowException):
         pass
     for at in places:  # one of them: no batch fails for it
@@ -248,15 +248,15 @@ def _values(values: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataType
     message = field.message_type
     if message is None:
         return pa.array(values, wanted)
-    if known := _WELL_KNOWN.get(message.full_name):
-        plain = known[1]
+    if well_known := _WELL_KNOWN.get(message.full_name):
+        plain = well_known[1]
         return pa.array([None if v is None else plain(v) for v in values], wanted)
-    there = [v for v in values if v is not None]
-    found = _struct(there, message, wanted)
-    if len(there) == len(values):
-        return found
-    places = iter(range(len(there)))
-    return found.take(pa.array([None if v is None else next(places) for v in values], pa.int64()))
+    present = [v for v in values if v is not None]
+    rows = _struct(present, message, wanted)
+    if len(present) == len(values):
+        return rows
+    places = iter(range(len(present)))
+    return rows.take(pa.array([None if v is None else next(places) for v in values], pa.int64()))
 
 
 def _micros(value: Any) -> int:

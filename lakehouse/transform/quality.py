@@ -84,14 +84,14 @@ def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -
     Great Expectations would run a Spark job for that: 1.5 of the 1.6 s that a job's first rule took
     to compile.
     """
-    wanted = {each.metric_configuration.id: each for each in metric_fn_bundle}
-    known = {
+    metrics = {each.metric_configuration.id: each for each in metric_fn_bundle}
+    row_counts = {
         i: 0
-        for i, each in wanted.items()
+        for i, each in metrics.items()
         if each.metric_configuration.metric_name == "table.row_count"
     }
-    others = [each for i, each in wanted.items() if i not in known]
-    return known | (ask(others) if others else {})
+    others = [each for i, each in metrics.items() if i not in row_counts]
+    return row_counts | (ask(others) if others else {})
 
 
 def first_broken(rules: Sequence[RowRule]) -> Column:
@@ -120,13 +120,13 @@ def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Suite
 
 
 def _summary(expectation: Expectation, result) -> SuiteResult:
-    found = result.result or {}
+    details = result.result or {}
     error = _messages(result.exception_info or {})
-    seen = found.get("partial_unexpected_list") or found.get("observed_value", "")
+    seen = details.get("partial_unexpected_list") or details.get("observed_value", "")
     return SuiteResult(
         str(expectation),
         bool(result.success),
-        int(found.get("unexpected_count") or 0),
+        int(details.get("unexpected_count") or 0),
         f"{error or seen}",
     )
 
@@ -134,8 +134,8 @@ def _summary(expectation: Expectation, result) -> SuiteResult:
 def _messages(failure: Mapping) -> str:
     """The first line of what Great Expectations says of a failure, or of those of several metrics."""
     each = [failure] if "exception_message" in failure else failure.values()
-    found = (str(one["exception_message"] or "").strip() for one in each)
-    return "; ".join(dict.fromkeys(text.splitlines()[0] for text in found if text))
+    texts = (str(one["exception_message"] or "").strip() for one in each)
+    return "; ".join(dict.fromkeys(text.splitlines()[0] for text in texts if text))
 
 
 def preload() -> None:

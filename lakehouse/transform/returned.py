@@ -44,15 +44,15 @@ def check(
     if table.window and table.window.kind == "session":
         determinism.check_sessions(where, rows)
     by_ingestion = kind == "ingest" and moment == INGESTION
-    wanted = {moment} if kind in ("ingest", "row", "versioned") and not by_ingestion else set()
-    wanted |= {WINDOW, *table.keys} if kind == "window" else set(table.keys)
-    if missing := wanted - set(rows.columns):
+    required = {moment} if kind in ("ingest", "row", "versioned") and not by_ingestion else set()
+    required |= {WINDOW, *table.keys} if kind == "window" else set(table.keys)
+    if missing := required - set(rows.columns):
         raise DeclarationError(
             f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
         )
-    if table.marker and (found := dict(rows.dtypes).get(table.marker)) != "boolean":
+    if table.marker and (dtype := dict(rows.dtypes).get(table.marker)) != "boolean":
         raise DeclarationError(
-            f"{where}, marker={table.marker!r}: {found or 'no such column'}; the function returns a BOOLEAN column of that name, "
+            f"{where}, marker={table.marker!r}: {dtype or 'no such column'}; the function returns a BOOLEAN column of that name, "
             "true of the rows that say that time has come to their event time"
         )
     added = {INGESTION} if by_ingestion else set(versions.VALID) if kind == "versioned" else set()

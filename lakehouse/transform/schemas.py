@@ -104,7 +104,7 @@ def of_records(
     if not ids:
         return NO_SCHEMAS
     kept = schemas.kept(session.settings, table)
-    found, none = {number: kept[number] for number in ids & kept.keys()}, set(unknown)
+    by_id, none = {number: kept[number] for number in ids & kept.keys()}, set(unknown)
     if new := sorted(ids - kept.keys() - none):
         check_registry(session.settings, table, kept)
     for number in new:
@@ -112,9 +112,9 @@ def of_records(
             none.add(number)
         else:
             schemas.keep(session.settings, table, schema)
-            found[number] = schema
+            by_id[number] = schema
     return Schemas(
-        {n: _read(session.spark, schema) for n, schema in found.items() if n not in none},
+        {n: _read(session.spark, schema) for n, schema in by_id.items() if n not in none},
         sorted(ids & none),
     )
 
@@ -123,11 +123,11 @@ def check_registry(settings: Settings, table: Table, kept: Mapping[int, Schema])
     """Raises SettingsError if the registry is another one: it has other schemas under the same ids."""
     if not kept:
         return
-    asked, known = registry(settings), kept[max(kept)]
-    there = asked.schema(known.id)
-    if there is not None and there != known:
+    asked, newest = registry(settings), kept[max(kept)]
+    registered = asked.schema(newest.id)
+    if registered is not None and registered != newest:
         raise SettingsError(
-            f"registry.url={asked.url}, table={table.name}, schema id={known.id}: an id never changes, and the table was filled "
+            f"registry.url={asked.url}, table={table.name}, schema id={newest.id}: an id never changes, and the table was filled "
             "by another schema of that id, so this is another registry. Set the address of that one, or read the topic by a "
             "new ingest table"
         )
@@ -178,8 +178,8 @@ def _lacking(there: StructType, declared: StructType) -> str:
 
 def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType) -> str:
     """Why values of that schema are no rows of the source; empty if they are."""
-    wanted = _TYPES[source.format]
-    if writer.schema.type != wanted:
+    expected = _TYPES[source.format]
+    if writer.schema.type != expected:
         return f"it is of type {writer.schema.type}, and format={source.format!r} is declared"
     if writer.problem or writer.columns is None:
         return writer.problem
@@ -264,9 +264,9 @@ def _as_protobuf(schema: Schema) -> WriterSchema:
     except ValueError as err:
         return WriterSchema(schema, problem=f"protoc cannot read the schema: {err}")
     kinds = {at: each.DESCRIPTOR for at, each in messages(descriptors).items()}
-    found = {at: (each.full_name, protobuf.columns(each)) for at, each in kinds.items()}
-    problem = "" if found else "it has no message"
-    return WriterSchema(schema, problem=problem, descriptors=descriptors, messages=found)
+    by_index = {at: (each.full_name, protobuf.columns(each)) for at, each in kinds.items()}
+    problem = "" if by_index else "it has no message"
+    return WriterSchema(schema, problem=problem, descriptors=descriptors, messages=by_index)
 
 
 def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:

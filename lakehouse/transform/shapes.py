@@ -66,8 +66,10 @@ def needs_whole_windows(rows: DataFrame) -> bool:
 
 def groups_by_window_alone(rows: DataFrame) -> bool:
     """Whether an aggregation is by the window and nothing else."""
-    found = [n for n in nodes(analyzed(rows)) if n.nodeName() == "Aggregate" and has(n, WINDOW)]
-    return any(node.groupingExpressions().size() == 1 for node in found)
+    aggregates = [
+        n for n in nodes(analyzed(rows)) if n.nodeName() == "Aggregate" and has(n, WINDOW)
+    ]
+    return any(node.groupingExpressions().size() == 1 for node in aggregates)
 
 
 def groups(rows: DataFrame) -> bool:

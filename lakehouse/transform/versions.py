@@ -67,9 +67,9 @@ def of_keys(
     rows: DataFrame, few: DataFrame, keys: Sequence[str], *, others: bool = False
 ) -> DataFrame:
     """The `rows` of those keys that the `few` have, or of all `others`."""
-    wanted = few.select(*(F.col(key).alias(f"_key_{key}") for key in keys))
+    keys_of_few = few.select(*(F.col(key).alias(f"_key_{key}") for key in keys))
     same = reduce(and_, (F.col(key).eqNullSafe(F.col(f"_key_{key}")) for key in keys))
-    return rows.join(F.broadcast(wanted), same, "left_anti" if others else "left_semi")
+    return rows.join(F.broadcast(keys_of_few), same, "left_anti" if others else "left_semi")
 
 
 def as_of_join(
@@ -90,13 +90,13 @@ def as_of_join(
     """
     keys = {on: on} if isinstance(on, str) else dict(on)
     taken = dict(take) if isinstance(take, Mapping) else {name: name for name in take}
-    there = versioned.where(~F.col("deleted")) if "deleted" in versioned.columns else versioned
+    periods = versioned.where(~F.col("deleted")) if "deleted" in versioned.columns else versioned
     own = {helper(name): name for name in (*keys.values(), *VALID)}
-    there = there.select(*(F.col(c).alias(n) for n, c in (own | taken).items()))
+    periods = periods.select(*(F.col(c).alias(n) for n, c in (own | taken).items()))
     # looked at for each row and version: an end that is never null is compared in three quarters of
     # the time
     begin, end = map(helper, VALID)
-    there = there.withColumn(end, F.coalesce(end, F.timestamp_micros(F.lit(_EVER))))
+    periods = periods.withColumn(end, F.coalesce(end, F.timestamp_micros(F.lit(_EVER))))
     valid = (F.col(begin) <= F.col(at)) & (F.col(at) < F.col(end))
     same = (F.col(left) == F.col(helper(right)) for left, right in keys.items())
-    return rows.join(there, reduce(and_, same, valid), "left").drop(*own)
+    return rows.join(periods, reduce(and_, same, valid), "left").drop(*own)
