@@ -61,8 +61,8 @@ def closed_until(lakehouse: Lakehouse, table: Table) -> datetime:
 def first(session: Session, table: Table, at: Mapping[str, int] | None = None) -> datetime | None:
     """The first event time that the table's inputs have, now or `at` their versions, to a millisecond."""
     inputs = session.catalog.timed_inputs(table)
-    found = (_first(session, each, (at or {}).get(each.name)) for each in inputs)
-    return min(filter(None, found), default=None)
+    instants = (_first(session, each, (at or {}).get(each.name)) for each in inputs)
+    return min(filter(None, instants), default=None)
 
 
 def _first(session: Session, of: Table, version: int | None) -> datetime | None:
@@ -71,8 +71,8 @@ def _first(session: Session, of: Table, version: int | None) -> datetime | None:
     if None not in least:
         return min(filter(None, least), default=None)
     rows = session.spanning(of, _EVER, version)
-    found = observing.only(rows.agg(F.min(_moment(session, of))))[0]
-    return found and found.astimezone(UTC)
+    earliest = observing.only(rows.agg(F.min(_moment(session, of))))[0]
+    return earliest and earliest.astimezone(UTC)
 
 
 def _moment(lakehouse: Lakehouse, driving: Table) -> Column:
@@ -85,8 +85,8 @@ def behind(session: Session, table: Table, ahead: datetime) -> Range | None:
 
     None if that is no range.
     """
-    found = first(session, table)
-    start = ranges.floor(found, PARTITION_LENGTHS[table.partition_by]) if found else ahead
+    earliest = first(session, table)
+    start = ranges.floor(earliest, PARTITION_LENGTHS[table.partition_by]) if earliest else ahead
     return Range(start, ahead) if start < ahead else None
 
 
@@ -314,9 +314,9 @@ def _holding_whole_sessions(
 def pinned(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     """The versions of pinned inputs that the stream read; the present ones if it has not run."""
     last = next(lakehouse.commit_log(table).by_stream(), None)
-    known = dict(last.inputs["references"]) if last else {}
+    read = dict(last.inputs["references"]) if last else {}
     return {
-        t.name: known.get(t.name, delta_writer.version(lakehouse.path(t)))
+        t.name: read.get(t.name, delta_writer.version(lakehouse.path(t)))
         for t in lakehouse.catalog.pinned_inputs(table)
     }
 
@@ -376,9 +376,9 @@ def rewrite(
         return commits
     computed = compute(session, table, span, versions, touched, ask="missing")
     partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
-    there = session.partitions(table, partitions, delta_writer.version(session.path(table)))
+    stored = session.partitions(table, partitions, delta_writer.version(session.path(table)))
     unit = plan.plan_of(session, table, judged=False).unit
-    untouched = there.join(F.broadcast(touched.select(unit)), unit, "left_anti")
+    untouched = stored.join(F.broadcast(touched.select(unit)), unit, "left_anti")
     return list(
         publish(session, table, computed, units, started, untouched=untouched, together=True)
     )

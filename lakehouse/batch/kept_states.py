@@ -111,9 +111,9 @@ def differing(session: Session, begun: Beginning | None) -> datetime | None:
     """The instant of the kept states that were compared, if the rows before give others."""
     if not begun or not begun.compared or begun.run.states is None:
         return None
-    there = state_files.rows(session.spark, session.settings, begun.table, begun.compared)
+    stored = state_files.rows(session.spark, session.settings, begun.table, begun.compared)
     # under other names: a checksum leaves technical columns out
-    sides = (rows.toDF(*map(str, range(len(rows.columns)))) for rows in (there, begun.run.states))
+    sides = (rows.toDF(*map(str, range(len(rows.columns)))) for rows in (stored, begun.run.states))
     try:
         kept, made = map(digest, sides)
         return begun.compared.at if kept != made else None
@@ -142,10 +142,10 @@ def _keep(session: Session, begun: Beginning) -> None:
     run, table = begun.run, begun.table
     assert run.states is not None and run.keep_at is not None
     state_files.keep(session.settings, table, run.states, run.keep_at, begun.versions)
-    changed, known = rewrites(session, table), state_files.kept(session.settings, table)
-    instants = [each.at for each in known if holds(each, changed)]
-    wanted = {run.keep_at} | worth_keeping(instants, PARTITION_LENGTHS[table.partition_by])
-    gone = [each for each in known if each.at not in wanted or not holds(each, changed)]
+    changed, kept = rewrites(session, table), state_files.kept(session.settings, table)
+    instants = [each.at for each in kept if holds(each, changed)]
+    worth = {run.keep_at} | worth_keeping(instants, PARTITION_LENGTHS[table.partition_by])
+    gone = [each for each in kept if each.at not in worth or not holds(each, changed)]
     state_files.forget(session.settings, table, gone)
 
 
@@ -166,9 +166,11 @@ def _newest(
     lakehouse: Lakehouse, table: Table, instant: datetime, changed: list[Rewrite]
 ) -> Kept | None:
     """The last that holds and is not after the instant."""
-    found = (each for each in state_files.kept(lakehouse.settings, table) if each.at <= instant)
+    older = (each for each in state_files.kept(lakehouse.settings, table) if each.at <= instant)
     return max(
-        (each for each in found if holds(each, changed)), key=lambda each: each.at, default=None
+        (each for each in older if holds(each, changed)),
+        key=lambda each: each.at,
+        default=None,
     )
 
 

@@ -62,23 +62,25 @@ def dirty(lakehouse: Lakehouse, table: Table) -> list[Dirt]:
     commit_log = list(CommitLog(lakehouse.settings, table).rewriting())
     covered = _covered(table, commit_log)
     ahead = frontier(lakehouse.settings, table) or EPOCH
-    found: dict[str, Dirt] = {}
+    by_partition: dict[str, Dirt] = {}
     for commit in (c for c in commit_log if c.role == "stream" and c.late_from and c.late_to):
         span = _missing(table, commit)
         assert commit.watermark and commit.late_to  # without a watermark no row is late
         read = {name: commit.version_read(name) for name in inputs}
         for partition in _uncovered(span, table, covered, read):
-            known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
-            since = min(known.since or commit.watermark, commit.watermark)
-            until = max(known.until or commit.late_to, commit.late_to)
-            found[partition] = Dirt(
+            earlier = by_partition.get(partition) or Dirt(
+                partition, False, commit.watermark, commit.late_to
+            )
+            since = min(earlier.since or commit.watermark, commit.watermark)
+            until = max(earlier.until or commit.late_to, commit.late_to)
+            by_partition[partition] = Dirt(
                 partition, partition_range(partition, table.partition_by).end <= ahead, since, until
             )
     for partition in outdated(lakehouse, table):
-        found[partition] = Dirt(
+        by_partition[partition] = Dirt(
             partition, partition_range(partition, table.partition_by).end <= ahead
         )
-    return [found[p] for p in sorted(found)]
+    return [by_partition[p] for p in sorted(by_partition)]
 
 
 def outdated(lakehouse: Lakehouse, table: Table) -> list[str]:
@@ -87,7 +89,7 @@ def outdated(lakehouse: Lakehouse, table: Table) -> list[str]:
     Under each policy.
     """
     covered = _covered(table, CommitLog(lakehouse.settings, table).rewriting())
-    found: set[str] = set()
+    partitions: set[str] = set()
     for each in lakehouse.catalog.timed_inputs(table):
         for rewrite in (
             c
@@ -96,10 +98,10 @@ def outdated(lakehouse: Lakehouse, table: Table) -> list[str]:
         ):
             until = _followed(lakehouse.settings, table, each, rewrite) if table.ttl else None
             touched = lateness.reached(table, rewrite.span, until)
-            found.update(_uncovered(touched, table, covered, {each.name: rewrite.version}))
+            partitions.update(_uncovered(touched, table, covered, {each.name: rewrite.version}))
     if table.lookup:
-        found.update(answers.asked_again(lakehouse.settings, table))
-    return sorted(found)
+        partitions.update(answers.asked_again(lakehouse.settings, table))
+    return sorted(partitions)
 
 
 def _followed(settings: Settings, table: Table, changed: Table, rewrite: Commit) -> datetime:
@@ -114,9 +116,9 @@ def _covered(table: Table, commit_log: Iterable[Commit]) -> dict[str, dict[str, 
     covered: dict[str, dict[str, int]] = {}
     for run in (c for c in commit_log if c.role == "batch"):
         for partition in run.span.partitions(table.partition_by):
-            known = covered.setdefault(partition, {})
+            versions = covered.setdefault(partition, {})
             for name, version in run.inputs["tables"].items():
-                known[name] = max(known.get(name, -1), version)
+                versions[name] = max(versions.get(name, -1), version)
     return covered
 
 
@@ -151,7 +153,7 @@ def update(session: Session, table: Table) -> list[Commit]:
     if not closed:
         return []
     if table.window and table.window.kind == "session":
-        found = [
+        commits = [
             compute.backfill(session, table, span) for span in session_spans(session, table, closed)
         ]
     else:
@@ -160,12 +162,14 @@ def update(session: Session, table: Table) -> list[Commit]:
             if table.by_neighbours
             else _entire(session, table, closed)
         )
-        found = _updated(session, table, [d for d in closed if d.partition not in entire])
+        commits = _updated(session, table, [d for d in closed if d.partition not in entire])
         for units in _lots(
             session, table, _whole(table, [d for d in closed if d.partition in entire])
         ):
-            found += compute.backfill_together(session, table, units)
-    return sorted((c for c in found if c.version != NOTHING), key=lambda commit: commit.span.start)
+            commits += compute.backfill_together(session, table, units)
+    return sorted(
+        (c for c in commits if c.version != NOTHING), key=lambda commit: commit.span.start
+    )
 
 
 def _whole(table: Table, dirt: list[Dirt]) -> list[Range]:
@@ -237,11 +241,11 @@ def missed(
     neighbours (`Table.by_neighbours`).
     """
     step = plan.plan_of(session, table, judged=False)
-    found = (
+    parts = (
         _missed(session, step, each, span, since, versions[each.name])
         for each in session.catalog.timed_inputs(table)
     )
-    return reduce(DataFrame.unionByName, found).distinct()
+    return reduce(DataFrame.unionByName, parts).distinct()
 
 
 def _missed(

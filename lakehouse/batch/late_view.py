@@ -22,8 +22,8 @@ def late_rows(session: Session, table: Table) -> DataFrame:
             f"table={table.name}: only row and window tables have late rows; name one of these"
         )
     step = plan.plan_of(session, table, judged=False)
-    found = (_late_rows(session, step, each) for each in session.catalog.timed_inputs(table))
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found)
+    parts = (_late_rows(session, step, each) for each in session.catalog.timed_inputs(table))
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
 def _late_rows(session: Session, step: Plan, of: Table) -> DataFrame:

@@ -63,21 +63,23 @@ class StepLookups:
         table = self._step.table
         asked = self._step.questions(rows, "stream").toArrow()
         schema = _schema(self._lake, table)
-        known = schema.empty_table()
+        recorded = schema.empty_table()
         if files := self._files(set(asked[PARTITION].to_pylist())):
-            known = answers.recorded(self._path, files, schema, asked[ROW])
-        there = set(known[ROW].to_pylist())
-        missing = [each for each in asked.to_pylist() if each[ROW] not in there]
+            recorded = answers.recorded(self._path, files, schema, asked[ROW])
+        answered = set(recorded[ROW].to_pylist())
+        missing = [each for each in asked.to_pylist() if each[ROW] not in answered]
         try:
             new = _asked(self._lake, table, self._service, missing, app) if missing else []
         except LookupFailed:  # the same step comes again, for the answers that it did not get
             self._before = delta_log.files(self._path)
             raise
-        found = pa.concat_tables(each.select([ROW, "answer", "failure"]) for each in (known, *new))
-        failed = found["failure"].null_count < found.num_rows
-        frame = in_spark(self._lake.spark, found)
+        all_answers = pa.concat_tables(
+            each.select([ROW, "answer", "failure"]) for each in (recorded, *new)
+        )
+        failed = all_answers["failure"].null_count < all_answers.num_rows
+        frame = in_spark(self._lake.spark, all_answers)
         return Answers(
-            F.broadcast(frame) if found.num_rows <= _JOINED else frame,
+            F.broadcast(frame) if all_answers.num_rows <= _JOINED else frame,
             complete=not failed or self._service.lookup.on_failure == "null",
         )
 
@@ -126,8 +128,8 @@ def of_range(
         service = service_of(table)
         assert service is not None, table.name
         while True:
-            there = recorded().where(enough).select(ROW)
-            left = questions.join(there, ROW, "left_anti").limit(_AT_ONCE).toArrow()
+            answered = recorded().where(enough).select(ROW)
+            left = questions.join(answered, ROW, "left_anti").limit(_AT_ONCE).toArrow()
             if not left.num_rows:
                 break
             _asked(session, table, service, left.to_pylist(), f"{table.name}:batch", begun)
@@ -144,9 +146,9 @@ def missing(session: Session, table: Table, questions: DataFrame, span: Range) -
 def forget(session: Session, table: Table, questions: DataFrame, span: Range) -> None:
     """Removes the answers for rows of closed partitions that are not there any more."""
     path, partitions = session.path(table, "answers"), list(span.partitions(table.partition_by))
-    there = _recorded(session, table, span)
-    kept = there.join(questions.select(ROW), ROW, "left_semi").select(there.columns)
-    if kept.count() < there.count():
+    recorded = _recorded(session, table, span)
+    kept = recorded.join(questions.select(ROW), ROW, "left_semi").select(recorded.columns)
+    if kept.count() < recorded.count():
         delta_writer.replace(kept, path, partitions, {"run": uuid.uuid4().hex})
 
 
@@ -186,7 +188,7 @@ def _asked(
     rows_of: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for each in missing:
         rows_of.setdefault(tuple(each["key"].values()), []).append(each)
-    found: list[pa.Table] = []
+    recorded: list[pa.Table] = []
     failures: list[str] = []
     for lot in service.ask(list(rows_of), fresh=begun is not None):
         if lookup.on_failure == "wait":
@@ -194,14 +196,14 @@ def _asked(
             lot = {key: answer for key, answer in lot.items() if not answer.failure}
         rows = [row | _row(lot[key], begun) for key in lot for row in rows_of[key]]
         if rows:
-            found.append(pa.Table.from_pylist(rows, schema))
-            answers.record(path, app, found[-1])
+            recorded.append(pa.Table.from_pylist(rows, schema))
+            answers.record(path, app, recorded[-1])
     if failures:
         raise LookupFailed(
             f"table={table.name}, lookup={lookup.name}: {len(failures)} of {len(rows_of)} keys have no answer after "
             f"{lookup.retries + 1} attempts ({failures[0]}); the others are recorded, and these are asked again"
         )
-    return found
+    return recorded
 
 
 def _row(answer: Answer, begun: datetime | None) -> dict[str, Any]:

@@ -87,12 +87,12 @@ def publish(
     judged = computed.judged.persist()
     try:
         keys = {unit: list(unit.partitions(table.partition_by)) for unit in units}
-        found = _found(
+        comparison = _found(
             session, table, replace(computed, judged=judged), list(chain(*keys.values())), untouched
         )
         lines: list[_Line] = []
         for position, (unit, partitions) in enumerate(keys.items(), 1):
-            counts = sum((found.counts.get(p, Counter()) for p in partitions), Counter())
+            counts = sum((comparison.counts.get(p, Counter()) for p in partitions), Counter())
             commit = Commit(
                 table=table.name,
                 role="batch",
@@ -109,7 +109,7 @@ def publish(
             )
             lines.append(_Line(commit, partitions))
         for lot in [lines] if together else [[line] for line in lines]:
-            yield from _committed(session, table, found, lot, started)
+            yield from _committed(session, table, comparison, lot, started)
             started = time.monotonic()
     finally:
         judged.unpersist()
@@ -130,10 +130,10 @@ def recover(lakehouse: Lakehouse, table: Table) -> None:
         return
     version = delta_writer.replaced(lakehouse.path(table), noted["run"], noted["before"])
     if version is not None:
-        known = {(line.version, line.start) for line in lakehouse.commit_log(table).rewriting()}
+        logged = {(line.version, line.start) for line in lakehouse.commit_log(table).rewriting()}
         # of an earlier version of this library: one
         for line in map(decoded, noted.get("commits") or [noted["commit"]]):
-            if (version, line.start) not in known:
+            if (version, line.start) not in logged:
                 lakehouse.commit_log(table).append(
                     replace(line, version=version, at=datetime.now(UTC))
                 )
@@ -211,14 +211,16 @@ def _found(
         rows, stored = rows.unionByName(untouched), [*stored, untouched]
     outcomes, *others = digests_by((judged, outcome), *((each, all_good) for each in stored))
     counts: dict[str, Counter[str]] = {}
-    wanted: dict[str, Digest] = {}
+    expected: dict[str, Digest] = {}
     for (partition, is_good), made in outcomes.items():
         counts.setdefault(partition, Counter())["good" if is_good else "bad"] = made.rows
         if is_good:
-            wanted[partition] = made
-    there, *kept = ({partition: each for (partition, _), each in found.items()} for found in others)
+            expected[partition] = made
+    present, *kept = (
+        {partition: each for (partition, _), each in by_outcome.items()} for by_outcome in others
+    )
     for partition, each in chain(*(of.items() for of in kept)):
-        wanted[partition] = wanted.get(partition, EMPTY) + each
+        expected[partition] = expected.get(partition, EMPTY) + each
     aside = frozenset(session.lost(table, partitions, side="quarantine"))
     # two passes over bad rows are paid for only when there is something to quarantined or to take
     # away
@@ -228,8 +230,8 @@ def _found(
         quarantined_rows = _stored(session, table, "quarantine", partitions)
         made_bad, held = digests_by((bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION)))
         aside |= _differing(made_bad, held, partitions)
-    differ = _differing(wanted, there, partitions) | frozenset(session.lost(table, partitions))
-    return _Found(rows, bad, counts, differ, aside, wanted)
+    differ = _differing(expected, present, partitions) | frozenset(session.lost(table, partitions))
+    return _Found(rows, bad, counts, differ, aside, expected)
 
 
 def _stored(session: Session, table: Table, side: Side, partitions: list[str]) -> DataFrame:

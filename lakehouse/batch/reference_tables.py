@@ -38,8 +38,8 @@ def refresh(session: Session, table: Table) -> Commit | None:
         f"{table.name} is computed again",
     )
     # it may have been removed, to be filled again
-    there = session.exists(table)
-    if there and noted and noted == _of(session, table, _inputs(session, table)):
+    exists = session.exists(table)
+    if exists and noted and noted == _of(session, table, _inputs(session, table)):
         return None
     return rebuild(session, table)
 
@@ -91,18 +91,18 @@ def _inputs(lakehouse: Lakehouse, table: Table) -> dict[str, object]:
 
     Of others never.
     """
-    found: dict[str, object] = {}
+    inputs: dict[str, object] = {}
     for name in table.inputs:
         source = lakehouse.catalog.sources.get(name)
         if not isinstance(source, FileSource):
-            found[name] = delta_writer.version(lakehouse.path(lakehouse.catalog.table(name)))
+            inputs[name] = delta_writer.version(lakehouse.path(lakehouse.catalog.table(name)))
         elif source.format == "delta" and (made := delta_log.made(Path(source.path))):
-            found[name] = [source.schema, made[0], delta_log.latest(Path(source.path))]
-        elif known := checksum(Path(source.path)):
-            found[name] = [source.schema, source.format, source.header, known]
+            inputs[name] = [source.schema, made[0], delta_log.latest(Path(source.path))]
+        elif file_checksum := checksum(Path(source.path)):
+            inputs[name] = [source.schema, source.format, source.header, file_checksum]
         else:
-            found[name] = uuid.uuid4().hex
-    return found
+            inputs[name] = uuid.uuid4().hex
+    return inputs
 
 
 def _rebuilt(session: Session, table: Table) -> Commit | None:
@@ -122,8 +122,8 @@ def _rebuilt(session: Session, table: Table) -> Commit | None:
             "or not at all, and the old one stays; correct its source"
         )
     rows = judged_rows.good(judged)
-    made, there = digests(rows, _present(session, table))
-    if made == there and delta_writer.version(session.path(table)) > 0:
+    made, held = digests(rows, _present(session, table))
+    if made == held and delta_writer.version(session.path(table)) > 0:
         return None
     run = uuid.uuid4().hex
     version = delta_writer.overwrite(

@@ -19,15 +19,17 @@ def drawn(table: Table, rows: DataFrame, partitions: Iterable[str]) -> dict[str,
     assert table.report
     if (draw := table.report.draw) is None:
         return dict.fromkeys(partitions)
-    found: dict[str, bytes | None] = {}
+    drawings: dict[str, bytes | None] = {}
     for partition in partitions:
-        here = rows.where(F.col(PARTITION) == partition)
-        here = here.orderBy(*table.keys) if table.keys else here
+        of_partition = rows.where(F.col(PARTITION) == partition)
+        of_partition = of_partition.orderBy(*table.keys) if table.keys else of_partition
         shown = [c for c in rows.columns if not c.startswith("_") and c != WINDOW]
-        made = draw(here.select(*shown).toArrow(), partition_range(partition, table.partition_by))
+        made = draw(
+            of_partition.select(*shown).toArrow(), partition_range(partition, table.partition_by)
+        )
         if not isinstance(made, str | bytes):
             raise DeclarationError(
                 f"table={table.name}, report draw={draw.__qualname__}: it returned {type(made).__name__}; return text or bytes"
             )
-        found[partition] = made.encode() if isinstance(made, str) else made
-    return found
+        drawings[partition] = made.encode() if isinstance(made, str) else made
+    return drawings
