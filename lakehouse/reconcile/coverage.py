@@ -93,28 +93,28 @@ def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
     (-1, {}) if it is not there.
     """
     version = delta_log.latest(table_path(settings, table))
-    found: dict[str, Stored] = {}
+    partitions: dict[str, Stored] = {}
     for file in delta_log.files(table_path(settings, table), version) if version >= 0 else ():
         key = file.get(f"partition.{PARTITION}", "")
-        before = found.get(key, Stored())
+        before = partitions.get(key, Stored())
         batch = before.by_batch or file.get(f"min.{ORIGIN}") == "batch"  # sorts before "stream"
-        found[key] = Stored(before.rows + (file["num_records"] or 0), batch)
-    return version, found
+        partitions[key] = Stored(before.rows + (file["num_records"] or 0), batch)
+    return version, partitions
 
 
 def lost(settings: Settings, table: Table) -> dict[str, Lost]:
     """The partitions of which a data file is not there, or the file that was drawn of a report."""
     path = table_path(settings, table)
-    found: dict[str, Lost] = {}
+    by_partition: dict[str, Lost] = {}
     for file in delta_log.lost(path, delta_log.files(path)):
         key = file.get(f"partition.{PARTITION}", "")
-        before = found.get(key, Lost(key, file["path"], 0))
-        found[key] = Lost(key, before.file, before.rows + (file["num_records"] or 0))
+        before = by_partition.get(key, Lost(key, file["path"], 0))
+        by_partition[key] = Lost(key, before.file, before.rows + (file["num_records"] or 0))
     for key in report_files.computed(settings, table) if table.report else ():
         drawn = report_files.file(settings, table, key)
         if drawn and not files.exists(drawn):
-            found.setdefault(key, Lost(key, str(drawn), 0))
-    return found
+            by_partition.setdefault(key, Lost(key, str(drawn), 0))
+    return by_partition
 
 
 def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Counter[str]]:
@@ -122,13 +122,13 @@ def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict
     import pyarrow.compute as pc
 
     path = table_path(settings, table, "quarantine")
-    found: dict[str, Counter[str]] = {key: Counter() for key in partitions}
-    if found and delta_log.exists(path):
-        here = pc.field(PARTITION).isin(list(found))
-        rows = open_table(path).to_pyarrow_dataset().to_table(["reason", PARTITION], filter=here)
+    counts: dict[str, Counter[str]] = {key: Counter() for key in partitions}
+    if counts and delta_log.exists(path):
+        asked = pc.field(PARTITION).isin(list(counts))
+        rows = open_table(path).to_pyarrow_dataset().to_table(["reason", PARTITION], filter=asked)
         for row in rows.group_by(["reason", PARTITION]).aggregate([([], "count_all")]).to_pylist():
-            found[row[PARTITION]][row["reason"]] += row["count_all"]
-    return found
+            counts[row[PARTITION]][row["reason"]] += row["count_all"]
+    return counts
 
 
 def closed(
@@ -146,10 +146,10 @@ def closed(
     end = floor(min(ahead, datetime.now(UTC)), length)
     if end <= first:
         return None
-    _, found = stored(settings, table)
+    _, partitions = stored(settings, table)
     starts = [
         s
-        for s in (partition_range(key, table.partition_by).start for key in {*found, *known})
+        for s in (partition_range(key, table.partition_by).start for key in {*partitions, *known})
         if s >= first
     ]
     return Range(min(starts), end) if starts and min(starts) < end else None
@@ -162,7 +162,7 @@ def latest(
 
     OPEN is none: it says nothing of a partition.
     """
-    found: dict[str, Certificate] = {}
+    by_partition: dict[str, Certificate] = {}
     length = PARTITION_LENGTHS[table.partition_by]
     for certificate in certificates(settings, table):
         start, end = (
@@ -175,8 +175,8 @@ def latest(
             or start >= end
         ):
             continue
-        found |= dict.fromkeys(Range(start, end).partitions(table.partition_by), certificate)
-    return found
+        by_partition |= dict.fromkeys(Range(start, end).partitions(table.partition_by), certificate)
+    return by_partition
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
@@ -190,31 +190,31 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
     """
     if not table.deterministic:
         return []
-    known = latest(lakehouse.settings, table, None, first_day(lakehouse.settings))
-    keys, marks = _closed_and_changed(lakehouse, table, known, first_day(lakehouse.settings))
+    certified = latest(lakehouse.settings, table, None, first_day(lakehouse.settings))
+    keys, marks = _closed_and_changed(lakehouse, table, certified, first_day(lakehouse.settings))
     gone = lost(lakehouse.settings, table)
-    found, settled = [], []
+    chosen, settled = [], []
     for key in keys:
-        last = known.get(key)
+        last = certified.get(key)
         if last is None:
-            found.append(Due(key, "new"))
+            chosen.append(Due(key, "new"))
         elif key in gone and last.verdict != "DIFFERENT":
-            found.append(Due(key, f"its data file {gone[key].file} is missing"))
+            chosen.append(Due(key, f"its data file {gone[key].file} is missing"))
         elif key in marks:
-            found.append(Due(key, marks[key].why))
+            chosen.append(Due(key, marks[key].why))
         elif last.verdict == "PENDING":
-            found.append(Due(key, "it was PENDING"))
+            chosen.append(Due(key, "it was PENDING"))
         elif last.verdict == "DIFFERENT" and last.code_version != table.code_version:
-            found.append(Due(key, "it was DIFFERENT under another declaration"))
+            chosen.append(Due(key, "it was DIFFERENT under another declaration"))
         elif last.verdict == "EQUAL" and last.code_version == table.code_version:
             settled.append((last.at, key))
     if (
-        len(found) < MOST
+        len(chosen) < MOST
         and settled
         and (oldest := min(settled))[0] < datetime.now(UTC) - _SAMPLED_AFTER
     ):
-        found.append(Due(oldest[1], f"a sample, reconciled at {oldest[0]:%Y-%m-%dT%H:%MZ}"))
-    return sorted(found[:MOST], key=lambda each: each.partition)
+        chosen.append(Due(oldest[1], f"a sample, reconciled at {oldest[0]:%Y-%m-%dT%H:%MZ}"))
+    return sorted(chosen[:MOST], key=lambda each: each.partition)
 
 
 def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
@@ -222,12 +222,12 @@ def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
 
     Of all history, also of what lies before `settings.since`.
     """
-    known = latest(lakehouse.settings, table)
-    keys, marks = _closed_and_changed(lakehouse, table, known, EPOCH)
+    certified = latest(lakehouse.settings, table)
+    keys, marks = _closed_and_changed(lakehouse, table, certified, EPOCH)
     gone = lost(lakehouse.settings, table)
     by_verdict: dict[str, list[str]] = {}
     for key in keys:
-        verdict = "" if key not in known or key in marks else known[key].verdict
+        verdict = "" if key not in certified or key in marks else certified[key].verdict
         verdict = "" if key in gone and verdict == "EQUAL" else verdict
         by_verdict.setdefault(verdict, []).append(key)
     equal = by_verdict.get("EQUAL", [])
@@ -237,17 +237,17 @@ def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
         table=table.name,
         partitions=len(keys),
         reconciled=len(equal),
-        reconciled_now=sum(known[key].code_version == table.code_version for key in equal),
+        reconciled_now=sum(certified[key].code_version == table.code_version for key in equal),
         oldest_unreconciled=partition_range(unreconciled, table.partition_by).start
         if unreconciled
         else None,
-        different=tuple(known[key] for key in by_verdict.get("DIFFERENT", [])),
+        different=tuple(certified[key] for key in by_verdict.get("DIFFERENT", [])),
         pending=tuple(by_verdict.get("PENDING", [])),
         unverifiable=tuple(by_verdict.get("UNVERIFIABLE", [])),
         changed=tuple(Due(key, marks[key].why) for key in sorted(marks)),
         seconds=sum(c.seconds for c in certificates(lakehouse.settings, table) if c.at > since),
         lost=tuple(gone[key] for key in sorted(gone.keys() & set(keys))),
-        unknown=tuple(key for key in keys if key not in known),
+        unknown=tuple(key for key in keys if key not in certified),
         before_since=sum(
             key < first_day(lakehouse.settings).strftime(partition_format(table.partition_by))
             for key in keys

@@ -69,7 +69,7 @@ def causes(
     second = again()
 
     def cause(key: str) -> str:
-        here = [
+        own_changes = [
             change for change in own if change.version > wrote[key] and key in change.partitions
         ]
         reached = [
@@ -82,10 +82,12 @@ def causes(
             lakehouse.settings, table, reconciled[key].at if key in reconciled else None
         )
         return (
-            _by_change(BY_HAND, (c for c in here if not c.app), "is by no run of this lakehouse")
+            _by_change(
+                BY_HAND, (c for c in own_changes if not c.app), "is by no run of this lakehouse"
+            )
             or _by_change(
                 TWICE,
-                (c for c in here if c.again or (key in reconciled and c.by_stream)),
+                (c for c in own_changes if c.again or (key in reconciled and c.by_stream)),
                 "is of a batch whose rows were there",
             )
             or next(
@@ -131,14 +133,14 @@ def of_files(
 
     `rows`: their checksum, by partition.
     """
-    done, found = report_files.computed(lakehouse.settings, table), {}
+    done, faults = report_files.computed(lakehouse.settings, table), {}
     for key, held in rows.items():
         if key not in done:
-            found[key] = {"verdict": "PENDING", "detail": NOT_COMPUTED}
+            faults[key] = {"verdict": "PENDING", "detail": NOT_COMPUTED}
         elif why := report_files.fault(lakehouse.settings, table, key, held):
             cause = f"{REPORT}: {why}; a repair draws it again"
-            found[key] = {"verdict": "DIFFERENT", "cause": cause}
-    return found
+            faults[key] = {"verdict": "DIFFERENT", "cause": cause}
+    return faults
 
 
 def of_states(certificate: Certificate, states: datetime | None) -> Certificate:

@@ -124,7 +124,7 @@ def _made_again(
     `kept`: name -> the table's id, since when certificates count, and its last commit when it was
     looked at; brought up to date. `gone_back`: tables with fewer versions than at the last look.
     """
-    found: dict[str, Mark] = {}
+    marks: dict[str, Mark] = {}
     for each in tables:
         entry = _present(
             table_path(settings, each),
@@ -133,7 +133,7 @@ def _made_again(
             each.name in gone_back,
         )
         if entry is None:
-            found |= dict.fromkeys(known, Mark(-1, {}, f"{each.name} is not there any more"))
+            marks |= dict.fromkeys(known, Mark(-1, {}, f"{each.name} is not there any more"))
             continue
         kept[each.name], since = entry, entry[1]
         if since:
@@ -143,8 +143,8 @@ def _made_again(
                 if certificate.at < datetime.fromisoformat(since)
             )
             why = f"{each.name} was made again, or put back from an older copy, at {since[:19]}Z"
-            found |= dict.fromkeys(older, Mark(-1, {}, why))
-    return found
+            marks |= dict.fromkeys(older, Mark(-1, {}, why))
+    return marks
 
 
 def _present(

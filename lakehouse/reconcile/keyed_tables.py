@@ -36,7 +36,7 @@ def reconciled(session: Session, table: Table, span: Range | None, started: floa
     expected = keyed.recomputed(session, table, read, dict(last.inputs["references"]))
     ours, theirs = digests(actual, expected)
     first = compute.first(session, table) or last.frontier
-    found = Certificate(
+    certificate = Certificate(
         table=table.name,
         start=min(first, last.frontier),
         end=last.frontier,
@@ -54,19 +54,21 @@ def reconciled(session: Session, table: Table, span: Range | None, started: floa
         seconds=time.monotonic() - started,
     )
     if ours == theirs:
-        return found
+        return certificate
     keys = (*table.keys, *(VALID[:1] if table.keeps == "versions" else ()))
-    wanted, there = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
-    difference = differences(wanted, there, keys, "_all", table.tolerance).get(1)
+    computed_rows, table_rows = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
+    difference = differences(computed_rows, table_rows, keys, "_all", table.tolerance).get(1)
     if difference is None or not table.deterministic:
         return (
-            found
+            certificate
             if table.deterministic
-            else replace(found, verdict="UNVERIFIABLE", detail="declared with deterministic=False")
+            else replace(
+                certificate, verdict="UNVERIFIABLE", detail="declared with deterministic=False"
+            )
         )
     why = f"`lakehouse backfill {table.name}` has its job compute it again, when it is started the next time"
     cause = diagnosis.tied(validation.ties(session, table))
-    return replace(found, verdict="DIFFERENT", detail=why, cause=cause, **counted(difference))
+    return replace(certificate, verdict="DIFFERENT", detail=why, cause=cause, **counted(difference))
 
 
 def counted(found: Difference) -> dict[str, Any]:

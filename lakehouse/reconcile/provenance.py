@@ -63,29 +63,29 @@ def written_by(
     def of(partition: str) -> Provenance:
         whole, digits = partition_range(partition, table.partition_by), _DIGITS[table.partition_by]
         start, end = whole.start.isoformat(), whole.end.isoformat()
-        found = list(crossed.get(start[:digits], []))
+        writers = list(crossed.get(start[:digits], []))
         if not table.window:  # its rows are written up to a partition ahead of its frontier
-            found += crossed.get(
+            writers += crossed.get(
                 (whole.start - PARTITION_LENGTHS[table.partition_by]).isoformat()[:digits], []
             )
         if (after := bisect_right(steps, start[:digits])) < len(steps):
-            found.append(crossed[steps[after]][0])  # the one that closed it
-        found += [
+            writers.append(crossed[steps[after]][0])  # the one that closed it
+        writers += [
             writer
             for writer in ranges
             if writer.start and writer.end and writer.start <= start and end <= writer.end
         ]
-        found.sort(key=first.__getitem__)
+        writers.sort(key=first.__getitem__)
         pinned = {
             writer.references: json.loads(writer.references)
-            for writer in found
+            for writer in writers
             if writer.references
         }
         return Provenance(
-            tuple(dict.fromkeys(writer.code_version for writer in found)), tuple(pinned.values())
+            tuple(dict.fromkeys(writer.code_version for writer in writers)), tuple(pinned.values())
         )
 
-    return {key: found for key in partitions if (found := of(key)).code_versions}
+    return {key: provenance for key in partitions if (provenance := of(key)).code_versions}
 
 
 def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
@@ -102,9 +102,11 @@ def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
     role = pc.field("role")
     by_stream = (role == "stream") & pc.field("frontier").is_valid()
     replaced = (role == "batch") & (pc.field("version") != commits.NOTHING)
-    wanted = (pc.field("table") == table.name) & (by_stream | replaced)
-    found: dict[_Writer, str] = {}
-    for batch in open_table(path).to_pyarrow_dataset().to_batches(columns=_COLUMNS, filter=wanted):
+    condition = (pc.field("table") == table.name) & (by_stream | replaced)
+    first_commits: dict[_Writer, str] = {}
+    for batch in (
+        open_table(path).to_pyarrow_dataset().to_batches(columns=_COLUMNS, filter=condition)
+    ):
         is_stream, nothing = pc.equal(batch["role"], "stream"), pa.scalar(None, pa.string())
         ahead = pc.utf8_slice_codeunits(
             batch["frontier"].cast(pa.string()), 0, _DIGITS[table.partition_by]
@@ -124,8 +126,8 @@ def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
             writer = _Writer(
                 row["ahead"], row["start"], row["end"], row["code_version"], row["references"] or ""
             )
-            found[writer] = min(row["at_min"], found.get(writer, row["at_min"]))
-    return found
+            first_commits[writer] = min(row["at_min"], first_commits.get(writer, row["at_min"]))
+    return first_commits
 
 
 def by_references(

@@ -77,10 +77,10 @@ def reconcile_parts(session: Session, table: Table, span: Range | None = None) -
     recorded in `_certificates`. A keyed or versioned table has no ranges: it is recomputed whole,
     from the ingest table at the version that its last commit had read. Raises RangeError.
     """
-    with noting_failure(session.settings, table, span) as found:
-        found += _reconciled(session, table, span)
-        certify(session.settings, found)
-    return found
+    with noting_failure(session.settings, table, span) as certificates:
+        certificates += _reconciled(session, table, span)
+        certify(session.settings, certificates)
+    return certificates
 
 
 def _reconciled(session: Session, table: Table, span: Range | None) -> list[Certificate]:
@@ -112,17 +112,17 @@ def _reconciled(session: Session, table: Table, span: Range | None) -> list[Cert
         at=datetime.now(UTC),
         seconds=0.0,
     )
-    found: list[Certificate] = []
+    parts: list[Certificate] = []
     if span.start < ahead:
-        found += _behind(session, table, Range(span.start, min(span.end, ahead)), blank)
+        parts += _behind(session, table, Range(span.start, min(span.end, ahead)), blank)
     if span.end > ahead:
         detail = f"ahead of the frontier {ranges.text(ahead)}, where the stream is still to write"
-        found.append(replace(blank, start=max(span.start, ahead), verdict="OPEN", detail=detail))
+        parts.append(replace(blank, start=max(span.start, ahead), verdict="OPEN", detail=detail))
     # the time it took is shared among them by their rows
     share = (time.monotonic() - started) / sum(
-        1 + c.rows_in_table + c.rows_recomputed for c in found
+        1 + c.rows_in_table + c.rows_recomputed for c in parts
     )
-    return [replace(c, seconds=share * (1 + c.rows_in_table + c.rows_recomputed)) for c in found]
+    return [replace(c, seconds=share * (1 + c.rows_in_table + c.rows_recomputed)) for c in parts]
 
 
 def summed(found: Sequence[Certificate]) -> Certificate:
@@ -175,10 +175,10 @@ def _behind(
             continue
         # of all that there is: not read without need
         first = compute.first(session, table) if sides.unequal else None
-        found = {key: c for key in sides.unequal if (c := _gone(table, key, sides, first, blank))}
-        unequal = [key for key in sides.unequal if key not in found]
+        by_key = {key: c for key in sides.unequal if (c := _gone(table, key, sides, first, blank))}
+        unequal = [key for key in sides.unequal if key not in by_key]
         if unequal:
-            found |= _compared(
+            by_key |= _compared(
                 session,
                 table,
                 sides,
@@ -187,11 +187,11 @@ def _behind(
                 partial(_computed, session, table, part, references, blank),
             )
         if table.report:
-            sound = {k: str(sides.ours.get(k, EMPTY)) for k in sides.keys if k not in found}
+            sound = {k: str(sides.ours.get(k, EMPTY)) for k in sides.keys if k not in by_key}
             for key, judged in diagnosis.of_files(session, table, sound).items():
-                found[key] = _certificate(sides, _piece([key], table, part), key, blank, **judged)
+                by_key[key] = _certificate(sides, _piece([key], table, part), key, blank, **judged)
         yield from (
-            diagnosis.of_states(each, sides.states) for each in _pieces(table, sides, found, blank)
+            diagnosis.of_states(each, sides.states) for each in _pieces(table, sides, by_key, blank)
         )
 
 
@@ -244,10 +244,10 @@ def _computed(
         settled = F.col(f"{ARRIVAL}.watermark") < F.lit(blank.frontier)
         expected, actual = expected.where(settled), actual.where(settled)
     once_more = F.struct(PARTITION, F.lit("batch").alias(ORIGIN))
-    there, made = digests_by((actual, F.struct(PARTITION, ORIGIN)), (expected, once_more))
+    held, made = digests_by((actual, F.struct(PARTITION, ORIGIN)), (expected, once_more))
     ours: dict[str, Digest] = {}
     by_batch: dict[str, int] = {}
-    for (key, origin), part in there.items():
+    for (key, origin), part in held.items():
         ours[key] = ours.get(key, EMPTY) + part
         if origin == "batch":
             by_batch[key] = part.rows
@@ -289,17 +289,17 @@ def _compared(
     again: Callable[[], _Sides],
 ) -> dict[str, Certificate]:
     """The certificates of partitions whose digests are not the same: row by row, and explained."""
-    here = F.col(PARTITION).isin(keys)
-    found = _differences(session, table, sides.expected.where(here), sides.actual.where(here))
-    waiting, found = _pending(session, table, sides, found)
+    asked = F.col(PARTITION).isin(keys)
+    differ = _differences(session, table, sides.expected.where(asked), sides.actual.where(asked))
+    waiting, differ = _pending(session, table, sides, differ)
     unanswered = (
         lookups.missing(session, table, compute.questions(session, table, sides.span), sides.span)
-        if table.lookup and found
+        if table.lookup and differ
         else {}
     )
-    ties = validation.ties(session, table) if found else []
-    why = diagnosis.causes(session, table, list(found), sides.theirs, lambda: again().theirs, ties)
-    why |= {key: diagnosis.unanswered(unanswered[key]) for key in found if key in unanswered}
+    ties = validation.ties(session, table) if differ else []
+    why = diagnosis.causes(session, table, list(differ), sides.theirs, lambda: again().theirs, ties)
+    why |= {key: diagnosis.unanswered(unanswered[key]) for key in differ if key in unanswered}
     # within the tolerance
     judged: dict[str, dict[str, Any]] = {key: {"verdict": "EQUAL"} for key in keys}
     judged |= {
@@ -308,7 +308,7 @@ def _compared(
     }
     judged |= {
         key: keyed_tables.counted(difference) | {"verdict": "DIFFERENT", "cause": why[key]}
-        for key, difference in found.items()
+        for key, difference in differ.items()
     }
     # whatever else it waits for: its rows cannot be read
     for key in sides.lost.keys() & judged.keys():
