@@ -10,5 +10,5 @@ from lakehouse.stream import queries
 
 def catch_up(session: Session, table: Table) -> None:
     """Has the version beside the table read all that its inputs have now."""
-    there = replace(session, settings=upgrades.beside(session.settings, table))
-    queries.start(there, table, available_now=True).awaitTermination()
+    beside_session = replace(session, settings=upgrades.beside(session.settings, table))
+    queries.start(beside_session, table, available_now=True).awaitTermination()

@@ -48,13 +48,13 @@ class Cuts:
             for t in self.inputs
             if self.shared[t.name]
         }
-        at = {name: next(found, None) for name, found in cuts.items()}
+        at = {name: next(of_input, None) for name, of_input in cuts.items()}
         while True:
-            known = [each for each in at.values() if each is not None]
-            if len(known) < len(at):
+            reached = [each for each in at.values() if each is not None]
+            if len(reached) < len(at):
                 return waiting
             behind: dict[str, int] = {}
-            for _, read in known:
+            for _, read in reached:
                 for ingest, version in read.items():
                     behind[ingest] = min(version, behind.get(ingest, version))
             ahead = [
@@ -99,7 +99,7 @@ class Cuts:
         return version
 
     def _read(self, table: Table, line: Commit) -> Read:
-        found: dict[str, int] = {}
+        versions: dict[str, int] = {}
         for each in self.session.catalog.followed_inputs(table):
             version = line.version_read(each.name)
             read: Read = {each.name: version}
@@ -109,5 +109,5 @@ class Cuts:
                 nothing = {i.name: -1 for i in self.session.catalog.ingest_tables_of(each)}
                 read = self._read(each, before) if before else nothing
             for name, at in read.items():
-                found[name] = min(at, found.get(name, at))
-        return found
+                versions[name] = min(at, versions.get(name, at))
+        return versions

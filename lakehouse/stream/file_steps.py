@@ -111,15 +111,15 @@ class FileSteps(SourceSteps):
             self._at = self._position(begin)
             return None
         try:
-            found = self._reader.read(begin, end)
+            rows = self._reader.read(begin, end)
             self._gone_since = None
         except Gone as err:
             self._await_renamed(err)
             return None
         self._idle.clear()
-        read = begin + found.num_rows
+        read = begin + rows.num_rows
         return Records(
-            self._position(begin), self._position(read), found.num_rows, here={self._topic: found}
+            self._position(begin), self._position(read), rows.num_rows, here={self._topic: rows}
         )
 
     def _look(self) -> None:

@@ -281,13 +281,13 @@ def _check_readers(lakehouse: Lakehouse, table: Table, standing: Standing) -> No
 
 def _begun_behind(lakehouse: Lakehouse, table: Table) -> list[str]:
     """The tables that a stream has begun to fill from this one, and from these, each after its input."""
-    found: list[str] = []
+    begun: list[str] = []
     for reader in lakehouse.catalog:  # inputs come first
         inputs = lakehouse.catalog.timed_inputs(reader)
-        reads = any(each == table or each.name in found for each in inputs)
+        reads = any(each == table or each.name in begun for each in inputs)
         if reads and not reader.keeps and checkpoints.standing(lakehouse.settings, reader).last:
-            found.append(reader.name)
-    return found
+            begun.append(reader.name)
+    return begun
 
 
 def _put_back_aside(lakehouse: Lakehouse, table: Table, standing: Standing) -> None:

@@ -62,14 +62,14 @@ def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         ahead = max(start, run.complete(log.inputs) or start)
         pinned = groups.pin(batch_id)
         inputs = {"tables": log.inputs, "references": pinned}
-        known: dict[str, Any] = {"inputs": inputs, "watermark": ahead, "frontier": ahead}
+        note: dict[str, Any] = {"inputs": inputs, "watermark": ahead, "frontier": ahead}
         # rows that no input has touched since were computed with what was pinned then
         renewed = before is not None and before.inputs["references"] != pinned
         if log.quiet is not None and not renewed:
-            run.skip(batch_id, before, **known)
+            run.skip(batch_id, before, **note)
             return
         with groups.change(moved, batch_id, whole=renewed) as (written, write):
-            run.keep(write, batch_id, arrived=log.rows or 0, written=written, **known)
+            run.keep(write, batch_id, arrived=log.rows or 0, written=written, **note)
 
     gone_on = quiet_due(run)
     return step, lambda offset: True, lambda offset: groups.are_outdated() or gone_on(offset)
@@ -88,10 +88,10 @@ class _Groups:
         kept = {name: table for name, table in self.tables.items() if table.keeps}
         self.readers = {name: KeyedReader(session.path(table)) for name, table in kept.items()}
         self.indices: dict[str, RowIndex] = {}
-        found = {
+        by_input = {
             name: self._by_key(name, keeping.key_columns(session, kept[name])) for name in kept
         }
-        self.by_key = {name: columns for name, columns in found.items() if columns}
+        self.by_key = {name: columns for name, columns in by_input.items() if columns}
 
     def _present(self) -> dict[str, int]:
         path = self.run.session.path
@@ -164,15 +164,15 @@ class _Groups:
         columns, of = self.uses.columns, self.uses.of
         if not columns or any(each.since is None or each.since < 0 for each in moved.values()):
             return None
-        found = []
+        touched = []
         try:
             for name, each in moved.items():
                 rows = self._changed(name, each) if each.files else None
                 if rows is not None:
-                    found += [rows.select(*_named(use, columns)) for use in of[name]]
-            if not found:
+                    touched += [rows.select(*_named(use, columns)) for use in of[name]]
+            if not touched:
                 return pa.table({name: [] for name in columns})
-            several = reduce(DataFrame.union, found).distinct().limit(_MANY + 1)
+            several = reduce(DataFrame.union, touched).distinct().limit(_MANY + 1)
             by = {KEY: columns} | {_key_in(name): by for name, by in self.by_key.items()}
             keys = {name: row_keys.column(several.schema, by) for name, by in by.items()}
             groups = in_memory(several.withColumns(keys))
@@ -195,9 +195,10 @@ class _Groups:
             return None
         rows = in_spark(session.spark, changed)
         # one that only moved to another file is there twice
-        wanted = sorted({column for use in self.uses.of[name] for column in use})
+        columns = sorted({column for use in self.uses.of[name] for column in use})
         once = rows.groupBy(*row_hashes(rows)).agg(
-            F.count(F.lit(1)).alias("_times"), *(F.first(column).alias(column) for column in wanted)
+            F.count(F.lit(1)).alias("_times"),
+            *(F.first(column).alias(column) for column in columns),
         )
         return once.where("_times = 1")
 
@@ -217,15 +218,15 @@ class _Groups:
         uses, reader = self.uses.of[name], self.readers.get(name)
         if reader is not None and name in self.by_key:
             reader.move(version)
-            found, schema = (
+            of_groups, schema = (
                 reader.rows_of(groups[_key_in(name)]),
                 plan.stored_schema(session, table),
             )
-            if found is None:
+            if of_groups is None:
                 return session.spark.createDataFrame([], schema)
-            return in_spark(session.spark, found.select(schema.names))
-        found = self._found(name, version, groups) if reader is None else None
-        rows = whole(session, table, version) if found is None else found
+            return in_spark(session.spark, of_groups.select(schema.names))
+        of_groups = self._found(name, version, groups) if reader is None else None
+        rows = whole(session, table, version) if of_groups is None else of_groups
         return _of_groups(rows, few, uses, self.uses.columns)
 
     def _found(self, name: str, version: int, groups: pa.Table) -> DataFrame | None:
@@ -260,10 +261,10 @@ class _Groups:
         self._check_keys(few)
         few = few.select(plan.stored_schema(session, table).names)
         if groups is None:
-            there = in_memory(session.read(table))
+            stored = in_memory(session.read(table))
         else:
-            there = keyed_files.rows_of(session.path(table), groups[KEY])
-        different = _different(few, there)
+            stored = keyed_files.rows_of(session.path(table), groups[KEY])
+        different = _different(few, stored)
         if not len(different):
             return 0, None
         new, keys = (
@@ -357,7 +358,7 @@ def _different(new: pa.Table, there: pa.Table | None) -> pa.Array:
 
 
 def _by_key(rows: pa.Table) -> dict[bytes, list[str]]:
-    found: dict[bytes, list[str]] = {}
+    row_texts: dict[bytes, list[str]] = {}
     for row in rows.to_pylist():
-        found.setdefault(row[KEY], []).append(repr(row))
-    return {key: sorted(each) for key, each in found.items()}
+        row_texts.setdefault(row[KEY], []).append(repr(row))
+    return {key: sorted(each) for key, each in row_texts.items()}

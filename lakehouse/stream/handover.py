@@ -56,11 +56,11 @@ def begin(session: Session, table: Table) -> Handover:
 
 
 def _begin(session: Session, table: Table) -> Handover:
-    started, known = began(session.settings, table), handover_of(session.settings, table)
-    if known and (
-        started or delta_log.oldest(session.path(session.catalog.driving(table))) <= known.version
+    started, noted = began(session.settings, table), handover_of(session.settings, table)
+    if noted and (
+        started or delta_log.oldest(session.path(session.catalog.driving(table))) <= noted.version
     ):
-        return known
+        return noted
     if started:
         raise JobError(
             f"table={table.name}: its stream has begun without a handover, and writes all that its input's log had then; "

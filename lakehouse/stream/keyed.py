@@ -100,9 +100,11 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
             def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
                 changes = new
                 if few is not None:
-                    found = in_memory(_versions(run, path, few))
-                    if found is not None:
-                        return delta_writer.upsert(found, path, app, batch_id, metadata, few[KEY])
+                    upserted = in_memory(_versions(run, path, few))
+                    if upserted is not None:
+                        return delta_writer.upsert(
+                            upserted, path, app, batch_id, metadata, few[KEY]
+                        )
                     changes = in_spark(run.session.spark, few).drop(KEY)
                 keys = run.table.keys
                 whole = (
@@ -148,10 +150,10 @@ def is_short(run: StreamRun, path: Path, rows: int | None) -> bool:
 
 def _versions(run: StreamRun, path: Path, changes: pa.Table) -> DataFrame:
     """All versions of the keys that the changes touch."""
-    there = keyed_files.rows_of(path, changes[KEY])
-    if there is not None:
+    stored = keyed_files.rows_of(path, changes[KEY])
+    if stored is not None:
         changes = pa.concat_tables(
-            [changes, there.select(changes.column_names).cast(changes.schema)]
+            [changes, stored.select(changes.column_names).cast(changes.schema)]
         )
     # of one partition Spark needs no exchange to bring keys together
     rows = in_spark(run.session.spark, changes).coalesce(1)
@@ -171,8 +173,8 @@ def swap(
     keys: Sequence[str] = (),
 ) -> int:
     """Has Spark write the whole table, its rows found by these columns (default: its keys)."""
-    known = log_state.rows(path) if batch_id else 0
-    files = max(1, math.ceil((known + brought) / keyed_files.LARGE))
+    rows_before = log_state.rows(path) if batch_id else 0
+    files = max(1, math.ceil((rows_before + brought) / keyed_files.LARGE))
     keys = keys or run.table.keys
     rows = keyed(rows, keys).select(*plan.stored_schema(run.session, run.table).names)
     return delta_writer.swap(rows, path, app, batch_id, metadata, files, keys)

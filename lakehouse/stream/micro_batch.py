@@ -77,12 +77,14 @@ class StreamRun:
 
         `unknown`: those that it did not know when a part of the same batch was written. Raises RegistryAway.
         """
-        found = schemas.of_records(self.session, self.table, self.plan.sources, records, unknown)
+        known_schemas = schemas.of_records(
+            self.session, self.table, self.plan.sources, records, unknown
+        )
         frames = {
             name: each if isinstance(each, DataFrame) else self.session.spark.createDataFrame(each)
             for name, each in records.items()
         }
-        return self.plan.ingest(frames, found), found.unknown
+        return self.plan.ingest(frames, known_schemas), known_schemas.unknown
 
     def references(self) -> dict[str, DataFrame]:
         """The pinned inputs, kept in memory: else each micro-batch would look for their files again."""
@@ -139,9 +141,9 @@ class StreamRun:
         None if that is not known of one. A micro-batch further than by the watermark of its rows, which
         was in force when they arrived.
         """
-        found = [self._complete(name, offsets[name]) for name in self.plan.followed]
-        known = [each for each in found if each is not None]
-        return min(known) if len(known) == len(found) else None
+        instants = [self._complete(name, offsets[name]) for name in self.plan.followed]
+        known = [each for each in instants if each is not None]
+        return min(known) if len(known) == len(instants) else None
 
     def _complete(self, name: str, offset: Mapping[str, Any]) -> datetime | None:
         last = offset["reservoirVersion"] - 1  # of that version itself it may have read a part
@@ -374,13 +376,13 @@ def _few(
     None if they are more than that is for, or of columns that only Spark writes.
     """
     outcome = Observation()
-    found = in_memory(completed(judged.observe(outcome, *observed) if observed else judged))
-    if found is None:
+    rows = in_memory(completed(judged.observe(outcome, *observed) if observed else judged))
+    if rows is None:
         return None, {}
     seen = (
         (observing.observed(outcome) or observing.only(judged.agg(*observed)).asDict())
         if observed
         else {}
     )
-    bad = found.num_rows - found[REASON].null_count
-    return found, seen | {"good": found.num_rows - bad, "bad": bad}
+    bad = rows.num_rows - rows[REASON].null_count
+    return rows, seen | {"good": rows.num_rows - bad, "bad": bad}

@@ -99,14 +99,17 @@ def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
     from confluent_kafka import TopicCollection
 
     futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=_WITHIN)
-    found = {}
+    by_topic = {}
     for topic, future in futures.items():
         described = _answered(topic, "describe it", future)
         if not described.partitions:  # as of a broker that went away meanwhile
             raise _unanswered(topic, "name its partitions", "it named none")
         identity = str(described.topic_id or "")
-        found[topic] = "" if identity in _NO_ID else identity, [p.id for p in described.partitions]
-    return found
+        by_topic[topic] = (
+            "" if identity in _NO_ID else identity,
+            [p.id for p in described.partitions],
+        )
+    return by_topic
 
 
 def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
@@ -144,14 +147,14 @@ def _listed(
     """
     from confluent_kafka import KafkaException, TopicPartition
 
-    wanted = {
+    requests = {
         TopicPartition(topic, p): spec for topic, numbers in partitions.items() for p in numbers
     }
-    found: dict[str, dict[str, int]] = {topic: {} for topic in partitions}
+    by_topic: dict[str, dict[str, int]] = {topic: {} for topic in partitions}
     deadline = time.monotonic() + _WITHIN
-    while wanted:
+    while requests:
         late = time.monotonic() > deadline
-        for at, future in client.list_offsets(wanted, request_timeout=_WITHIN, **options).items():
+        for at, future in client.list_offsets(requests, request_timeout=_WITHIN, **options).items():
             try:
                 offset = future.result().offset
             except KafkaException as err:
@@ -159,15 +162,15 @@ def _listed(
                     raise _unanswered(at.topic, "name its offsets", err.args[0].str()) from err
                 continue
             if offset >= 0:
-                found[at.topic][str(at.partition)] = offset
-                wanted = {each: spec for each in wanted if each != at}
+                by_topic[at.topic][str(at.partition)] = offset
+                requests = {each: spec for each in requests if each != at}
             elif late:  # as of a broker that goes away
                 raise _unanswered(
                     at.topic, "name its offsets", f"offset {offset} for partition {at.partition}"
                 )
-        if wanted:
+        if requests:
             time.sleep(_AGAIN)
-    return found
+    return by_topic
 
 
 def _answered(topic: str, what: str, future):
@@ -221,15 +224,15 @@ def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dic
     if not read:
         return {}
     written = checkpoints.standing(settings, table).written
-    found = {topic: written.topics[topic] for topic in read if written and topic in written.topics}
+    noted = {topic: written.topics[topic] for topic in read if written and topic in written.topics}
     path = layout.note(settings, table, "topics.json")
     lost = f"table={table.name}, file={path}: it is gone, or does not have the ids of {', '.join(read)}"
-    unknown = sorted(set(read) - found.keys())
+    unknown = sorted(set(read) - noted.keys())
     what = "they are taken from the table's last commit"
     if unknown:
         what = f"nor does the table's last commit, so {', '.join(unknown)} count as the ones that were read as they are now"
     _say(f"{lost}; {what}; accepted gaps are forgotten, and must be accepted again")
-    return found
+    return noted
 
 
 _said: set[str] = set()
@@ -250,11 +253,11 @@ def start(
     Raises TopicError for a topic that is not the one read, CommitError if what comes next is not
     there any more, BrokerError.
     """
-    found = on_broker(admin(settings), topics)
-    check_ids(settings, table, {topic: each.id for topic, each in found.items()})
+    by_topic = on_broker(admin(settings), topics)
+    check_ids(settings, table, {topic: each.id for topic, each in by_topic.items()})
     for topic, read in behind(settings, table, last, {}).items():
-        _check_there(table, topic, read, found[topic])
-    return behind(settings, table, last, {topic: each.first for topic, each in found.items()})
+        _check_there(table, topic, read, by_topic[topic])
+    return behind(settings, table, last, {topic: each.first for topic, each in by_topic.items()})
 
 
 def behind(

@@ -17,10 +17,10 @@ def remarks(lakehouse: Lakehouse, pipeline: str, now: datetime) -> list[str]:
     """What each source of a pipeline that rests from `now` on says of the records that come meanwhile, a line each."""
     tables = lakehouse.catalog.of_pipeline(pipeline)
     sources = {source for each in tables for source in lakehouse.catalog.sources_of(each).values()}
-    found = _configurations(
+    configurations = _configurations(
         lakehouse.settings, (s.topic for s in sources if isinstance(s, KafkaSource))
     )
-    said = {topic: remark(known, now) for topic, known in found.items()}
+    said = {topic: remark(configuration, now) for topic, configuration in configurations.items()}
     said |= {s.topic: _FOLDER for s in sources if isinstance(s, FolderSource)}
     said |= {s.topic: _TABLE for s in sources if isinstance(s, DeltaSource)}
     return [f"{name}: {text}" for name, text in sorted(said.items())]
@@ -52,15 +52,17 @@ def _configurations(
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import ConfigResource
 
-    wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-    found: dict[str, Mapping[str, str] | str] = {}
-    if not wanted:
-        return found
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+    configurations: dict[str, Mapping[str, str] | str] = {}
+    if not resources:
+        return configurations
     client = offsets.admin(settings)  # without a name it would end before its answers come
-    for resource, future in client.describe_configs(wanted, request_timeout=_WITHIN).items():
+    for resource, future in client.describe_configs(resources, request_timeout=_WITHIN).items():
         try:
             entries = future.result()
-            found[resource.name] = {name: str(entry.value) for name, entry in entries.items()}
+            configurations[resource.name] = {
+                name: str(entry.value) for name, entry in entries.items()
+            }
         except KafkaException as err:
-            found[resource.name] = err.args[0].str()
-    return found
+            configurations[resource.name] = err.args[0].str()
+    return configurations

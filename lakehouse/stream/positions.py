@@ -76,8 +76,8 @@ def following(path: Path, position: Position, files: int, until: int | None = No
     """
     taken: list[_Added] = []
     version = position.version
-    while (until is None or version <= until) and (found := _added(path, version)) is not None:
-        new = [file for file in found if file.after > position]
+    while (until is None or version <= until) and (added := _added(path, version)) is not None:
+        new = [file for file in added if file.after > position]
         if len(taken) + len(new) > files:
             taken += new[: files - len(taken)]
             return _piece(taken, taken[-1].after)
@@ -112,8 +112,8 @@ def changed(path: Path, position: Position, until: int | None = None) -> Piece:
 def between(path: Path, start: Position, end: Position) -> Piece:
     """What lies between two positions: what a step that was cut off had read."""
     last = end.version if end.index >= 0 else end.version - 1
-    found = (file for version in range(start.version, last + 1) for file in _kept(path, version))
-    return _piece([file for file in found if start < file.after <= end], end)
+    files = (file for version in range(start.version, last + 1) for file in _kept(path, version))
+    return _piece([file for file in files if start < file.after <= end], end)
 
 
 def replaced(path: Path, piece: Piece) -> tuple[Path, ...]:
@@ -125,11 +125,11 @@ def replaced(path: Path, piece: Piece) -> tuple[Path, ...]:
     gone = set(delta_log.missing(piece.files))
     if not gone:
         return ()
-    found: set[Path] = set()
+    removed: set[Path] = set()
     for version in delta_log.versions(path):
         moved = delta_log.moved(path, version) or []
-        found |= {delta_log.data_file(path, file) for kind, file in moved if kind == "remove"}
-    return tuple(sorted(gone & found))
+        removed |= {delta_log.data_file(path, file) for kind, file in moved if kind == "remove"}
+    return tuple(sorted(gone & removed))
 
 
 def begins(path: Path) -> Position:
@@ -139,12 +139,12 @@ def begins(path: Path) -> Position:
 
 def another(path: Path, identity: str) -> str:
     """What is wrong if the table there is not the one of that id; empty if it is."""
-    found = delta_log.made(path)
-    if found is None:
+    made = delta_log.made(path)
+    if made is None:
         return f"input={path.name}: it is not there, and the table has read it"
-    if found[0] != identity:
+    if made[0] != identity:
         return (
-            f"input={path.name}, id={found[0]}: the table has read the one of id {identity}, and this is another of that name, "
+            f"input={path.name}, id={made[0]}: the table has read the one of id {identity}, and this is another of that name, "
             "so its versions mean other rows"
         )
     return ""
@@ -174,12 +174,12 @@ class Input:
             version,
             delta_log.stamp(self.path, version),
         )
-        found = delta_log.made(self.path)
-        if found is None or found[0] != (self.identity or found[0]):
+        made = delta_log.made(self.path)
+        if made is None or made[0] != (self.identity or made[0]):
             raise CommitError(
                 f"{another(self.path, self.identity)}; see what removed or replaced the folder {self.path}"
             )
-        self.identity, self._vouches = found[0], vouches
+        self.identity, self._vouches = made[0], vouches
 
 
 def _piece(files: list[_Added], end: Position) -> Piece:
@@ -187,13 +187,13 @@ def _piece(files: list[_Added], end: Position) -> Piece:
 
 
 def _kept(path: Path, version: int) -> list[_Added]:
-    found = _added(path, version)
-    if found is None:
+    added = _added(path, version)
+    if added is None:
         _check_kept(path, version)
         raise CommitError(
             f"input={path.name}, version={version}: the table's log ends before it, and it was read; put it back"
         )
-    return found
+    return added
 
 
 def _check_kept(path: Path, version: int) -> None:

@@ -196,13 +196,13 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
     def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
         before = run.commit_log.before(run.generation, batch_id)
         start = begins(before)
-        known: dict[str, Any] = {
+        note: dict[str, Any] = {
             "watermark": start,
             "inputs": {"tables": log.inputs, "references": run.pinned},
         }
         if log.quiet is not None:
             ahead = max(start, run.complete(log.inputs) or start)
-            run.skip(batch_id, before, frontier=ahead, **known)
+            run.skip(batch_id, before, frontier=ahead, **note)
             return
         beside = dict(rows)
         batch, late_filter = beside.pop(run.plan.driving), Observation()
@@ -210,7 +210,7 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
         others = _near(session, run, batch, duplicates) if duplicates else None
         answers = looked_up.of(batch, run.app(batch_id)) if looked_up else None
         met = refreshed_inputs.met(batch)
-        known["inputs"] |= refreshed.seen(met)
+        note["inputs"] |= refreshed.seen(met)
         # of other inputs nothing is observed on the way, and what is read for several versions would be twice
         observed = None if beside or answers or len(met) > 1 else late_filter
         judged = run.plan.derived(
@@ -233,7 +233,7 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
             furthest = start if by_frontiers or not brought else brought
             return passed | {"frontier": max(start, run.complete(log.inputs) or start, furthest)}
 
-        run.write(judged, batch_id, counts, rows=log.rows, **known)
+        run.write(judged, batch_id, counts, rows=log.rows, **note)
 
     return step, lambda offset: True, quiet_due
 
@@ -323,17 +323,23 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
         inputs = {"tables": log.inputs, "references": run.pinned} | (
             {"versioned tables": read} if read else {}
         )
-        known: dict[str, Any] = {"watermark": start, "frontier": ahead, "inputs": inputs}
+        note: dict[str, Any] = {"watermark": start, "frontier": ahead, "inputs": inputs}
         if not closes(start, ahead):
-            run.skip(batch_id, before, **counted() | known)
+            run.skip(batch_id, before, **counted() | note)
             return
         closed = compute.closing(
             session, computed, Range(start, ahead), references | session.references(read)
         )
-        known["inputs"] = {**inputs, **closed.inputs}
+        note["inputs"] = {**inputs, **closed.inputs}
         with kept_states.keeping(session, closed.begun):
             # counted after it is written: it can be read sooner
-            run.write(closed.judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)
+            run.write(
+                closed.judged,
+                batch_id,
+                lambda _: counted() | note,
+                rows=log.rows,
+                **note,
+            )
 
     return step, due, due
 

@@ -39,11 +39,11 @@ def between(
     begin, end = (begins or {}).get(PARTITION, 0), ends[source.topic][PARTITION]
     reader = RecordReader(file_source(source), Register(session.settings, table))
     try:
-        found = reader.read(begin, end, _EVERY)
+        rows = reader.read(begin, end, _EVERY)
     finally:
         reader.close()
-    assert found.num_rows == end - begin, "a step ends where the columns of its rows change"
-    return held(session, found)
+    assert rows.num_rows == end - begin, "a step ends where the columns of its rows change"
+    return held(session, rows)
 
 
 def file_source(source: RecordSource) -> FolderSource | DeltaSource:

@@ -23,13 +23,13 @@ class RefreshedInputs:
     def met(self, rows: DataFrame) -> list[Met]:
         """Which of the rows saw which versions (`refreshed.met`)."""
         session, table = self.run.session, self.run.table
-        found = refreshed.met(session, table, lambda: rows, after=self.after, read=self._read)
-        if found and self.in_order:
-            self.after = found[0].since
-        needed = {each for met in found for each in met.versions.items()}
+        by_versions = refreshed.met(session, table, lambda: rows, after=self.after, read=self._read)
+        if by_versions and self.in_order:
+            self.after = by_versions[0].since
+        needed = {each for met in by_versions for each in met.versions.items()}
         for each in self.kept.keys() - needed:
             self.kept.pop(each).unpersist()
-        return found
+        return by_versions
 
     def _read(self, versions: Mapping[str, int]) -> Mapping[str, DataFrame]:
         for name, version in versions.items():

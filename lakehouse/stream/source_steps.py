@@ -154,11 +154,11 @@ class SourceSteps(Stepped[Records]):
 
     def _rows(self, piece: Records) -> tuple[DataFrame, Collection[int]]:
         """What the step takes (`StreamRun.judged`)."""
-        run, plan, here = self.run, self.run.plan, piece.here
-        if here is not None:
+        run, plan, by_topic = self.run, self.run.plan, piece.here
+        if by_topic is not None:
             return run.judged(
                 {
-                    name: records.held(run.session, here[of.topic])
+                    name: records.held(run.session, by_topic[of.topic])
                     for name, of in plan.sources.items()
                 }
             )

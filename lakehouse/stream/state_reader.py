@@ -34,14 +34,14 @@ def state(session: Session, table: Table, key: Mapping[str, str] | None = None) 
             "and keeps='latest' have one, where the range that closes is computed whole (shorter windows, joins) there is none"
         )
     session.spark.streams.active  # noqa: B018 - the reader needs what this starts
-    found = session.spark.read.format("statestore").load(str(checkpoint))
-    columns = [*_columns(found, "key"), *_columns(found, "value")]
-    rows = found.select(*(column.alias(name) for name, column in _unique_names(columns)))
+    store = session.spark.read.format("statestore").load(str(checkpoint))
+    columns = [*_columns(store, "key"), *_columns(store, "value")]
+    rows = store.select(*(column.alias(name) for name, column in _unique_names(columns)))
     try:
         for name, value in (key or {}).items():
             rows = rows.where(F.col(name).cast("string") == value)
     except AnalysisException as err:
-        names = ", ".join(name for name, _ in _columns(found, "key"))
+        names = ", ".join(name for name, _ in _columns(store, "key"))
         raise RangeError(
             f"table={table.name}, key={name}: the columns of its key are {names}; name one of them"
         ) from err

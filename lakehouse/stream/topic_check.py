@@ -70,21 +70,23 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
     by_topic = {source.topic: source for source in sources}
     topics = sorted(by_topic)
     reading = isolated(lakehouse.settings, next(source.isolation for source in sources))
-    there = offsets.on_broker(offsets.admin(reading), topics)
-    offsets.check_ids(lakehouse.settings, table, {topic: each.id for topic, each in there.items()})
+    on_broker = offsets.on_broker(offsets.admin(reading), topics)
+    offsets.check_ids(
+        lakehouse.settings, table, {topic: each.id for topic, each in on_broker.items()}
+    )
     known = offsets.known(lakehouse.settings, table)
-    found = []
+    checked = []
     for topic in topics:
         read = {} if known.begins(topic, last) else last.inputs.get(topic, {})
         since = known.recreated.get(topic, (0, 0, ""))[2]
         stored = _stored(lakehouse.settings, table, topic, since)
         for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
-            start = min(there[topic].first.get(partition, 0), end)
+            start = min(on_broker[topic].first.get(partition, 0), end)
             own = stored.get(int(partition))
-            found.append(
+            checked.append(
                 _checked(lakehouse.settings, by_topic[topic], int(partition), start, end, own)
             )
-    return found
+    return checked
 
 
 def _checked_files(
@@ -99,16 +101,16 @@ def _checked_files(
     end, topic = read.get(PARTITION, 0), source.topic
     register = Register(settings, table)
     stored = _stored(settings, table, topic, "").get(int(PARTITION), np.empty(0, np.int64))
-    wanted = np.ones(end, bool)
+    expected = np.ones(end, bool)
     for gap in offsets.known(settings, table).gaps:
-        wanted[gap.since : gap.until] = False
+        expected[gap.since : gap.until] = False
     once, counts = np.unique(stored[stored < end], return_counts=True)
-    wanted[once] = False
-    missing, doubled = np.flatnonzero(wanted), once[counts > 1]
+    expected[once] = False
+    missing, doubled = np.flatnonzero(expected), once[counts > 1]
 
     def shown(number: int) -> str:
-        known = register.of_record(number)
-        return f"{number} (record {number - known.first + 1} of {known.path})"
+        file = register.of_record(number)
+        return f"{number} (record {number - file.first + 1} of {file.path})"
 
     examples = _examples(missing, doubled, shown)
     examples += foreign_sources.unread(source, register, end)
@@ -212,13 +214,13 @@ def _delivered(
     }
     consumer = Consumer(config | own)
     try:
-        found: dict[int, bool] = {}
+        delivered: dict[int, bool] = {}
         for each in ranges:
             first, end = int(each[0]), int(each[-1]) + 1
             consumer.assign([TopicPartition(topic, partition, first)])
             read = _read(consumer, topic, partition, end)
-            found |= {o: is_no_change(value) for o, value in read if first <= o < end}
-        return found
+            delivered |= {o: is_no_change(value) for o, value in read if first <= o < end}
+        return delivered
     finally:
         consumer.close()
 

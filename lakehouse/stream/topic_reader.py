@@ -110,19 +110,19 @@ class TopicReader:
         self._consumer.close()
 
     def _taken(self, topic: str, ends: Mapping[str, int]) -> pa.Table:
-        found = []
+        messages = []
         for partition, end in ends.items():
             held = self._held[topic, int(partition)]
             while held and held[0].offset() < end:
-                found.append(held.popleft())
-        self._rows -= len(found)
-        self._bytes -= sum(map(_size, found))
+                messages.append(held.popleft())
+        self._rows -= len(messages)
+        self._bytes -= sum(map(_size, messages))
         columns = [
-            [m.key() for m in found],
-            [m.value() for m in found],
-            [m.partition() for m in found],
-            [m.offset() for m in found],
-            [m.timestamp()[1] for m in found],
+            [m.key() for m in messages],
+            [m.value() for m in messages],
+            [m.partition() for m in messages],
+            [m.offset() for m in messages],
+            [m.timestamp()[1] for m in messages],
         ]
         return pa.Table.from_arrays(
             [pa.array(c, f.type) for c, f in zip(columns, HELD, strict=True)], schema=HELD

@@ -123,14 +123,14 @@ class TopicSteps(SourceSteps):
             self._messages.place(self._at)
         if not rows:
             return None
-        here = self._handed_out(end)
-        if here is None:
+        by_topic = self._handed_out(end)
+        if by_topic is None:
             self._messages.lift()
             return Records(self._at, end, rows)
-        if not (count := sum(each.num_rows for each in here.values())):
+        if not (count := sum(each.num_rows for each in by_topic.values())):
             self._at = end  # what lies between are marks of transactions, or was compacted away
             return None
-        return Records(self._at, end, count, here=here)
+        return Records(self._at, end, count, here=by_topic)
 
     def _handed_out(self, end: Offsets) -> Mapping[str, pa.Table] | None:
         """The messages before these offsets.
@@ -158,9 +158,10 @@ class TopicSteps(SourceSteps):
             for topic, numbers in partitions.items()
             for p in numbers
         ):
-            there = offsets.on_broker(self._client, self._names)
+            on_broker = offsets.on_broker(self._client, self._names)
             self._at = {
-                topic: {**each.first, **self._at.get(topic, {})} for topic, each in there.items()
+                topic: {**each.first, **self._at.get(topic, {})}
+                for topic, each in on_broker.items()
             }
             self._messages.lift()
         return offsets.ends(self._client, self._reading, partitions)
