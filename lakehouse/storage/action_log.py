@@ -84,12 +84,12 @@ class ActionLog:
 
     def since_position(self) -> dict[str, Counter[Outcome]]:
         """What came so far of the actions of the version that is under way, by their ids."""
-        found: dict[str, Counter[Outcome]] = {}
+        outcomes: dict[str, Counter[Outcome]] = {}
         for each in self._backwards():
             if isinstance(each, Position):
                 break
-            found.setdefault(each.action.id, Counter())[each.outcome] += 1
-        return found
+            outcomes.setdefault(each.action.id, Counter())[each.outcome] += 1
+        return outcomes
 
     def lines(self) -> Iterator[Line]:
         """All that is kept, the last first."""

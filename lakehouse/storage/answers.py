@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 def columns(key: StructType, answer: StructType) -> StructType:
     """The columns of such a table."""
-    found = StructType().add(ROW, BinaryType()).add("key", key).add("answer", answer)
-    found = found.add("failure", StringType()).add("asked", TimestampType())
+    schema = StructType().add(ROW, BinaryType()).add("key", key).add("answer", answer)
+    schema = schema.add("failure", StringType()).add("asked", TimestampType())
     return (
-        found.add("seconds", DoubleType())
+        schema.add("seconds", DoubleType())
         .add("attempts", IntegerType())
         .add(PARTITION, StringType())
     )
@@ -58,11 +58,11 @@ def checker(answer: StructType) -> Callable[[object], dict[str, Any] | None]:
             raise TypeError(
                 f"it returned {value!r}, and a mapping of columns to values or None is an answer"
             )
-        found = {name: value.get(name) for name in answer.names}
-        missing = [name for name in required if found[name] is None]
+        by_name = {name: value.get(name) for name in answer.names}
+        missing = [name for name in required if by_name[name] is None]
         if missing or not set(value) & set(answer.names):
             raise TypeError(f"it returned {value!r} without {', '.join(missing or answer.names)}")
-        return pa.array([found], kind)[0].as_py()
+        return pa.array([by_name], kind)[0].as_py()
 
     return check
 
@@ -76,8 +76,8 @@ def recorded(
     import pyarrow.dataset as ds
 
     paths = [str(delta_log.data_file(path, file)) for file in files]
-    found = ds.dataset(paths, schema=schema, format="parquet")
-    mine = found.to_table(
+    dataset = ds.dataset(paths, schema=schema, format="parquet")
+    mine = dataset.to_table(
         columns=[ROW, "answer", "failure", "asked"], filter=pc.field(ROW).isin(rows)
     ).sort_by("asked")
     last = {row: place for place, row in enumerate(mine[ROW].to_pylist())}
@@ -87,8 +87,8 @@ def recorded(
 def asked_again(settings: Settings, table: Table) -> list[str]:
     """The partitions whose lookups were asked again, and that do not show it yet."""
     doubt = f"what a killed `--ask-again` of {table.name} asked may not be shown: `lakehouse reconcile run` finds what differs"
-    found = read_value(layout.note(settings, table, "asked_again.json"), list, doubt)
-    return found or []
+    partitions = read_value(layout.note(settings, table, "asked_again.json"), list, doubt)
+    return partitions or []
 
 
 def note_again(settings: Settings, table: Table, partitions: Iterable[str]) -> None:

@@ -15,12 +15,12 @@ def in_memory(rows: DataFrame) -> pa.Table | None:
     None if they are more than the driver may be sent, or of columns that only Spark writes.
     """
     try:
-        found = rows.toArrow()
+        table = rows.toArrow()
     except Py4JError as err:
         if "spark.driver.maxResultSize" not in str(err):
             raise
         return None
-    return found if small_commits.can_hold(found.schema) else None
+    return table if small_commits.can_hold(table.schema) else None
 
 
 def in_spark(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:

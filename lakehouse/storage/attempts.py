@@ -46,9 +46,9 @@ def noting_failure(
     }
     before = _read(path)
     replace_file(path, noted)
-    found: list[Certificate] = []
+    certificates: list[Certificate] = []
     try:
-        yield found
+        yield certificates
     except RangeError:
         _put_back(path, before)
         raise
@@ -56,7 +56,7 @@ def noting_failure(
         why = " ".join(str(err).split("\n")[:2])[:500]
         replace_file(path, noted | {"why": f"{type(err).__name__}: {why}"})
         raise
-    _put_back(path, before if all(c.verdict == "OPEN" for c in found) else None)
+    _put_back(path, before if all(c.verdict == "OPEN" for c in certificates) else None)
 
 
 def _put_back(path: Path, before: dict | None) -> None:
@@ -70,7 +70,7 @@ def _read(path: Path) -> dict | None:
     if not path.exists():
         return None
     try:
-        found = read_json(path)
-        return {name: str(found[name]) for name in ("at", "range", "why")}
+        note = read_json(path)
+        return {name: str(note[name]) for name in ("at", "range", "why")}
     except (ValueError, TypeError, KeyError):
         return {"at": "a time not known", "range": "", "why": f"{path} cannot be read"}

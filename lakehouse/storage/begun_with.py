@@ -95,7 +95,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         if table.sql
         else code_version.written(table.transformation)
     )
-    found = {
+    parts = {
         "layer": table.layer,
         "kind": catalog.kind(table),
         "topics": ", ".join(sorted(source.topic for source in sources.values())),
@@ -118,7 +118,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "lookup": " ".join(map(str, table.lookup.meaning)) if table.lookup else "",
         "partitions": table.partition_by,
     }
-    return {name: text for name, text in (found | dict(code)).items() if text}
+    return {name: text for name, text in (parts | dict(code)).items() if text}
 
 
 def begin(lakehouse: Lakehouse, table: Table) -> None:
@@ -147,7 +147,7 @@ def begin(lakehouse: Lakehouse, table: Table) -> None:
 
 def keep(lakehouse: Lakehouse, table: Table) -> None:
     """Keeps the present declaration as the one that the table's streaming query begins with, or goes on with."""
-    known = {
+    note = {
         "at": datetime.now(UTC).isoformat(),
         "declaration": declaration(lakehouse.catalog, table),
     }
@@ -155,7 +155,7 @@ def keep(lakehouse: Lakehouse, table: Table) -> None:
         noted_handover(lakehouse.settings, table) if _kept(lakehouse.settings, table) else None
     )
     replace_file(
-        _path(lakehouse.settings, table), known | ({"handover": handover} if handover else {})
+        _path(lakehouse.settings, table), note | ({"handover": handover} if handover else {})
     )
 
 
@@ -184,8 +184,8 @@ def check(lakehouse: Lakehouse, tables: Iterable[Table]) -> None:
 
 def refusals(lakehouse: Lakehouse, tables: Iterable[Table]) -> list[str]:
     """Why queries of these tables cannot go on: what changed of each, what that means, and the remedy."""
-    found = ((table, changes(lakehouse, table)) for table in tables)
-    return [_refusal(lakehouse.catalog, table, changed) for table, changed in found if changed]
+    by_table = ((table, changes(lakehouse, table)) for table in tables)
+    return [_refusal(lakehouse.catalog, table, changed) for table, changed in by_table if changed]
 
 
 def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
@@ -197,13 +197,13 @@ def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
     if kept is None:
         return []
     now = declaration(lakehouse.catalog, table)
-    found = [
+    changed = [
         Change(name, kept.get(name, ""), now.get(name, ""))
         for name in kept | now
         if _differs(name, kept, now)
     ]
-    of_topics = any(each.what == "topics" for each in found)  # then their schemas are others, too
-    return [each for each in found if not (of_topics and each.what == "schema")]
+    of_topics = any(each.what == "topics" for each in changed)  # then their schemas are others, too
+    return [each for each in changed if not (of_topics and each.what == "schema")]
 
 
 def accept(lakehouse: Lakehouse, table: Table) -> list[Change]:
@@ -363,15 +363,15 @@ def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
     if not path.exists():
         return None
     try:
-        known = read_json(path)["declaration"]
-        folder = layout.layer_path(settings, known["layer"], table.name)
+        declared = read_json(path)["declaration"]
+        folder = layout.layer_path(settings, declared["layer"], table.name)
     except (ValueError, KeyError, TypeError) as err:
         raise DeclarationError(
             f"table={table.name}, file={path}: it says what the table's streaming query began with, and cannot "
             f"be read ({err!r}); "
             "restore it, or remove it, and the present declaration counts as that one"
         ) from err
-    return known if _has_begun(settings, table, folder) else None
+    return declared if _has_begun(settings, table, folder) else None
 
 
 def _has_begun(settings: Settings, table: Table, folder: Path) -> bool:

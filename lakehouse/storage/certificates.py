@@ -64,13 +64,13 @@ def certificates(settings: Settings, table: Table | None = None) -> list[Certifi
 
 
 def _certificate(row: Mapping[str, object]) -> Certificate:
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         f.name: row[f.name] for f in fields(Certificate) if row.get(f.name) is not None
     }
-    given["inputs"] = json.loads(str(given["inputs"]))
-    given["examples"] = tuple(json.loads(str(given["examples"])))
+    values["inputs"] = json.loads(str(values["inputs"]))
+    values["examples"] = tuple(json.loads(str(values["examples"])))
     for name in ("start", "end", "at", "frontier"):
-        given[name] = (
-            datetime.fromisoformat(str(given[name])).astimezone(UTC) if name in given else None
+        values[name] = (
+            datetime.fromisoformat(str(values[name])).astimezone(UTC) if name in values else None
         )
-    return Certificate(**given)
+    return Certificate(**values)

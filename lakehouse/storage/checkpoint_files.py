@@ -32,16 +32,16 @@ def folder_of(settings: Settings, table: Table, generation: int) -> Path:
 
 def newest(settings: Settings, table: Table) -> Path | None:
     """The last generation of the table's query."""
-    known = generations(settings, table)
-    return folder_of(settings, table, known[-1]) if known else None
+    numbers = generations(settings, table)
+    return folder_of(settings, table, numbers[-1]) if numbers else None
 
 
 def of_all(settings: Settings) -> list[Path]:
     """The last generation of each query; early results start again with each process."""
     folder = layout.checkpoints(settings)
     queries = folder.iterdir() if folder.is_dir() else ()
-    known = ((query, _numbers(query)) for query in queries if not query.name.endswith("__early"))
-    return [query / str(numbers[-1]) for query, numbers in known if numbers]
+    by_query = ((query, _numbers(query)) for query in queries if not query.name.endswith("__early"))
+    return [query / str(numbers[-1]) for query, numbers in by_query if numbers]
 
 
 def started(settings: Settings, table: Table) -> bool:
@@ -111,16 +111,18 @@ def write(spark: "SparkSession", checkpoint: Path, offset: Mapping) -> None:
     jvm: Any = spark._jvm
     metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
     now = int(datetime.now(UTC).timestamp() * 1000)
-    known = json.loads(metadata.apply(0, now, spark._jsparkSession.conf()).json())
+    offset_metadata = json.loads(metadata.apply(0, now, spark._jsparkSession.conf()).json())
     # what nobody set is null here, where Spark writes the value in force
-    known["conf"] = {
+    offset_metadata["conf"] = {
         name: spark.conf.get(name) if value is None else value
-        for name, value in known["conf"].items()
+        for name, value in offset_metadata["conf"].items()
     }
     (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
     for folder in ("offsets", "commits"):
         (checkpoint / folder).mkdir()
-    (checkpoint / "offsets" / "0").write_text(f"v1\n{json.dumps(known)}\n{json.dumps(offset)}")
+    (checkpoint / "offsets" / "0").write_text(
+        f"v1\n{json.dumps(offset_metadata)}\n{json.dumps(offset)}"
+    )
 
 
 def offsets_file(checkpoint: Path, batch: int) -> Path:

@@ -75,8 +75,8 @@ class Standing:
     @property
     def pending(self) -> Written | None:
         """A micro-batch whose rows are in the table, and whose line is not in the commit log: a crash came between."""
-        known = self.noted is not None and (self.noted.generation, self.noted.batch)
-        return self.written if self.written and (not known or self.written.number > known) else None
+        noted = self.noted is not None and (self.noted.generation, self.noted.batch)
+        return self.written if self.written and (not noted or self.written.number > noted) else None
 
     @property
     def last(self) -> Written | Commit | None:
@@ -192,9 +192,9 @@ def is_of_stream(table: Table, metadata: str) -> bool:
 def generation(settings: Settings, table: Table) -> int:
     """The newest generation that anything but transactions knows; 1 before the first."""
     begun, line = beginning(settings, table), next(CommitLog(settings, table).by_stream(), None)
-    known = checkpoint_files.generations(settings, table)
+    numbers = checkpoint_files.generations(settings, table)
     return max(
-        [1, *known, *([begun.generation] if begun else []), *([line.generation] if line else [])]
+        [1, *numbers, *([begun.generation] if begun else []), *([line.generation] if line else [])]
     )
 
 
@@ -204,8 +204,8 @@ def begin(
     """Notes the beginning of the generation that is above all, and makes its folder."""
     newest = max(generation(settings, table), after[0] if after else 0) + 1
     paths = [table_path(settings, table), table_path(settings, table, "quarantine")]
-    there = [path for path in paths if delta_log.exists(path)]
-    while any(delta_writer.committed(path, app(table, newest)) >= 0 for path in there):
+    existing = [path for path in paths if delta_log.exists(path)]
+    while any(delta_writer.committed(path, app(table, newest)) >= 0 for path in existing):
         newest += 1
     begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)
     append_line(layout.note(settings, table, "generations.jsonl"), json.dumps(asdict(begun)))
@@ -219,11 +219,11 @@ def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginn
     None of a generation that is the first.
     """
     # a crash tears a line before its generation has begun
-    known = values_backwards(
+    beginnings = values_backwards(
         layout.note(settings, table, "generations.jsonl"),
         lambda line: Beginning(**line | {"after": _pair(line["after"])}),
     )
-    return next((found for found in known if of in (None, found.generation)), None)
+    return next((begun for begun in beginnings if of in (None, begun.generation)), None)
 
 
 def _pair(after: list[int] | None) -> tuple[int, int] | None:

@@ -108,9 +108,9 @@ def frontier(settings: Settings, table: Table) -> datetime | None:
     """
     if table.report:
         inputs = [frontier(settings, each) for each in table.closes_with]
-        known = [each for each in inputs if each]
+        frontiers = [each for each in inputs if each]
         whole = PARTITION_LENGTHS[table.partition_by]
-        return floor(min(known), whole) if len(known) == len(inputs) else None
+        return floor(min(frontiers), whole) if len(frontiers) == len(inputs) else None
     reached = next((c.frontier for c in CommitLog(settings, table).by_stream() if c.frontier), None)
     if reached is None and (begun := handover_of(settings, table)):
         return begun.frontier

@@ -31,16 +31,16 @@ def unknown(
     The last micro-batch has no line yet if it was cut off before that; it is run again unless Spark
     knows it as done.
     """
-    found = [
+    of_stream = [
         each
         for each in _commits(settings, table, after)
         if each[1].get("app", "").startswith(f"{table.name}:stream:")
     ]
-    for place, (version, noted, actions) in enumerate(found):
+    for place, (version, noted, actions) in enumerate(of_stream):
         key = (int(noted["app"].rpartition(":")[2]), noted["batch"])
         checkpoint = checkpoint_files.folder_of(settings, table, key[0])
         if key not in batches and (
-            place < len(found) - 1 or key[1] in checkpoint_files.done(checkpoint)
+            place < len(of_stream) - 1 or key[1] in checkpoint_files.done(checkpoint)
         ):
             yield version, noted | {"generation": key[0]}, actions
 
@@ -226,7 +226,7 @@ def _quarantined(settings: Settings, catalog: Catalog, table: Table, noted: dict
     path = table_path(settings, table, "quarantine")
     for version in reversed(delta_log.versions(path)):
         actions = delta_log.actions(path, version) or []
-        found = _noted(actions)
-        if (found.get("app"), found.get("batch")) == (noted["app"], noted["batch"]):
+        note = _noted(actions)
+        if (note.get("app"), note.get("batch")) == (noted["app"], noted["batch"]):
             return _rows(actions)
     return 0

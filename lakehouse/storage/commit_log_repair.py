@@ -56,22 +56,22 @@ def mend(settings: Settings, table: Table) -> str:
     if not delta_log.exists(table_path(settings, table)):
         return ""
     commit_log = CommitLog(settings, table)
-    position, known = _copied(settings, table)
+    position, copied = _copied(settings, table)
     with commit_log.writing():
         lines = _lines(commit_log.path)
-        first = _damage(settings, table, lines, position, known)
+        first = _damage(settings, table, lines, position, copied)
         if first is None:
             return ""
         kept = [line.commit for line in lines[:first] if line.given]
         after = [line.commit for line in lines[first:] if line.given]
         low = max((commit.at for commit in kept), default=_created(settings, table))
-        there = {commit.at for commit in (*kept, *after)}
-        copies = [commit for commit in known() if commit.at > low and commit.at not in there]
+        instants = {commit.at for commit in (*kept, *after)}
+        copies = [commit for commit in copied() if commit.at > low and commit.at not in instants]
         rest = sorted([*after, *copies], key=lambda commit: commit.at)
         made = rebuilt(settings, table, kept, rest)
         rest = sorted([*rest, *made], key=lambda commit: commit.at)
         aside = _write(
-            commit_log.path, [*kept, *rest], max((c.at for c in known()), default=None), position
+            commit_log.path, [*kept, *rest], max((c.at for c in copied()), default=None), position
         )
         torn = sum(1 for line in lines if not line.given)
     return (
@@ -117,15 +117,15 @@ def whole_lines(path: Path, text: bytes) -> list[dict]:
 
     One that is no whole commit is said and left out.
     """
-    found = []
+    whole = []
     for line in text.decode(errors="replace").splitlines():
         try:
             decoded(line)
-            found.append(json.loads(line))
+            whole.append(json.loads(line))
         except _BROKEN as err:
             if line.endswith("}"):  # else a crash tore it while it was written
                 _say_torn(path, line, err)
-    return found
+    return whole
 
 
 def mend_if_cut(settings: Settings, table: Table, position: int) -> None:
@@ -165,26 +165,26 @@ def _copied(settings: Settings, table: Table) -> tuple[int, Callable[[], list[Co
     if not delta_log.exists(path):
         return 0, list
     log_table = open_table(path)
-    found: list[Commit] = []
+    commits: list[Commit] = []
 
     def known() -> list[Commit]:
-        if not found:
+        if not commits:
             rows = log_table.to_pyarrow_table(filters=[("table", "=", table.name)]).to_pylist()
-            found.extend(sorted(map(_of_row, rows), key=lambda commit: commit.at))
-        return found
+            commits.extend(sorted(map(_of_row, rows), key=lambda commit: commit.at))
+        return commits
 
     return log_table.transaction_version(f"commit log:{table.name}") or 0, known
 
 
 def _of_row(row: Mapping[str, object]) -> Commit:
-    given: dict[str, object] = {}
+    values: dict[str, object] = {}
     for field in fields(Commit):
         value = row.get(field.name)
         if field.name in ("inputs", "heads"):
-            given[field.name] = json.loads(str(value)) if value else {}
+            values[field.name] = json.loads(str(value)) if value else {}
         elif value is not None or field.default is MISSING or field.default is None:
-            given[field.name] = value
-    return decoded(json.dumps(given))
+            values[field.name] = value
+    return decoded(json.dumps(values))
 
 
 def _lines(path: Path) -> list[_Line]:
@@ -201,8 +201,8 @@ def _lines(path: Path) -> list[_Line]:
 def _given(text: bytes) -> dict | None:
     """What a line holds, not decoded yet: a commit log has thousands, of which a start looks at each."""
     try:
-        given = json.loads(text)
-        return given if {"role", "generation", "batch", "version", "at"} <= given.keys() else None
+        line = json.loads(text)
+        return line if {"role", "generation", "batch", "version", "at"} <= line.keys() else None
     except _BROKEN:
         return None
 
@@ -229,11 +229,9 @@ def _damage(
     if torn is not None and lines[torn].end <= copied:
         return torn  # it was whole when it was copied, or a crash tore it: then nothing is missing
     by_stream = [line.given for line in lines if line.given and line.given["role"] == "stream"]
-    batches = {(given["generation"], given["batch"]) for given in by_stream}
+    batches = {(each["generation"], each["batch"]) for each in by_stream}
     if any(
-        unknown(
-            settings, table, batches, max((given["version"] for given in by_stream), default=-1)
-        )
+        unknown(settings, table, batches, max((each["version"] for each in by_stream), default=-1))
     ):
         return len(lines) if torn is None else torn
     return None

@@ -72,19 +72,19 @@ def first_line(count: int) -> bytes:
 
 def remembered(commits: Iterable[Commit]) -> list[Commit]:
     """What stays of old commits, given and returned oldest first: `late_merge.dirty` finds the same in it."""
-    found: dict[object, Commit] = {}
+    kept: dict[object, Commit] = {}
     for commit in commits:
         if commit.role == "batch":
             ranged = (commit.start, commit.end, commit.version == NOTHING)
-            found.pop(ranged, None)
-            found[ranged] = commit
+            kept.pop(ranged, None)
+            kept[ranged] = commit
         elif commit.role == "void":
-            found[commit.generation] = commit
+            kept[commit.generation] = commit
         elif commit.role == "stream" and commit.late_from and commit.late_to:
             key = (commit.generation, floor(commit.late_from, _HOUR), floor(commit.late_to, _HOUR))
-            before = found.pop(key, None)
-            found[key] = _both(before, commit) if before else commit
-    return list(found.values())
+            before = kept.pop(key, None)
+            kept[key] = _both(before, commit) if before else commit
+    return list(kept.values())
 
 
 def _both(before: Commit, commit: Commit) -> Commit:

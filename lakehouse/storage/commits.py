@@ -70,11 +70,11 @@ def encoded(value: "DataclassInstance") -> str:
 
 
 def decoded(line: str) -> Commit:
-    given = json.loads(line)
+    values = json.loads(line)
     for name in ("at", "watermark", "frontier", "late_from", "late_to", "start", "end"):
-        given[name] = given.get(name) and datetime.fromisoformat(given[name])
-    given["heads"] = {
+        values[name] = values.get(name) and datetime.fromisoformat(values[name])
+    values["heads"] = {
         p: (datetime.fromisoformat(e), datetime.fromisoformat(a))
-        for p, (e, a) in given["heads"].items()
+        for p, (e, a) in values["heads"].items()
     }
-    return Commit(**given)
+    return Commit(**values)

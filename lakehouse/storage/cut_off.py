@@ -12,8 +12,8 @@ from lakehouse.storage.files import read_json
 
 def check(settings: Settings) -> None:
     """Raises SavepointError if a restore was cut off, JobError if the promotion of an upgrade was."""
-    if found := begun(settings):
-        raise SavepointError(said(found["savepoint"]))
+    if restoring := begun(settings):
+        raise SavepointError(said(restoring["savepoint"]))
     for table, command in promoting(settings):
         raise JobError(
             f"table={table}: its versions were being exchanged, and that was cut off, so its rows and its commit log may be of "
@@ -25,9 +25,9 @@ def promoting(settings: Settings) -> Iterator[tuple[str, str]]:
     """The tables whose versions are being exchanged, each with the command that does it."""
     folder = layout.upgrades(settings)
     for name in sorted(path.parent.name for path in folder.glob("*/upgrade.json")):
-        known = upgrade(settings, name)
-        if known.get("command"):
-            yield name, known["command"]
+        note = upgrade(settings, name)
+        if note.get("command"):
+            yield name, note["command"]
 
 
 def upgrade(settings: Settings, table: str) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def begun(settings: Settings) -> dict[str, str] | None:
     """The savepoint that is being restored, and the one made `before`; None if none is."""
     path = layout.restoring(settings)
     try:
-        found = read_json(path)
-        return {name: str(found[name]) for name in ("savepoint", "before")}
+        note = read_json(path)
+        return {name: str(note[name]) for name in ("savepoint", "before")}
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as err:

@@ -37,11 +37,11 @@ def places(vector: BitMap) -> np.ndarray:
 def write(path: Path, vectors: Sequence[BitMap]) -> list[dict[str, object]]:
     """Writes the vectors of one commit into one file; their descriptors."""
     name = uuid.uuid4()
-    body, found = [_VERSION], []
+    body, descriptors = [_VERSION], []
     place = len(_VERSION)
     for vector in vectors:
         data = _encoded(vector)
-        found.append(
+        descriptors.append(
             {
                 "storageType": "u",
                 "pathOrInlineDv": _z85(name.bytes),
@@ -53,7 +53,7 @@ def write(path: Path, vectors: Sequence[BitMap]) -> list[dict[str, object]]:
         body += [struct.pack(">I", len(data)), data, struct.pack(">I", zlib.crc32(data))]
         place += len(data) + 8
     _file(path, name).write_bytes(b"".join(body))
-    return found
+    return descriptors
 
 
 def read(path: Path, descriptor: Mapping) -> BitMap:

@@ -117,8 +117,8 @@ def moved(path: Path, version: int) -> list[tuple[str, dict]] | None:
 
     None if the log does not have the version. Compaction moves none.
     """
-    found = actions(path, version)
-    return None if found is None else moved_of(found)
+    of_version = actions(path, version)
+    return None if of_version is None else moved_of(of_version)
 
 
 def data_file(path: Path, file: Mapping) -> Path:
@@ -130,8 +130,8 @@ def commit_info(path: Path, version: int) -> dict | None:
     """What the writer of a version noted; None if the log does not have it. The rest of the commit is not read."""
     try:
         with commit_file(path, version).open() as log:
-            found = (json.loads(line).get("commitInfo") for line in log)
-            return next(filter(None, found), {})
+            infos = (json.loads(line).get("commitInfo") for line in log)
+            return next(filter(None, infos), {})
     except FileNotFoundError:
         return None
 
@@ -160,8 +160,8 @@ def made(path: Path) -> tuple[str, datetime] | None:
     """The table's id, which no other has, and when it was made; None if it is not there."""
     if not exists(path):
         return None
-    known = open_table(path).metadata()
-    return str(known.id), datetime.fromtimestamp((known.created_time or 0) / 1000, UTC)
+    metadata = open_table(path).metadata()
+    return str(metadata.id), datetime.fromtimestamp((metadata.created_time or 0) / 1000, UTC)
 
 
 def stamp(path: Path, version: int) -> str:
@@ -255,11 +255,11 @@ def moved_of(actions: Iterable[Mapping]) -> list[tuple[str, dict]]:
 
 
 def _change(path: Path, version: int, column: str, seen: set[tuple[str, int]]) -> Change | None:
-    found = actions(path, version) or []
-    moved = moved_of(found)
+    of_version = actions(path, version) or []
+    moved = moved_of(of_version)
     if not moved:
         return None
-    info: dict = next((action["commitInfo"] for action in found if "commitInfo" in action), {})
+    info: dict = next((action["commitInfo"] for action in of_version if "commitInfo" in action), {})
     written = _mark(info.get("userMetadata"))
     again = written in seen
     seen.add(written)
@@ -291,10 +291,10 @@ def _span(file: dict, column: str) -> Range:
     """
     stats = json.loads(file.get("stats") or "{}")
     ends = [_value(stats.get(name, {}), column) for name in ("minValues", "maxValues")]
-    known = [datetime.fromisoformat(end) for end in ends if end]
-    if len(known) < len(ends):
+    instants = [datetime.fromisoformat(end) for end in ends if end]
+    if len(instants) < len(ends):
         return _EVER
-    first, last = (end.replace(tzinfo=UTC) if end.tzinfo is None else end for end in known)
+    first, last = (end.replace(tzinfo=UTC) if end.tzinfo is None else end for end in instants)
     return Range(first, last + _CUT)
 
 

@@ -143,9 +143,10 @@ def _within(partitions: Sequence[str]) -> str:
 
 def _written(rows: DataFrame, path: Path) -> "list[AddAction]":
     """Has Spark write the rows as files of the table, which a commit is yet to name."""
-    found = _writer(rows.sparkSession, path).writeFiles(rows._jdf)
+    written = _writer(rows.sparkSession, path).writeFiles(rows._jdf)
     return [
-        small_commits.added(json.loads(found.apply(n).json())["add"]) for n in range(found.size())
+        small_commits.added(json.loads(written.apply(n).json())["add"])
+        for n in range(written.size())
     ]
 
 
@@ -240,16 +241,16 @@ def purge(path: Path, partitions: Sequence[str]) -> int:
     Nobody may need these.
     """
     kept = {Path(file).name for file in open_table(path).file_uris()}
-    found = [
+    unneeded = [
         file
         for p in partitions
         for file in (path / f"{PARTITION}={p}").glob("*.parquet")
         if file.name not in kept
     ]
-    for file in found:
+    for file in unneeded:
         file.unlink()
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
-    return len(found)
+    return len(unneeded)
 
 
 def replaced(path: Path, run: str, after: int) -> int | None:
@@ -283,20 +284,20 @@ def _text(app: str, batch: int, metadata: Mapping[str, object]) -> str:
 
 def version_of(path: Path, app: str, batch: int) -> int:
     """The version by which `app` wrote that batch. Raises CommitError."""
-    found = _marked(path, app, batch)
-    if found is None:
+    marked = _marked(path, app, batch)
+    if marked is None:
         raise CommitError(
             f"table={path.name}, batch={batch}: its log has no commit of {app} with that batch; restore the log"
         )
-    return found
+    return marked
 
 
 def noted(path: Path, app: str, batch: int) -> dict | None:
     """What `app` noted with its commit of that batch; None if it made none."""
-    found = _marked(path, app, batch)
-    if found is None:
+    marked = _marked(path, app, batch)
+    if marked is None:
         return None
-    return json.loads((delta_log.commit_info(path, found) or {})["userMetadata"])
+    return json.loads((delta_log.commit_info(path, marked) or {})["userMetadata"])
 
 
 def _marked(path: Path, app: str, batch: int, after: int = -1) -> int | None:

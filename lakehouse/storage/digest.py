@@ -79,7 +79,7 @@ def digest(rows: DataFrame) -> Digest:
 
 def digests(*sets: DataFrame) -> list[Digest]:
     """As `digest`, of each set of rows, by one query."""
-    return [found.get(1, EMPTY) for found in digests_by(*((rows, F.lit(1)) for rows in sets))]
+    return [by_group.get(1, EMPTY) for by_group in digests_by(*((rows, F.lit(1)) for rows in sets))]
 
 
 def digests_by(*sets: tuple[DataFrame, Column]) -> list[dict]:
@@ -90,12 +90,12 @@ def digests_by(*sets: tuple[DataFrame, Column]) -> list[dict]:
     tagged = (
         _hashed(rows, group).withColumn("_of", F.lit(n)) for n, (rows, group) in enumerate(sets)
     )
-    found: list[dict] = [{} for _ in sets]
+    by_set: list[dict] = [{} for _ in sets]
     for r in reduce(DataFrame.unionByName, tagged).collect():
-        found[r["_of"]][r["_group"]] = Digest(
+        by_set[r["_of"]][r["_group"]] = Digest(
             r["n"], *(_joined(r[f"{s}0"], r[f"{s}1"]) for s in _SALTS)
         )
-    return found
+    return by_set
 
 
 def row_hashes(rows: DataFrame) -> list[Column]:
@@ -181,12 +181,12 @@ def differences(
     lists = [F.sort_array(F.collect_list(rows)).alias(side) for side, rows in sides.items()]
     pairs = only_expected.unionByName(only_actual).groupBy(_GROUP, *keys).agg(*lists).persist()
     try:
-        found: dict[object, Difference] = {}
+        by_group: dict[object, Difference] = {}
         for pair in pairs.toLocalIterator():
-            found[pair[_GROUP]] = _counted(
-                found.get(pair[_GROUP], NONE), pair, keys, tolerance, most, names
+            by_group[pair[_GROUP]] = _counted(
+                by_group.get(pair[_GROUP], NONE), pair, keys, tolerance, most, names
             )
-        return {group: difference for group, difference in found.items() if difference.total}
+        return {group: difference for group, difference in by_group.items() if difference.total}
     finally:
         pairs.unpersist()
 

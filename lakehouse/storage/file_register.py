@@ -98,8 +98,8 @@ class Register:
         if self.files or self.through >= 0:
             files.replace_text(self.note, "")
             self.files, self.through = [], -1
-            for known in (self.since, self._places, self._alike, self._first):
-                known.clear()
+            for container in (self.since, self._places, self._alike, self._first):
+                container.clear()
 
     def _write(self, lines: Sequence[Mapping]) -> None:
         if lines:
@@ -113,12 +113,12 @@ class Register:
         lines = self.note.read_text(errors="replace").splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                given = json.loads(line)
+                decoded = json.loads(line)
             except ValueError:
                 self._say_torn(number)
                 continue
             try:
-                self._take(given)
+                self._take(decoded)
             except (KeyError, TypeError, AttributeError) as err:
                 raise self.damaged(f"line {number} cannot be used ({err!r})") from err
 
@@ -131,16 +131,16 @@ class Register:
             self.files[place] = replace(self.files[place], path=line["to"])
             self._places[line["to"]] = place
         else:
-            given = Registered(**line["file"])
-            if given.first != self.end:
+            file = Registered(**line["file"])
+            if file.first != self.end:
                 raise self.damaged(
-                    f"{given.path} begins with record {given.first}, and the files before it end with {self.end}"
+                    f"{file.path} begins with record {file.first}, and the files before it end with {self.end}"
                 )
-            self._places[given.path] = len(self.files)
-            self._alike.setdefault((given.size, given.digest), []).append(len(self.files))
-            self._first.append(given.first)
-            self.since.add(given.path)
-            self.files.append(given)
+            self._places[file.path] = len(self.files)
+            self._alike.setdefault((file.size, file.digest), []).append(len(self.files))
+            self._first.append(file.first)
+            self.since.add(file.path)
+            self.files.append(file)
 
     def _say_torn(self, number: int) -> None:
         if (self.note, number) not in _said:

@@ -106,13 +106,13 @@ def read_value(path: Path, decode: Callable[[Any], Value], meaning: str) -> Valu
     that is, where it is now, and what follows (`meaning`); then it counts as not there.
     """
     try:
-        given = path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        return decode(json.loads(given))
+        return decode(json.loads(content))
     except (ValueError, TypeError, KeyError, AttributeError) as err:
-        _say_unreadable(path, given, err, meaning)
+        _say_unreadable(path, content, err, meaning)
         return None
 
 

@@ -57,13 +57,13 @@ def listed(folder: Path, pattern: str) -> list[Seen]:
     """The files of a folder and of those below it that may be whole. Raises Away."""
     if not files.readable(folder):
         raise away(folder)
-    found: list[Seen] = []
+    listing: list[Seen] = []
     for below, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
         for name in names:
             if not name.startswith(_HIDDEN) and not name.endswith(_NOT_YET):
-                found += _seen(folder, Path(below, name)) if fnmatchcase(name, pattern) else []
-    return found
+                listing += _seen(folder, Path(below, name)) if fnmatchcase(name, pattern) else []
+    return listing
 
 
 def _raise(err: OSError) -> None:
@@ -295,16 +295,16 @@ class _Hashing(io.RawIOBase):
 
 def check(folder: Path, known: Registered, table: str) -> None:
     """That a file still holds what was registered. Raises SourceError."""
-    found = seen(folder, known.path)
-    if found is None:
+    on_disk = seen(folder, known.path)
+    if on_disk is None:
         raise gone(folder, known, table)
-    same = found.size == known.size
+    same = on_disk.size == known.size
     if known.digest and same:
         same = digest_of(folder / known.path) == known.digest
     if not same:
         raise SourceError(
             f"table={table}, file={folder / known.path}: it is not what it was when its records were numbered ({known.size:,} "
-            f"bytes then, {found.size:,} now), and not all of them are read; put that file back, or accept by `lakehouse topic "
+            f"bytes then, {on_disk.size:,} now), and not all of them are read; put that file back, or accept by `lakehouse topic "
             f"accept-gap {table}` that they are lost, and the file counts as a new one"
         )
 

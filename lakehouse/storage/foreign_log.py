@@ -38,10 +38,10 @@ class Version:
 
 def latest(path: Path) -> int:
     """The newest version. Raises Away if no table is there."""
-    found = delta_log.latest(path)
-    if found < 0:
+    newest = delta_log.latest(path)
+    if newest < 0:
         raise away(path)
-    return found
+    return newest
 
 
 def oldest(path: Path) -> int:
@@ -78,18 +78,18 @@ def version(path: Path, number: int) -> Version | None:
 
 def about(path: Path) -> dict[str, dict[str, Any]]:
     """The newest metadata and protocol of the table."""
-    found: dict[str, dict[str, Any]] = {}
+    by_kind: dict[str, dict[str, Any]] = {}
     kept = delta_log.checkpoints(path)[-1:]
     for number in reversed(delta_log.versions(path)):
         actions = delta_log.actions(path, number) or []
-        found = {kind: found.get(kind) or _one(actions, kind) for kind in _ABOUT}
-        if all(found.values()) or number in kept:
+        by_kind = {kind: by_kind.get(kind) or _one(actions, kind) for kind in _ABOUT}
+        if all(by_kind.values()) or number in kept:
             break
-    for kind in (kind for kind in _ABOUT if kept and not found.get(kind)):
+    for kind in (kind for kind in _ABOUT if kept and not by_kind.get(kind)):
         rows = pq.read_table(delta_log.checkpoint_file(path, kept[0]), columns=[kind])[kind]
         field = {"metaData": "schemaString", "protocol": "minReaderVersion"}[kind]
-        found[kind] = next((row for row in rows.to_pylist() if row and row[field]), {})
-    return found
+        by_kind[kind] = next((row for row in rows.to_pylist() if row and row[field]), {})
+    return by_kind
 
 
 def check_readable(path: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
@@ -111,9 +111,9 @@ def check_readable(path: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
 
 def partition_types(path: Path) -> pa.Schema:
     """The columns by which the table is partitioned, which its files do not have."""
-    known = about(path)["metaData"]
-    columns = StructType.fromJson(json.loads(known["schemaString"]))
-    named = known.get("partitionColumns") or ()
+    metadata = about(path)["metaData"]
+    columns = StructType.fromJson(json.loads(metadata["schemaString"]))
+    named = metadata.get("partitionColumns") or ()
     return pa.schema([(name, to_arrow_type(columns[name].dataType)) for name in named])
 
 

@@ -51,23 +51,23 @@ class RecordReader:
 
         Those of rows have `row`, a struct, in place of `value` (`decode.row_records`). Raises SourceError.
         """
-        found: list[pa.Table] = []
+        pieces: list[pa.Table] = []
         while begin < end and size > 0:
-            known = self._register.of_record(begin)
-            opened = self._at(known, begin)
-            places, taken = opened.take(min(end, known.end) - begin, size)
+            file = self._register.of_record(begin)
+            opened = self._at(file, begin)
+            places, taken = opened.take(min(end, file.end) - begin, size)
             if taken is None or not len(taken):
-                raise self._short(known)
-            piece = self._records(known, begin, places, taken)
-            if found and piece.schema != found[0].schema:
+                raise self._short(file)
+            piece = self._records(file, begin, places, taken)
+            if pieces and piece.schema != pieces[0].schema:
                 self.close()  # they are read again by the next step
                 break
-            found.append(piece)
+            pieces.append(piece)
             begin = self._next = begin + piece.num_rows
             size -= piece.nbytes
-            if begin == known.end:
+            if begin == file.end:
                 self.close()
-        return pa.concat_tables(found) if found else RECORDS.empty_table()
+        return pa.concat_tables(pieces) if pieces else RECORDS.empty_table()
 
     def close(self) -> None:
         if self._open is not None:
@@ -142,22 +142,22 @@ def lost(
 ) -> list[tuple[int, int]]:
     """The ranges of records that are registered, not read, and not to be had any more."""
     folder = Path(source.topic)
-    found: list[tuple[int, int]] = []
-    for known in register.from_record(read):
-        begin = max(known.first, read)
-        if begin >= known.end:
+    ranges: list[tuple[int, int]] = []
+    for file in register.from_record(read):
+        begin = max(file.first, read)
+        if begin >= file.end:
             continue
         if isinstance(source, DeltaSource):
-            there = foreign_log.location(folder, known.path).exists()
+            exists = foreign_log.location(folder, file.path).exists()
         else:
             try:
-                foreign_files.check(folder, known, register.table)
-                there = True
+                foreign_files.check(folder, file, register.table)
+                exists = True
             except SourceError:
-                there = False
-        if there:
+                exists = False
+        if exists:
             continue
-        if found and found[-1][1] == begin:
-            begin = found.pop()[0]
-        found.append((begin, known.end))
-    return found
+        if ranges and ranges[-1][1] == begin:
+            begin = ranges.pop()[0]
+        ranges.append((begin, file.end))
+    return ranges

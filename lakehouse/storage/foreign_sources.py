@@ -92,21 +92,21 @@ class FolderFeed:
         return all(self._has_read(path, read) for path in present)
 
     def _has_read(self, path: str, read: int) -> bool:
-        known = self.register.of_path(path)
-        if known is not None and known.end <= read:
+        registered = self.register.of_path(path)
+        if registered is not None and registered.end <= read:
             return True
         return path in self._refused or foreign_files.seen(self._folder, path) is None
 
     def look(self, read: int, most: int) -> None:
-        there = foreign_files.listed(self._folder, self._source.pattern)
-        now, paths = time.monotonic(), {each.path for each in there}
+        listing = foreign_files.listed(self._folder, self._source.pattern)
+        now, paths = time.monotonic(), {each.path for each in listing}
         for kept in (self._watched, self._refused, self._compared):
             for path in kept.keys() - paths:
                 del kept[path]
         ready = []
-        for each in there:
-            known = self.register.of_path(each.path)
-            if known is not None and not self._is_new(known, each, read):
+        for each in listing:
+            registered = self.register.of_path(each.path)
+            if registered is not None and not self._is_new(registered, each, read):
                 continue
             since, was = self._watched.get(each.path, (now, each))
             if was != each:
@@ -143,10 +143,10 @@ class FolderFeed:
             return ""
 
     def _register(self, ready: list[Seen], read: int, most: int) -> None:
-        found: list[Registered] = []
+        added: list[Registered] = []
         ahead = self.register.end - read
         for each in ready:
-            if ahead >= most or len(found) >= _FILES:
+            if ahead >= most or len(added) >= _FILES:
                 break
             if self._refused.get(each.path, (None, ""))[0] == each:
                 continue
@@ -159,11 +159,11 @@ class FolderFeed:
                     f"table={self.register.table}: {new.path} is {old.path} under another name"
                 )
             else:
-                found.append(new)
+                added.append(new)
                 ahead += new.count
             self._refused.pop(each.path, None)
             self._watched.pop(each.path, None)
-        self.register.add(found)
+        self.register.add(added)
 
     def _measured(self, found: Seen) -> Registered | None:
         """The file with what it holds; None if it changes meanwhile, or cannot be read."""
@@ -242,8 +242,8 @@ class TableFeed:
         return ""
 
     def _add(self, files: list[Registered], version: int) -> None:
-        known = self.register.since  # by a process that ended in between
-        self.register.add([each for each in files if each.path not in known], version)
+        since = self.register.since  # by a process that ended in between
+        self.register.add([each for each in files if each.path not in since], version)
         self._ends.append((version, self.register.end))
 
 
@@ -261,23 +261,23 @@ def passed_over(source: DeltaSource, register: Register) -> int | None:
 def unread(source: FolderSource | DeltaSource, register: Register, read: int) -> list[str]:
     """What is there and is not read, or not as it is: for people to look at, nothing is registered. None of it may last."""
     waiting = [
-        f"{known.path} is yet to be read"
-        for known in register.from_record(read)
-        if known.end > read
+        f"{registered.path} is yet to be read"
+        for registered in register.from_record(read)
+        if registered.end > read
     ]
     if isinstance(source, DeltaSource):
         return waiting
     try:
-        there = foreign_files.listed(Path(source.topic), source.pattern)
+        listing = foreign_files.listed(Path(source.topic), source.pattern)
     except Away as err:
         return [*waiting, str(err)]
-    for each in there:
-        known = register.of_path(each.path)
-        if known is None:
+    for each in listing:
+        registered = register.of_path(each.path)
+        if registered is None:
             waiting.append(f"{each.path} is not registered")
-        elif known.size != each.size or (
-            known.modified != each.modified
-            and foreign_files.digest_of(Path(source.topic) / each.path) != known.digest
+        elif registered.size != each.size or (
+            registered.modified != each.modified
+            and foreign_files.digest_of(Path(source.topic) / each.path) != registered.digest
         ):
             waiting.append(f"{each.path} was written to since it was registered")
     return waiting

@@ -11,17 +11,17 @@ from lakehouse.storage.files import read_value, replace_file
 
 def note(settings: Settings, of: Path, targets: Iterable[str]) -> None:
     """Keeps that this lakehouse is a fork of the one in that root, which publishes to these targets."""
-    given = {"of": str(of.absolute()), "targets": sorted(targets)}
-    replace_file(layout.forked(settings), given)
+    content = {"of": str(of.absolute()), "targets": sorted(targets)}
+    replace_file(layout.forked(settings), content)
 
 
 def check(settings: Settings, target: str) -> None:
     """Raises SinkError for a target of the lakehouse that this one was forked from: a target has one writer."""
     path = layout.forked(settings)
     meaning = "this fork publishes to whatever its tables declare, also where the other one does"
-    found = read_value(path, lambda given: (str(given["of"]), list(given["targets"])), meaning)
-    if found and target in found[1]:
+    forked = read_value(path, lambda given: (str(given["of"]), list(given["targets"])), meaning)
+    if forked and target in forked[1]:
         raise SinkError(
-            f"target={target}: the lakehouse in {found[0]}, of which this one is a fork, publishes to it, and a target has one "
+            f"target={target}: the lakehouse in {forked[0]}, of which this one is a fork, publishes to it, and a target has one "
             f"writer; declare another one here, or stop the follower there and remove {path}, and this one takes over"
         )

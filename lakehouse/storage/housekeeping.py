@@ -96,9 +96,9 @@ def cut(path: Path, oldest: int) -> None:
     """
     last = max(delta_log.checkpoints(path), default=oldest)
     numbered = (
-        (int(found[1]), file)
+        (int(matched[1]), file)
         for file in delta_log.folder(path).iterdir()
-        if (found := _NUMBERED.match(file.name))
+        if (matched := _NUMBERED.match(file.name))
     )
     for version, file in sorted(numbered):
         if version < oldest or (version < last and file.name == f"{version:020}.crc"):

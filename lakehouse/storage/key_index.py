@@ -46,10 +46,10 @@ class Keys:
         hit = np.flatnonzero(counts)
         first, counts = first[hit], counts[hit]
         ends = np.cumsum(counts)
-        found = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + counts, counts)
-        found = found[self.low[found] == np.repeat(wanted.low[hit], counts)]
-        found = np.unique(found)
-        return found if self.order is None else np.sort(self.order[found])
+        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + counts, counts)
+        places = places[self.low[places] == np.repeat(wanted.low[hit], counts)]
+        places = np.unique(places)
+        return places if self.order is None else np.sort(self.order[places])
 
 
 def keys_of(column: pa.ChunkedArray | pa.Array) -> Keys:
@@ -109,10 +109,10 @@ class File:
 
     def find(self, wanted: Keys) -> np.ndarray:
         """The places, in order, of the living rows of these keys."""
-        found = self.keys.places(wanted)
-        if not len(found) or not self.dead:
-            return found
-        return deletion_vectors.places(deletion_vectors.marks(found) - self.dead).astype(np.int64)
+        places = self.keys.places(wanted)
+        if not len(places) or not self.dead:
+            return places
+        return deletion_vectors.places(deletion_vectors.marks(places) - self.dead).astype(np.int64)
 
     def live(self, without: np.ndarray) -> pa.Table:
         """Its living rows, without those at these places."""
@@ -126,11 +126,11 @@ class File:
         """The rows at these places; only the row groups that have one are read."""
         file = pq.ParquetFile(self.path / unquote(self.name), metadata=self.metadata)
         of = np.searchsorted(self.groups, places, "right") - 1
-        wanted = np.unique(of)
-        sizes = np.diff(self.groups)[wanted]
+        groups = np.unique(of)
+        sizes = np.diff(self.groups)[groups]
         begins = np.cumsum(sizes) - sizes
-        inside = places - self.groups[of] + begins[np.searchsorted(wanted, of)]
-        return without_views(file.read_row_groups(wanted.tolist())).take(pa.array(inside))
+        inside = places - self.groups[of] + begins[np.searchsorted(groups, of)]
+        return without_views(file.read_row_groups(groups.tolist())).take(pa.array(inside))
 
 
 @dataclass
@@ -150,8 +150,8 @@ class Index:
 
     def found(self, wanted: Keys) -> dict[str, np.ndarray]:
         """Of each file that has living rows of these keys, their places in order."""
-        found = ((file.name, file.find(wanted)) for file in self)
-        return {name: places for name, places in found if len(places)}
+        by_file = ((file.name, file.find(wanted)) for file in self)
+        return {name: places for name, places in by_file if len(places)}
 
     def renew(self) -> None:
         """Follows the log; files that are known are not read again."""
@@ -160,12 +160,12 @@ class Index:
             self.files = {name: self._file(named) for name, named in self.state.files.items()}
 
     def _file(self, named: Mapping) -> File:
-        known = self.files.get(named["path"])
+        cached = self.files.get(named["path"])
         same = deletion_vectors.identity(named.get("deletionVector"))
-        if known and deletion_vectors.identity(known.vector) == same:
-            known.named = dict(named)
-            return known
-        return _read(self.state.path, named, known)
+        if cached and deletion_vectors.identity(cached.vector) == same:
+            cached.named = dict(named)
+            return cached
+        return _read(self.state.path, named, cached)
 
 
 def read(path: Path, version: int | None = None, known: Index | None = None) -> Index:

@@ -62,8 +62,8 @@ def can_upsert(path: Path) -> bool:
 def rows_of(path: Path, keys: pa.ChunkedArray) -> pa.Table | None:
     """The rows of these keys, in no order; None if there are none."""
     index = _opened(path)
-    found = [index.files[name].rows(places) for name, places in index.found(keys_of(keys)).items()]
-    return pa.concat_tables(found, promote_options="permissive") if found else None
+    parts = [index.files[name].rows(places) for name, places in index.found(keys_of(keys)).items()]
+    return pa.concat_tables(parts, promote_options="permissive") if parts else None
 
 
 def upsert(
@@ -79,10 +79,10 @@ def upsert(
     They are the batch of `app`; `metadata` is noted with it. Raises CommitError if `app` has
     committed that batch before: two writers of one table exclude each other.
     """
-    wanted = keys_of(rows[KEY] if touched is None else touched)
+    touched_keys = keys_of(rows[KEY] if touched is None else touched)
 
     def change(index: Index) -> tuple[list[dict], list[File]]:
-        dying = index.found(wanted)
+        dying = index.found(touched_keys)
         merged = _untidy(index, dying, rows.num_rows)
         parts = [
             rows,

@@ -42,8 +42,8 @@ class KeyedReader:
     def rows_of(self, keys: pa.ChunkedArray) -> pa.Table | None:
         """The rows of these keys; None if there are none."""
         assert self._index is not None, "it has been moved to a version"
-        found = self._index.found(keys_of(keys)).items()
-        rows = [self._index.files[name].rows(places) for name, places in found]
+        by_file = self._index.found(keys_of(keys)).items()
+        rows = [self._index.files[name].rows(places) for name, places in by_file]
         return pa.concat_tables(rows, promote_options="permissive") if rows else None
 
 

@@ -64,23 +64,23 @@ class Lakehouse:
         column = self.catalog.time_statistic(table)
         # a window's result is placed by the last instant before the end that the statistics have
         before = _INSTANT if table.window else timedelta(0)
-        found = [file.get(f"min.{column}") for file in delta_log.files(self.path(table), version)]
-        return [each and each - before for each in found]
+        minima = [file.get(f"min.{column}") for file in delta_log.files(self.path(table), version)]
+        return [each and each - before for each in minima]
 
     def lost(
         self, table: Table, keys: Collection[str], version: int | None = None, side: Side = ""
     ) -> dict[str, list[dict]]:
         """Of these partitions the files that the table's log names and that are not on disk, by partition."""
         path = self.path(table, side)
-        found: dict[str, list[dict]] = {}
+        by_partition: dict[str, list[dict]] = {}
         mine = (
             file
             for file in delta_log.files(path, version)
             if file[f"partition.{PARTITION}"] in keys
         )
         for file in delta_log.lost(path, mine):
-            found.setdefault(file[f"partition.{PARTITION}"], []).append(file)
-        return found
+            by_partition.setdefault(file[f"partition.{PARTITION}"], []).append(file)
+        return by_partition
 
     def check_reachable(self, table: Table, version: int) -> None:
         """Raises CommitError if none of the table's files is there: that is an outage, and no verdict."""

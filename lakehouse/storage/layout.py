@@ -206,8 +206,8 @@ def upgrade_lock(settings: Settings, name: str) -> Path:
 
 def notes_of(settings: Settings, name: str) -> list[Path]:
     """The commit log of the table of that name, and the notes beside it, as far as they are there."""
-    found = (commit_logs(settings) / f"{name}.{each}" for each in ("jsonl", *get_args(Note)))
-    return [path for path in found if path.exists()]
+    paths = (commit_logs(settings) / f"{name}.{each}" for each in ("jsonl", *get_args(Note)))
+    return [path for path in paths if path.exists()]
 
 
 def published(settings: Settings, target: str) -> Path:

@@ -89,8 +89,8 @@ def renewed(state: LogState) -> tuple[LogState, bool]:
 def commits(path: Path, first: int) -> Iterator[tuple[int, list[dict]]]:
     """The commits from a version on, as far as they follow one another."""
     version = first
-    while (found := delta_log.actions(path, version)) is not None:
-        yield version, found
+    while (actions := delta_log.actions(path, version)) is not None:
+        yield version, actions
         version += 1
 
 
@@ -101,10 +101,10 @@ def files_at(path: Path, version: int) -> list[dict]:
 
 def files_since(path: Path, oldest: int) -> list[dict]:
     """The data files of the version `oldest`, of a checkpoint or the first one, and those that any later commit added."""
-    found = files_at(path, oldest)
+    files = files_at(path, oldest)
     for _, actions in commits(path, oldest + 1):
-        found += [action["add"] for action in actions if action.get("add")]
-    return found
+        files += [action["add"] for action in actions if action.get("add")]
+    return files
 
 
 def _read(path: Path, until: int | None) -> LogState:

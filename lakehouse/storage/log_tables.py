@@ -39,12 +39,12 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
 
     from lakehouse.storage import commit_log_repair, commit_log_trimming
 
-    known = open_table(path) if delta_log.exists(path) else None
+    log_table = open_table(path) if delta_log.exists(path) else None
     rows, reached = [], []
     for table in tables:
         commit_log = CommitLog(settings, table).path
         app = f"commit log:{table.name}"
-        position = (known.transaction_version(app) or 0) if known else 0
+        position = (log_table.transaction_version(app) or 0) if log_table else 0
         commit_log_repair.mend_if_cut(settings, table, position)
         moved = commit_log_trimming.shift(commit_log)
         # `_commits` was removed: what had been trimmed from the commit log by then is not known

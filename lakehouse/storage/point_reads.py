@@ -84,11 +84,11 @@ def _state(path: Path) -> tuple[LogState, dict[str, str], list[str]]:
 def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
     file = path / unquote(named["path"])
     metadata, places = _footer(file)
-    wanted = [n for n, place in enumerate(places) if place is None or place[0] <= key <= place[1]]
-    if not wanted:
+    groups = [n for n, place in enumerate(places) if place is None or place[0] <= key <= place[1]]
+    if not groups:
         return []
-    stored, found = pq.ParquetFile(file, metadata=metadata), []
-    for group in wanted:
+    stored, rows = pq.ParquetFile(file, metadata=metadata), []
+    for group in groups:
         inside = np.flatnonzero(
             pc.equal(stored.read_row_group(group, columns=[KEY])[KEY], key).to_numpy(
                 zero_copy_only=False
@@ -99,8 +99,8 @@ def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
             dead = deletion_vectors.read(path, vector)
             inside = inside[[begins + int(place) not in dead for place in inside]]
         if len(inside):
-            found += stored.read_row_group(group).take(inside).to_pylist()
-    return found
+            rows += stored.read_row_group(group).take(inside).to_pylist()
+    return rows
 
 
 @lru_cache(_FILES)

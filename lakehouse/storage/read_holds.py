@@ -37,12 +37,12 @@ def under_way(settings: Settings) -> Iterator[None]:
 def began(settings: Settings) -> datetime | None:
     """When the first of those that are under way began; None if there is none."""
     folder = layout.read_holds(settings)
-    found = (
+    instants = (
         [_held(path) for path in folder.iterdir() if not path.name.startswith(".")]
         if folder.is_dir()
         else []
     )
-    return min(filter(None, found), default=None)
+    return min(filter(None, instants), default=None)
 
 
 def _held(path: Path) -> datetime | None:

@@ -34,9 +34,9 @@ def rows_of(files: Iterable[Path]) -> pa.Table | None:
     None if one of them is not kept any more, or was never.
     """
     with _lock:
-        found = [_kept.get(file) for file in files]
-    kept = [each[0] for each in found if each is not None]
-    if not kept or len(kept) < len(found):
+        entries = [_kept.get(file) for file in files]
+    kept = [each[0] for each in entries if each is not None]
+    if not kept or len(kept) < len(entries):
         return None
     # promoted: what one plan knows to be never null, another does not
     return pa.concat_tables(kept, promote_options="default")

@@ -58,19 +58,19 @@ def in_force(lines: Iterable[TakenUp], names: Sequence[str]) -> list[InForce]:
     ordered = sorted(
         (line for line in lines if line.reference in names), key=lambda line: line.since
     )
-    found: list[InForce] = []
+    periods: list[InForce] = []
     versions: dict[str, int] = {}
     for line in ordered:
         changed = versions | {line.reference: line.version}
         if changed == versions:
             continue
         versions = changed
-        if found and found[-1].since == line.since:
-            found.pop()
-        elif found:
-            found[-1] = InForce(found[-1].versions, found[-1].since, line.since)
-        found.append(InForce(versions, line.since))
-    return found if len(versions) == len(names) else []
+        if periods and periods[-1].since == line.since:
+            periods.pop()
+        elif periods:
+            periods[-1] = InForce(periods[-1].versions, periods[-1].since, line.since)
+        periods.append(InForce(versions, line.since))
+    return periods if len(versions) == len(names) else []
 
 
 def taken_up(settings: Settings, ingest: Table) -> tuple[TakenUp, ...]:
@@ -93,8 +93,8 @@ def of_table(lakehouse: Lakehouse, table: Table) -> list[InForce]:
     lines = taken_up(lakehouse.settings, ingest)
     last = next(lakehouse.commit_log(table).by_stream(), None)
     _check_noted(layout.note(lakehouse.settings, ingest, "references.jsonl"), table, last, lines)
-    known = {line.reference for line in lines}
-    for name in (each for each in names if each not in known):
+    noted = {line.reference for line in lines}
+    for name in (each for each in names if each not in noted):
         path = lakehouse.path(lakehouse.catalog.table(name))
         # what its rows saw before the reference table was declared to move
         pinned = last.inputs.get("references", {}).get(name) if last else None
@@ -123,8 +123,8 @@ def take_up(
         if all(line.reference != name for line in lines):
             of_table(lakehouse, reader)
             lines = taken_up(lakehouse.settings, ingest)
-        known = [each.versions[name] for each in in_force(lines, [name]) if each.since <= at]
-        if known[-1] != present:
+        versions = [each.versions[name] for each in in_force(lines, [name]) if each.since <= at]
+        if versions[-1] != present:
             _add(lakehouse, ingest, TakenUp(name, present, at))
 
 
@@ -141,9 +141,9 @@ def _add(lakehouse: Lakehouse, ingest: Table, line: TakenUp) -> tuple[TakenUp, .
 
 def _check_noted(path: Path, table: Table, last: Commit | None, lines: Sequence[TakenUp]) -> None:
     """Raises CommitError if versions that rows of the table's last commit saw are not among the lines."""
-    known = {(line.reference, line.version) for line in lines}
+    noted = {(line.reference, line.version) for line in lines}
     seen = last.inputs.get(SEEN, {}) if last else {}
-    if missing := [(n, v) for n, versions in seen.items() for v in versions if (n, v) not in known]:
+    if missing := [(n, v) for n, versions in seen.items() for v in versions if (n, v) not in noted]:
         name, version = missing[0]
         raise _lost(
             path,

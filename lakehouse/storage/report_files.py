@@ -61,10 +61,10 @@ def kept(settings: Settings, table: Table, partition: str) -> Kept | None:
 
 def file(settings: Settings, table: Table, partition: str) -> Path | None:
     """The current file of a partition; None of a report without files, or before it is computed."""
-    found = kept(settings, table, partition)
-    if found is None or not found.file:
+    current = kept(settings, table, partition)
+    if current is None or not current.file:
         return None
-    return layout.report_path(settings, table, partition) / found.file
+    return layout.report_path(settings, table, partition) / current.file
 
 
 def fault(settings: Settings, table: Table, partition: str, rows: str) -> str:
@@ -72,15 +72,18 @@ def fault(settings: Settings, table: Table, partition: str, rows: str) -> str:
     assert table.report
     if not table.report.draw:
         return ""
-    folder, found = layout.report_path(settings, table, partition), kept(settings, table, partition)
-    if found is None:
+    folder, current = (
+        layout.report_path(settings, table, partition),
+        kept(settings, table, partition),
+    )
+    if current is None:
         return f"no file in {folder} is known to be of the table's rows"
-    if not found.file or found.rows != rows:
-        return f"{folder / (found.file or _CURRENT)} is of version {found.version}, whose rows were others"
-    now = checksum(folder / found.file)
+    if not current.file or current.rows != rows:
+        return f"{folder / (current.file or _CURRENT)} is of version {current.version}, whose rows were others"
+    now = checksum(folder / current.file)
     if now is None:
-        return f"{folder / found.file} is not there"
-    return "" if now == found.checksum else f"{folder / found.file} was changed by another hand"
+        return f"{folder / current.file} is not there"
+    return "" if now == current.checksum else f"{folder / current.file} was changed by another hand"
 
 
 def computed(settings: Settings, table: Table) -> set[str]:
@@ -105,7 +108,7 @@ def forget(settings: Settings, table: Table, partitions: Iterable[str]) -> None:
 
 
 def _older(settings: Settings, table: Table, partition: str) -> list[Path]:
-    found = kept(settings, table, partition)
-    names = {_CURRENT, found.file if found else ""}
+    current = kept(settings, table, partition)
+    names = {_CURRENT, current.file if current else ""}
     folder = layout.report_path(settings, table, partition)
     return [path for path in folder.glob("*") if path.name not in names]

@@ -37,10 +37,10 @@ def restore(lakehouse: Lakehouse, name: str, *, keep: bool = True) -> str:
     begun = cut_off.begun(lakehouse.settings)
     if begun and begun["savepoint"] != name:
         raise SavepointError(f"savepoint={name}: {cut_off.said(begun['savepoint'])}")
-    found = savepoints.verify(lakehouse.settings, name)
+    saved = savepoints.verify(lakehouse.settings, name)
     before = begun["before"] if begun else ""
     if not begun:
-        _check_readers(lakehouse, found)
+        _check_readers(lakehouse, saved)
         if keep:
             now = datetime.now(UTC)
             before = f"{BEFORE}{name}-{now:%Y%m%dT%H%M%S}"
@@ -62,7 +62,7 @@ def restore(lakehouse: Lakehouse, name: str, *, keep: bool = True) -> str:
             )
         replace_file(layout.restoring(lakehouse.settings), {"savepoint": name, "before": before})
         try:
-            _restore(lakehouse.settings, found)
+            _restore(lakehouse.settings, saved)
         except OSError as err:
             raise SavepointError(
                 f"savepoint={name}: its tables must be put back whole and were not ({err}); make room, and run this command "
@@ -79,13 +79,13 @@ def fork(settings: Settings, name: str, root: Path) -> Settings:
 
     :raises SavepointError: if the savepoint is damaged, or the root has anything in it.
     """
-    found = savepoints.verify(settings, name)
+    saved = savepoints.verify(settings, name)
     root = root.absolute()
     if root.exists() and any(root.iterdir()):
         raise SavepointError(
             f"root={root}: a fork begins in a folder that is new or empty, and this one is not; name another"
         )
-    targets = {target for table in found.tables.values() for target in table.targets}
+    targets = {target for table in saved.tables.values() for target in table.targets}
     with savepoints.clean(root.with_name(f".{root.name}.new"), f"root={root}") as beside:
         copy_into(layout.savepoint_root(settings, name), beside)
         forks.note(replace(settings, root=beside), settings.root, targets)

@@ -35,8 +35,8 @@ class _File:
         """The places of the rows that have one of the `wanted` hashes."""
         first = np.searchsorted(self.hashes, wanted, "left")
         last = np.searchsorted(self.hashes, wanted, "right")
-        found = [self.places[a:b] for a, b in zip(first, last, strict=True) if b > a]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        parts = [self.places[a:b] for a, b in zip(first, last, strict=True) if b > a]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
 class RowIndex:
@@ -53,26 +53,26 @@ class RowIndex:
         """
         hashes = np.unique(_hashes(wanted))
         self._files = {file: self._known(file, wanted.schema) for file in files}
-        found = {}
-        for file, known in self._files.items():
-            places = np.unique(np.concatenate([each.find(hashes) for each in known]))
+        places_of = {}
+        for file, indices in self._files.items():
+            places = np.unique(np.concatenate([each.find(hashes) for each in indices]))
             if len(places):
-                found[file] = places
-        if sum(map(len, found.values())) > most:
+                places_of[file] = places
+        if sum(map(len, places_of.values())) > most:
             return None
-        rows = [_taken(file, places) for file, places in found.items()]
+        rows = [_taken(file, places) for file, places in places_of.items()]
         return pa.concat_tables(rows, promote_options="permissive") if rows else pa.table({})
 
     def _known(self, file: Path, schema: pa.Schema) -> list[_File]:
-        if (known := self._files.get(file)) is not None:
-            return known
+        if (cached := self._files.get(file)) is not None:
+            return cached
         stored = pq.ParquetFile(file).read(columns=list({c for use in self.uses for c in use}))
-        found = []
+        indices = []
         for use in self.uses:
             hashes = _hashes(stored.select(use).rename_columns(schema.names).cast(schema))
             order = np.argsort(hashes, kind="stable")
-            found.append(_File(hashes[order], order))
-        return found
+            indices.append(_File(hashes[order], order))
+        return indices
 
 
 def _taken(file: Path, places: np.ndarray) -> pa.Table:
@@ -83,19 +83,19 @@ def _taken(file: Path, places: np.ndarray) -> pa.Table:
     )
     begins = np.cumsum(sizes) - sizes
     of = np.searchsorted(begins, places, "right") - 1
-    wanted = np.unique(of)
+    groups = np.unique(of)
     before = np.zeros(len(sizes), np.int64)
-    before[wanted] = np.cumsum(sizes[wanted]) - sizes[wanted]
-    rows = without_views(stored.read_row_groups(wanted.tolist()))
+    before[groups] = np.cumsum(sizes[groups]) - sizes[groups]
+    rows = without_views(stored.read_row_groups(groups.tolist()))
     return rows.take(pa.array(places - begins[of] + before[of]))
 
 
 def _hashes(rows: pa.Table) -> np.ndarray:
-    found = np.zeros(rows.num_rows, np.uint64)
+    hashes = np.zeros(rows.num_rows, np.uint64)
     with np.errstate(over="ignore"):
         for column in rows.columns:
-            found = (found ^ (found >> np.uint64(31))) * _MIX + _of_values(column)
-    return found
+            hashes = (hashes ^ (hashes >> np.uint64(31))) * _MIX + _of_values(column)
+    return hashes
 
 
 def _of_values(column: pa.ChunkedArray) -> np.ndarray:
@@ -108,7 +108,7 @@ def _of_values(column: pa.ChunkedArray) -> np.ndarray:
     parts = [np.empty(0, np.uint64)]
     for chunk in column.dictionary_encode().chunks:
         values = chunk.dictionary.to_pylist()
-        known = np.array([hash(value) & 0xFFFFFFFFFFFFFFFF for value in values], np.uint64)
+        hashes = np.array([hash(value) & 0xFFFFFFFFFFFFFFFF for value in values], np.uint64)
         places = pc.fill_null(chunk.indices, len(values)).to_numpy(zero_copy_only=False)
-        parts.append(np.append(known * _MIX, _NULL)[places])
+        parts.append(np.append(hashes * _MIX, _NULL)[places])
     return np.concatenate(parts)

@@ -123,16 +123,16 @@ def _made(lakehouse: Lakehouse, name: str, beside: str, note: str) -> Savepoint:
 def savepoints(settings: Settings) -> list[Savepoint]:
     """All savepoints, oldest first. Raises SavepointError for one that cannot be read."""
     folder = layout.savepoints(settings)
-    found = folder.iterdir() if folder.is_dir() else ()
-    names = [path.name for path in found if path.is_dir() and not path.name.startswith(".")]
+    entries = folder.iterdir() if folder.is_dir() else ()
+    names = [path.name for path in entries if path.is_dir() and not path.name.startswith(".")]
     return sorted((_read(settings, name) for name in names), key=lambda each: each.at)
 
 
 def savepoint(settings: Settings, name: str) -> Savepoint:
     """The savepoint of that name. Raises SavepointError if there is none."""
     if not _NAME.fullmatch(name) or not layout.savepoint(settings, name).is_dir():
-        known = ", ".join(each.name for each in savepoints(settings)) or "none"
-        raise SavepointError(f"savepoint={name}: there is none of that name; there are: {known}")
+        names = ", ".join(each.name for each in savepoints(settings)) or "none"
+        raise SavepointError(f"savepoint={name}: there is none of that name; there are: {names}")
     return _read(settings, name)
 
 
@@ -141,34 +141,34 @@ def verify(settings: Settings, name: str) -> Savepoint:
 
     :raises SavepointError: naming a file that is damaged, missing or not its own.
     """
-    found = savepoint(settings, name)
+    saved = savepoint(settings, name)
     root, listed = (
         layout.savepoint_root(settings, name),
         layout.savepoint_file(settings, name, "contents.jsonl"),
     )
     remedy = f"it cannot be used; drop it (`lakehouse savepoint drop {name}`), and use another"
-    if not listed.is_file() or _checksum(listed) != found.contents:
+    if not listed.is_file() or _checksum(listed) != saved.contents:
         raise SavepointError(
             f"savepoint={name}, file={listed}: the list of its files is not the one it was created with; {remedy}"
         )
-    known = _contents(listed)
-    there = {str(path.relative_to(root)) for path in _files(root)}
-    if others := sorted(there ^ known.keys()):
-        what = "is missing" if others[0] in known else "is none of its files"
+    contents = _contents(listed)
+    present = {str(path.relative_to(root)) for path in _files(root)}
+    if others := sorted(present ^ contents.keys()):
+        what = "is missing" if others[0] in contents else "is none of its files"
         raise SavepointError(f"savepoint={name}, file={root / others[0]}: it {what}; {remedy}")
-    for path, checksum in known.items():
+    for path, checksum in contents.items():
         if _checksum(root / path) != checksum:
             raise SavepointError(
                 f"savepoint={name}, file={root / path}: it is damaged, for its checksum is not the one it was created with; "
                 f"{remedy}"
             )
-    return found
+    return saved
 
 
 def held(settings: Settings, name: str) -> int:
     """How many bytes the savepoint alone keeps on the disk: files that no table has any more, and its copies of logs."""
-    found = (path.stat() for path in _files(layout.savepoint_root(settings, name)))
-    return sum(each.st_size for each in found if each.st_nlink == 1)
+    stats = (path.stat() for path in _files(layout.savepoint_root(settings, name)))
+    return sum(each.st_size for each in stats if each.st_nlink == 1)
 
 
 def drop(settings: Settings, name: str) -> None:
@@ -183,8 +183,8 @@ def drop(settings: Settings, name: str) -> None:
 
 def drop_all_but(settings: Settings, prefix: str, newest: int) -> list[str]:
     """Removes the savepoints whose names begin so, but for the `newest` ones; their names."""
-    found = [each.name for each in savepoints(settings) if each.name.startswith(prefix)]
-    gone = found[: len(found) - newest] if len(found) > newest else []
+    names = [each.name for each in savepoints(settings) if each.name.startswith(prefix)]
+    gone = names[: len(names) - newest] if len(names) > newest else []
     for name in gone:
         drop(settings, name)
     return gone
@@ -274,10 +274,10 @@ def take_table(lakehouse: Lakehouse, table: Table, to: Settings) -> None:
 
 def _take_states(settings: Settings, table: Table, to: Settings) -> None:
     """The kept states of a process function: those that are whole, for what is being written has no note yet."""
-    there, beside = (table_path(each, table, "state") for each in (settings, to))
+    source, beside = (table_path(each, table, "state") for each in (settings, to))
     for each in state_files.kept(settings, table):
-        copy_into(there / each.folder, beside / each.folder)
-        replace_file(beside / each.note, read_json(there / each.note))
+        copy_into(source / each.folder, beside / each.folder)
+        replace_file(beside / each.note, read_json(source / each.note))
 
 
 def _take(path: Path, to: Path) -> None:
@@ -346,13 +346,13 @@ def _known_before(settings: Settings) -> dict[tuple[int, int], str]:
     if not last:
         return {}
     root = layout.savepoint_root(settings, last[0].name)
-    known = _contents(layout.savepoint_file(settings, last[0].name, "contents.jsonl"))
-    found = {}
-    for path, checksum in known.items():
+    checksums = _contents(layout.savepoint_file(settings, last[0].name, "contents.jsonl"))
+    by_inode = {}
+    for path, checksum in checksums.items():
         stat = (root / path).stat()
         if stat.st_nlink > 1:
-            found[stat.st_dev, stat.st_ino] = checksum
-    return found
+            by_inode[stat.st_dev, stat.st_ino] = checksum
+    return by_inode
 
 
 def _contents(listed: Path) -> dict[str, str]:
@@ -374,12 +374,12 @@ def _checksum(path: Path) -> str:
 def _read(settings: Settings, name: str) -> Savepoint:
     path = layout.savepoint_file(settings, name, "savepoint.json")
     try:
-        given = read_json(path)
+        content = read_json(path)
         tables = {
             each: SavedTable(**saved | {"targets": tuple(saved["targets"])})
-            for each, saved in given["tables"].items()
+            for each, saved in content["tables"].items()
         }
-        return Savepoint(**given | {"tables": tables})
+        return Savepoint(**content | {"tables": tables})
     except (OSError, ValueError, TypeError, KeyError) as err:
         raise SavepointError(
             f"savepoint={name}, file={path}: it says what the savepoint is of, and cannot be read ({err!r}); drop it "

@@ -85,15 +85,15 @@ class Session(Lakehouse):
         Raises CommitError for a file that is not on disk, unless the caller knows and does without.
         """
         path = self.path(table, side)
-        found = [file for file in delta_log.files(path, version) if needed(file)]
-        if lost := delta_log.lost(path, found):
+        files = [file for file in delta_log.files(path, version) if needed(file)]
+        if lost := delta_log.lost(path, files):
             if not without_lost:
                 raise gone(self.catalog, table, path, lost)
             absent = {file["path"] for file in lost}
-            found = [file for file in found if file["path"] not in absent]
+            files = [file for file in files if file["path"] not in absent]
         return self._read(
             path,
-            [delta_log.data_file(path, file) for file in found],
+            [delta_log.data_file(path, file) for file in files],
             delta_log.schema(path, version),
         )
 

@@ -144,14 +144,14 @@ def identity(path: Path) -> str:
 def _table(path: Path) -> DeltaTable:
     """The table's log up to now: what this process knows of it and what came since, or all if it is another one by now."""
     with _lock:
-        known, stamp = _known.get(path, (None, ""))
-    if known is None or stamp != delta_log.stamp(path, known.version()):
-        known = open_table(path)
-    elif delta_log.stamp(path, known.version() + 1):
-        known.update_incremental()
+        table, stamp = _known.get(path, (None, ""))
+    if table is None or stamp != delta_log.stamp(path, table.version()):
+        table = open_table(path)
+    elif delta_log.stamp(path, table.version() + 1):
+        table.update_incremental()
     with _lock:
-        _known[path] = known, delta_log.stamp(path, known.version())
-    return known
+        _known[path] = table, delta_log.stamp(path, table.version())
+    return table
 
 
 def _searched(table: DeltaTable) -> list[str]:

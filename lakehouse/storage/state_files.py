@@ -47,7 +47,7 @@ class Kept:
 
 def kept(settings: Settings, table: Table) -> list[Kept]:
     """What is kept of a table, in the order of time."""
-    found = []
+    states = []
     folder = table_path(settings, table, "state")
     for note in sorted(folder.glob("*.json")):
         lost = f"{table.name} computes what follows from states that were kept before"
@@ -55,8 +55,8 @@ def kept(settings: Settings, table: Table) -> list[Kept]:
         if each and not (folder / each.folder).is_dir():
             _log.warning(f"table={table.name}, folder={folder / each.folder}: it is gone; {lost}")
         elif each:
-            found.append(each)
-    return sorted(found, key=lambda each: each.at)
+            states.append(each)
+    return sorted(states, key=lambda each: each.at)
 
 
 def rows(spark: SparkSession, settings: Settings, table: Table, of: Kept) -> DataFrame:
@@ -78,9 +78,9 @@ def keep(
     name = f"{at:%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
     states.write.parquet(str(folder / name))
     keys = pads.dataset(folder / name, format="parquet").count_rows()
-    found = Kept(at, name, keys, dict(covers), table.code_version, states.schema.json())
-    replace_file(folder / found.note, asdict(found) | {"at": at.isoformat()})
-    return found
+    made = Kept(at, name, keys, dict(covers), table.code_version, states.schema.json())
+    replace_file(folder / made.note, asdict(made) | {"at": at.isoformat()})
+    return made
 
 
 def forget(settings: Settings, table: Table, these: Iterable[Kept]) -> None:

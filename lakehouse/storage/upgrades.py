@@ -75,21 +75,21 @@ class Upgrade:
 
 
 def upgrade(settings: Settings, table: Table) -> Upgrade | None:
-    known = cut_off.upgrade(settings, table.name)
-    return Upgrade(**known) if known else None
+    noted = cut_off.upgrade(settings, table.name)
+    return Upgrade(**noted) if noted else None
 
 
 def of_all(lakehouse: Lakehouse) -> dict[str, Upgrade]:
-    found = ((table.name, upgrade(lakehouse.settings, table)) for table in lakehouse.catalog)
-    return {name: each for name, each in found if each}
+    upgrades = ((table.name, upgrade(lakehouse.settings, table)) for table in lakehouse.catalog)
+    return {name: each for name, each in upgrades if each}
 
 
 def note(settings: Settings, table: Table, state: State, **more: Any) -> Upgrade:
-    known = Upgrade(state, datetime.now(UTC).isoformat(), table.code_version, **more)
+    noted = Upgrade(state, datetime.now(UTC).isoformat(), table.code_version, **more)
     path = layout.upgrade(settings, table.name, "upgrade.json")
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, asdict(known))
-    return known
+    replace_file(path, asdict(noted))
+    return noted
 
 
 def alone(settings: Settings, table: Table) -> AbstractContextManager[object]:
@@ -107,11 +107,11 @@ def begin(lakehouse: Lakehouse, table: Table) -> Settings:
 
     :raises JobError: if the table cannot be upgraded, or the version beside it is another one.
     """
-    known = upgrade(lakehouse.settings, table)
-    if known and known.state not in ("filling", "filled"):
+    begun = upgrade(lakehouse.settings, table)
+    if begun and begun.state not in ("filling", "filled"):
         raise JobError(
-            f"table={table.name}, upgrade={known.state}: the other version beside it is kept for `lakehouse upgrade "
-            f"{'roll-back' if known.state == 'promoted' else 'promote'} {table.name}`; if it is of no use any more, "
+            f"table={table.name}, upgrade={begun.state}: the other version beside it is kept for `lakehouse upgrade "
+            f"{'roll-back' if begun.state == 'promoted' else 'promote'} {table.name}`; if it is of no use any more, "
             f"`lakehouse upgrade drop {table.name}` removes it, and a next one can be filled"
         )
     _check_kind(lakehouse, table)
@@ -171,23 +171,23 @@ def check(lakehouse: Lakehouse, table: Table, command: Command) -> bool:
 
     :raises JobError: if there is nothing to exchange, it was refused, or other code is declared.
     """
-    known = upgrade(lakehouse.settings, table)
+    begun = upgrade(lakehouse.settings, table)
     ready = ("promoted",) if command == "roll-back" else ("filled", "rolled back")
-    if known and known.command:
-        if known.command != command:
+    if begun and begun.command:
+        if begun.command != command:
             raise JobError(
-                f"table={table.name}: `lakehouse upgrade {known.command} {table.name}` was cut off; run that again first"
+                f"table={table.name}: `lakehouse upgrade {begun.command} {table.name}` was cut off; run that again first"
             )
         return True
-    if known is None or known.state not in ready:
-        state = known.state if known else "none"
+    if begun is None or begun.state not in ready:
+        state = begun.state if begun else "none"
         remedy = f"`lakehouse upgrade {'promote' if command == 'roll-back' else 'fill'} {table.name}` comes first"
         raise JobError(
             f"table={table.name}, upgrade={state}: there is no version beside it to {command}; {remedy}"
         )
-    if known.refused:
+    if begun.refused:
         raise JobError(
-            f"table={table.name}: {known.refused}; drop it and fill it with other code, or fill again and let rows differ there "
+            f"table={table.name}: {begun.refused}; drop it and fill it with other code, or fill again and let rows differ there "
             "(--differs-from, --differs-until)"
         )
     _check_code(beside(lakehouse.settings, table), lakehouse.catalog, table)
@@ -196,7 +196,7 @@ def check(lakehouse: Lakehouse, table: Table, command: Command) -> bool:
 
 def exchange(lakehouse: Lakehouse, table: Table, command: Command) -> Upgrade:
     """Exchanges the two versions, or goes on with that. The table's job and batch runs do not run."""
-    taken, there, gone = (
+    taken, other, gone = (
         layout.upgrade(lakehouse.settings, table.name, each) for each in ("taken", "beside", "gone")
     )
     if not check(lakehouse, table, command):
@@ -207,14 +207,14 @@ def exchange(lakehouse: Lakehouse, table: Table, command: Command) -> Upgrade:
         assert now is not None
         generation = checkpoints.generation(lakehouse.settings, table)
         note(lakehouse.settings, table, now.state, command=command, generation=generation)
-    known = upgrade(lakehouse.settings, table)
-    assert known is not None
+    begun = upgrade(lakehouse.settings, table)
+    assert begun is not None
     if taken.exists():
-        if there.exists():
-            _put_in_place(lakehouse, table, known.generation)
+        if other.exists():
+            _put_in_place(lakehouse, table, begun.generation)
             shutil.rmtree(gone, ignore_errors=True)
-            there.rename(gone)
-        taken.rename(there)
+            other.rename(gone)
+        taken.rename(other)
     link_inputs(lakehouse, table)
     done = note(lakehouse.settings, table, "promoted" if command == "promote" else "rolled back")
     shutil.rmtree(gone, ignore_errors=True)
@@ -223,11 +223,11 @@ def exchange(lakehouse: Lakehouse, table: Table, command: Command) -> Upgrade:
 
 def drop(settings: Settings, table: Table) -> None:
     """Removes the version beside the table. Raises JobError if there is none, or it is being exchanged."""
-    known = upgrade(settings, table)
-    if known is None or known.command:
+    begun = upgrade(settings, table)
+    if begun is None or begun.command:
         what = (
-            f"`lakehouse upgrade {known.command} {table.name}` was cut off; run that again first"
-            if known
+            f"`lakehouse upgrade {begun.command} {table.name}` was cut off; run that again first"
+            if begun
             else "there is no other version"
         )
         raise JobError(f"table={table.name}: {what}")
@@ -237,7 +237,7 @@ def drop(settings: Settings, table: Table) -> None:
 
 def _check_position(lakehouse: Lakehouse, table: Table) -> None:
     other = beside(lakehouse.settings, table)
-    here, there = frontier(lakehouse.settings, table), frontier(other, table)
+    ours, theirs = frontier(lakehouse.settings, table), frontier(other, table)
     if checkpoints.standing(other, table).last is None:
         raise JobError(
             f"table={table.name}: the stream of the version beside it has had nothing to read yet; try again when its input has "
@@ -248,9 +248,9 @@ def _check_position(lakehouse: Lakehouse, table: Table) -> None:
         for name in lakehouse.catalog.downstream(table)
         if not lakehouse.catalog.table(name).report
     ]
-    if streamed and here and (there is None or there < here):
+    if streamed and ours and (theirs is None or theirs < ours):
         raise JobError(
-            f"table={table.name}, frontier={there}: the table was complete up to {here} for {', '.join(streamed)}, and would "
+            f"table={table.name}, frontier={theirs}: the table was complete up to {ours} for {', '.join(streamed)}, and would "
             "write before that again; declare the changed table under another name"
         )
 
@@ -266,7 +266,7 @@ def _put_in_place(lakehouse: Lakehouse, table: Table, before: int) -> None:
         lakehouse.settings, root=layout.upgrade(lakehouse.settings, table.name, "taken")
     )
     span = _span((taken, other), table)
-    known = {
+    noted = {
         "exchange": before,
         "code_version": table.code_version,
         "inputs": last.inputs,
@@ -276,7 +276,7 @@ def _put_in_place(lakehouse: Lakehouse, table: Table, before: int) -> None:
     version = NOTHING
     for side in _IN_ONE_COMMIT:  # the table last: with it the exchange has happened
         source, to = (table_path(of, table, side) for of in (other, lakehouse.settings))
-        version = delta_writer.exchange(source, to, app, last.batch, known)
+        version = delta_writer.exchange(source, to, app, last.batch, noted)
     for side in _AS_FOLDERS:
         restoring.put(*(table_path(of, table, side) for of in (other, lakehouse.settings)))
     if checkpoint := checkpoint_files.newest(other, table):

@@ -23,13 +23,13 @@ def moved(path: Path, version: int) -> tuple[pa.Table, pa.Table]:
     Rows that were only moved to another file are in both. Raises CommitError if the log does not
     have the version any more, or a file is not on disk.
     """
-    found = delta_log.moved(path, version)
-    if found is None:
+    files = delta_log.moved(path, version)
+    if files is None:
         raise CommitError(
             f"table={path.name}, version={version}: its log does not have this version any more"
         )
-    removed = {file["path"]: file for kind, file in found if kind == "remove"}
-    added = {file["path"]: file for kind, file in found if kind == "add"}
+    removed = {file["path"]: file for kind, file in files if kind == "remove"}
+    added = {file["path"]: file for kind, file in files if kind == "add"}
     schema = _schema(path, version)
     went, came = [], []
     for name in sorted(removed.keys() | added.keys()):
@@ -97,11 +97,11 @@ def _read(path: Path, file: Mapping, schema: pa.Schema) -> pa.Table:
         raise CommitError(
             f"table={path.name}, file={file['path']}: the rows of an old version are in it, and it is not on disk any more"
         ) from err
-    there = set(stored.schema_arrow.names)
-    rows = stored.read(columns=[name for name in schema.names if name in there])
+    present = set(stored.schema_arrow.names)
+    rows = stored.read(columns=[name for name in schema.names if name in present])
     columns = [
         rows[field.name].cast(field.type)
-        if field.name in there
+        if field.name in present
         else pa.nulls(rows.num_rows, field.type)
         for field in schema
     ]
