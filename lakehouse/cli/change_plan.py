@@ -51,15 +51,15 @@ def planned(
     lakehouse: Lakehouse, tables: Iterable[Table], *, undeclared: bool = False
 ) -> list[Planned]:
     """What becomes of each of the tables; with `undeclared` also of those that are there and no module declares."""
-    found = [_of(lakehouse, table) for table in tables]
+    plans = [_of(lakehouse, table) for table in tables]
     if undeclared:
         says = "no module declares it; its rows stay, and nothing fills or maintains it"
-        found += [
+        plans += [
             Planned(name, "not declared", says)
             for name in layout.known(lakehouse.settings)
             if name not in lakehouse.catalog.tables
         ]
-    return found
+    return plans
 
 
 def _of(lakehouse: Lakehouse, table: Table) -> Planned:

@@ -112,14 +112,14 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
         (asdict(c) for c in reversed(certificates.certificates(lakehouse.settings, table))), None
     )
     if as_json:
-        found = {
+        facts = {
             "description": table.description,
             "declaration": declared,
             "columns": columns,
             "state": state,
             "reads": {name: asdict(each) for name, each in reads.items()},
         }
-        console.print_json([found | {"certificate": certificate}])
+        console.print_json([facts | {"certificate": certificate}])
         return
     console.print_text(f"\n{name}\n{table.description}\n")
     console.print_facts(
@@ -240,15 +240,15 @@ def get(
 
     lakehouse = _lakehouse()
     chosen = lakehouse.catalog.table(table)
-    found = point_reads.get(
+    rows = point_reads.get(
         table_path(lakehouse.settings, chosen), chosen.keys if chosen.keeps else (), *key
     )
-    if not found:
+    if not rows:
         shown = ", ".join(f"{name}={value}" for name, value in zip(chosen.keys, key, strict=True))
         raise RangeError(
             f"table={table}, {shown}: no row has this key now; look for other keys with `lakehouse query`"
         )
-    _print(Answer(tuple(found[0]), [tuple(row.values()) for row in found], False), as_json)
+    _print(Answer(tuple(rows[0]), [tuple(row.values()) for row in rows], False), as_json)
 
 
 def quarantine(
@@ -270,16 +270,16 @@ def quarantine(
         )
     _note_lost(lakehouse, table)
     text = reason.replace("'", "''")
-    found = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
+    matching = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
     if not as_json:
         counts = engine.run(
-            lakehouse, f"SELECT count(*) AS rows, reason {found} GROUP BY 2 ORDER BY 1 DESC"
+            lakehouse, f"SELECT count(*) AS rows, reason {matching} GROUP BY 2 ORDER BY 1 DESC"
         )
         console.print_rows(counts.columns, counts.rows)
     of_file = lakehouse.catalog.sources_of(chosen) and not lakehouse.catalog.topics_of(chosen)
     place = "key" if of_file else "_arrival['partition'] AS partition"  # it names file and line
     columns = f"{place}, _arrival['offset'] AS offset, _arrival['time'] AS arrived, value"
-    newest = f"SELECT reason, {columns} {found} ORDER BY arrived DESC, 2, offset DESC"
+    newest = f"SELECT reason, {columns} {matching} ORDER BY arrived DESC, 2, offset DESC"
     _print(engine.run(lakehouse, newest, limit or None), as_json)
 
 
@@ -312,9 +312,9 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
     from lakehouse.cli.lateness_report import histogram
 
     lakehouse = _lakehouse()
-    ingest, found = histogram(lakehouse, lakehouse.catalog.table(table))
+    ingest, buckets = histogram(lakehouse, lakehouse.catalog.table(table))
     if as_json:
-        console.print_json([asdict(b) | {"behind": b.behind.total_seconds()} for b in found])
+        console.print_json([asdict(b) | {"behind": b.behind.total_seconds()} for b in buckets])
         return
     console.print_rows(
         (
@@ -326,7 +326,7 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
         ),
         (
             (f"{b.behind}", b.rows, b.late, f"{b.share:.4%}", "declared" if b.declared else "")
-            for b in found
+            for b in buckets
         ),
         title=f"{ingest.name}, delay {ingest.delay}",
     )

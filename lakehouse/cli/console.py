@@ -164,11 +164,11 @@ def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: st
     for line in lines:
         table.add_row(*(_cell(value) for value in line))
     console = out()
-    wanted = console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum
-    if wanted <= console.width:
+    width = console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum
+    if width <= console.width:
         console.print(table)
     elif not sys.stdout.isatty():
-        Console(width=wanted, highlight=False).print(table)
+        Console(width=width, highlight=False).print(table)
     elif lines and console.width < _COLUMN * len(columns):
         for number, line in enumerate(lines, 1):
             console.print(

@@ -47,15 +47,15 @@ def doctor(as_json: AsJson = False) -> None:
 
     Exit code 1 if something that is needed is missing.
     """
-    found = list(findings(from_environment()))
+    results = list(findings(from_environment()))
     if as_json:
-        console.print_json(found)
+        console.print_json(results)
     else:
         console.print_rows(
             ("check", "state", "found", "remedy"),
-            ((f.check, f.state, f.found, f.remedy) for f in found),
+            ((f.check, f.state, f.found, f.remedy) for f in results),
         )
-    if any(each.state == "fail" for each in found):
+    if any(each.state == "fail" for each in results):
         raise typer.Exit(1)
 
 
@@ -80,15 +80,15 @@ def _java(settings: Settings, name: str) -> Finding:
     output = subprocess.run(
         [program, "-version"], capture_output=True, text=True, timeout=60
     ).stderr
-    found = re.search(r'version "(\d+)', output)
-    if not found or int(found[1]) < _WANTED_JAVA:
+    match = re.search(r'version "(\d+)', output)
+    if not match or int(match[1]) < _WANTED_JAVA:
         return Finding(
             name,
             "fail",
             f"{program}: {output.splitlines()[0] if output else 'it says nothing'}",
             f"install Java {_WANTED_JAVA} or newer, or set JAVA_HOME to one",
         )
-    return Finding(name, "ok", f"{found[1]} at {program}")
+    return Finding(name, "ok", f"{match[1]} at {program}")
 
 
 def _jars(settings: Settings, name: str) -> Finding:
@@ -102,24 +102,27 @@ def _jars(settings: Settings, name: str) -> Finding:
 
 
 def _packages(settings: Settings, name: str) -> Finding:
-    found, missing = [], []
+    installed, missing = [], []
     for package in _PACKAGES:
         try:
-            found.append(f"{package} {version(package)}")
+            installed.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             missing.append(package)
     if missing:
         return Finding(
             name, "fail", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}"
         )
-    return Finding(name, "ok", ", ".join(found))
+    return Finding(name, "ok", ", ".join(installed))
 
 
 def _root(settings: Settings, name: str) -> Finding:
-    there = root.nearest(settings)
+    folder = root.nearest(settings)
     if not root.can_write(settings):
         return Finding(
-            name, "fail", f"{there} cannot be written to", "set LAKEHOUSE_ROOT to a folder that can"
+            name,
+            "fail",
+            f"{folder} cannot be written to",
+            "set LAKEHOUSE_ROOT to a folder that can",
         )
     free = root.free(settings)
     if free < _LITTLE:
@@ -132,7 +135,7 @@ def _root(settings: Settings, name: str) -> Finding:
     return Finding(
         name,
         "ok",
-        f"{settings.root}{'' if there == settings.root else ' (not made yet)'}, {free >> 30:,} GiB free",
+        f"{settings.root}{'' if folder == settings.root else ' (not made yet)'}, {free >> 30:,} GiB free",
     )
 
 
@@ -182,11 +185,11 @@ def _tables(settings: Settings, name: str) -> Finding:
     from lakehouse.declare import catalog
     from lakehouse.declare.sources import DeltaSource, FolderSource
 
-    known = catalog.load(settings)
-    found = f"{len(list(known))} in {', '.join(known.pipelines())}"
-    sources = known.sources.values()
+    loaded = catalog.load(settings)
+    summary = f"{len(list(loaded))} in {', '.join(loaded.pipelines())}"
+    sources = loaded.sources.values()
     paths = sorted({s.topic for s in sources if isinstance(s, FolderSource | DeltaSource)})
     if away := [path for path in paths if not files.readable(Path(path))]:
         remedy = "make it, or mount its disk: a stream waits for it"
-        return Finding(name, "note", f"{found}; {', '.join(away)} cannot be read", remedy)
-    return Finding(name, "ok", found)
+        return Finding(name, "note", f"{summary}; {', '.join(away)} cannot be read", remedy)
+    return Finding(name, "ok", summary)

@@ -42,8 +42,8 @@ def app() -> typer.Typer:
             "Streaming jobs: start, stop, watch and supervise them.", {"state": commands.state}
         ),
     }
-    for found in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
-        _join(found.value, partial(_take, found, root, groups))
+    for entry in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
+        _join(entry.value, partial(_take, entry, root, groups))
     for name, group in groups.items():
         root.add_typer(group, name=name)
     return root
@@ -115,14 +115,14 @@ def plan(
     lakehouse = load(from_environment())
     named = pipelines or lakehouse.catalog.pipelines()
     tables = [table for name in named for table in lakehouse.catalog.of_pipeline(name)]
-    found = change_plan.planned(lakehouse, tables, undeclared=not pipelines)
+    planned = change_plan.planned(lakehouse, tables, undeclared=not pipelines)
     if as_json:
-        console.print_json(found)
+        console.print_json(planned)
     else:
-        change_plan.show(found)
+        change_plan.show(planned)
     for remark in begun_with.remarks(lakehouse, tables):
         console.print_note(f"warning: {remark}")
-    if any(each.action in change_plan.ASKING for each in found):
+    if any(each.action in change_plan.ASKING for each in planned):
         raise typer.Exit(1)
 
 
@@ -178,16 +178,16 @@ def broker_status(as_json: AsJson = False) -> None:
     settings = from_environment()
     external = _external(settings)
     embedded = None if external else kafka_address.running(settings)
-    known = {
+    facts = {
         "broker": "external" if external else "embedded",
         "bootstrap_servers": external or (embedded.bootstrap_servers if embedded else None),
         "pid": embedded.pid if embedded else None,
         "log": embedded.log if embedded else None,
     }
     if as_json:
-        console.print_json([known])
+        console.print_json([facts])
     else:
-        console.print_facts(known)
+        console.print_facts(facts)
     if not (external or embedded):
         raise typer.Exit(1)
 

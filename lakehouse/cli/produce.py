@@ -80,7 +80,7 @@ def produce(
 
     Ctrl-C ends the command cleanly.
     """
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "seed": seed,
         "rate": rate,
         "disorder_ms": _ms(disorder, "disorder"),
@@ -89,11 +89,11 @@ def produce(
         "duplicate_share": duplicates,
         "malformed_share": malformed,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in options.items() if value is not None}
     if topic or key:
         _refuse_beside_files(
             file or [],
-            given | {"pipeline": pipeline, "history": history, "live": live, "seconds": seconds},
+            options | {"pipeline": pipeline, "history": history, "live": live, "seconds": seconds},
         )
         return _send_own(topic, file, key, as_json)
     if pipeline is None:
@@ -102,9 +102,9 @@ def produce(
             "nexmark, or give --topic and --file"
         )
     chosen = producer(pipeline)
-    workload = replace(chosen.workload, **given)
+    workload = replace(chosen.workload, **options)
     if file:
-        _refuse_beside_files(file, given | {"history": history, "live": live, "seconds": seconds})
+        _refuse_beside_files(file, options | {"history": history, "live": live, "seconds": seconds})
         records, total = _of_files(pipeline, chosen, file), None
     else:
         records, total = _made_up(chosen, workload, history, live, seconds)

@@ -124,9 +124,9 @@ def init(
     ],
 ) -> None:
     """Make a project that runs: tables over a topic, their test, events to send, settings, a workspace for Dagster."""
-    if there := [name for name in _FILES if (directory / name).exists()]:
+    if present := [name for name in _FILES if (directory / name).exists()]:
         raise SettingsError(
-            f"directory={directory}: it has {', '.join(there)} already, and nothing is overwritten; name another folder"
+            f"directory={directory}: it has {', '.join(present)} already, and nothing is overwritten; name another folder"
         )
     try:
         for name, text in _FILES.items():

@@ -85,8 +85,8 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
     sql = _select(sql)
     if named(sql, [_COMMITS]):
         log_tables.flush(lakehouse.settings, lakehouse.catalog)
-    known = names(lakehouse)
-    read = {name: known[name] for name in named(sql, known)}
+    paths = names(lakehouse)
+    read = {name: paths[name] for name in named(sql, paths)}
     versions = _versions(read, as_of)
     try:
         return _answer(delta_tables.select(sql, read, versions), limit)
@@ -108,8 +108,8 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
     if named(sql, [_COMMITS]):
         log_tables.flush(session.settings, catalog)
-    known = names(session)
-    read = {name: known[name] for name in named(sql, known)}
+    paths = names(session)
+    read = {name: paths[name] for name in named(sql, paths)}
     versions = _versions(read, as_of)
     for name, path in read.items():
         reader = session.spark.read.format("delta")
@@ -133,8 +133,8 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
         return answer(rows, limit)
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-            wanted = (err.getMessageParameters() or {})["relationName"].strip("`")
-            raise _unknown(wanted, session) from err
+            missing = (err.getMessageParameters() or {})["relationName"].strip("`")
+            raise _unknown(missing, session) from err
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
     except PySparkException as err:
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
@@ -158,8 +158,8 @@ def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
             )
         return {name: int(as_of)}
     instant = ranges.parse_instant(as_of, "as_of")
-    found = {name: delta_log.at(path, instant) for name, path in tables.items()}
-    for name, version in found.items():
+    versions = {name: delta_log.at(path, instant) for name, path in tables.items()}
+    for name, version in versions.items():
         if version is None:
             first = delta_log.oldest(tables[name])
             begun = delta_log.written(tables[name], first)
@@ -168,7 +168,7 @@ def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
                 f"{ranges.text(begun) if begun else 'an unknown time'}; take a later instant (LAKEHOUSE_HISTORY says how far "
                 "back logs are kept)"
             )
-    return {name: version for name, version in found.items() if version is not None}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def answer(rows: "DataFrame", limit: int | None = None) -> Answer:
@@ -203,12 +203,12 @@ def _answer(reader, limit: int | None) -> Answer:
 
 
 def _unknown(name: str, lakehouse: Lakehouse) -> UnknownTable:
-    known = [*_paths(lakehouse), *late_views(lakehouse.catalog)]
-    if name in known:
+    readable = [*_paths(lakehouse), *late_views(lakehouse.catalog)]
+    if name in readable:
         return UnknownTable(
             f"table={name!r} (root={lakehouse.settings.root}): nothing has been written to the table yet; start its job"
         )
-    near = get_close_matches(name, known) or sorted(lakehouse.catalog.tables)
+    near = get_close_matches(name, readable) or sorted(lakehouse.catalog.tables)
     return UnknownTable(f"table={name!r}: no module declares it; did you mean {', '.join(near)}?")
 
 

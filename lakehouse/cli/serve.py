@@ -75,18 +75,18 @@ def application(lakehouse: Lakehouse) -> Starlette:
         complete = frontier(
             lakehouse.settings, table
         )  # before the rows, which may be of a later version
-        found = point_reads.find(path, table.keys if table.keeps else (), *values)
+        read = point_reads.find(path, table.keys if table.keeps else (), *values)
         answer: dict[str, object] = {
             "table": table.name,
-            "version": found.version,
+            "version": read.version,
             "frontier": complete,
-            "rows": found.rows,
+            "rows": read.rows,
         }
-        if not found.rows:
+        if not read.rows:
             answer["error"] = (
-                f"table={table.name}, version={found.version}: no row has this key; look for other keys with `lakehouse query`"
+                f"table={table.name}, version={read.version}: no row has this key; look for other keys with `lakehouse query`"
             )
-        return _json(answer, 200 if found.rows else 404)
+        return _json(answer, 200 if read.rows else 404)
 
     def refused(request: Request, err: Exception) -> Response:
         status = (
@@ -94,8 +94,8 @@ def application(lakehouse: Lakehouse) -> Starlette:
         )
         if status == 503:
             _log.warning(str(err))
-        known = isinstance(err, LakehouseError)
-        return _json({"error": str(err) if known else f"{type(err).__name__}: {err}"}, status)
+        foreseen = isinstance(err, LakehouseError)
+        return _json({"error": str(err) if foreseen else f"{type(err).__name__}: {err}"}, status)
 
     return Starlette(
         routes=[Route("/tables", tables), Route("/tables/{table}", rows)],

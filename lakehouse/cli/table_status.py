@@ -69,21 +69,21 @@ def late_counts(lakehouse: Lakehouse) -> dict[str, int]:
 
 def _verdict(lakehouse: Lakehouse, table: Table, outcomes: Outcomes) -> tuple[str | None, str]:
     """The verdict that holds now, and why it is not the one that was given: the table may have been changed since."""
-    given = outcomes.verdict if table.keeps else outcomes.in_force
-    if given != "EQUAL" or not lakehouse.catalog.is_derived(table):
-        return given, ""
-    found = coverage.coverage(lakehouse, table)
-    if found.lost:
+    verdict = outcomes.verdict if table.keeps else outcomes.in_force
+    if verdict != "EQUAL" or not lakehouse.catalog.is_derived(table):
+        return verdict, ""
+    covered = coverage.coverage(lakehouse, table)
+    if covered.lost:
         return (
             "DIFFERENT",
-            f"{_counted(len(found.lost))}: a data file is missing ({found.lost[0].file})",
+            f"{_counted(len(covered.lost))}: a data file is missing ({covered.lost[0].file})",
         )
-    if found.changed:
+    if covered.changed:
         return (
             "PENDING",
-            f"{_counted(len(found.changed))} since it was reconciled EQUAL: {found.changed[0].why}",
+            f"{_counted(len(covered.changed))} since it was reconciled EQUAL: {covered.changed[0].why}",
         )
-    return given, ""
+    return verdict, ""
 
 
 def _counted(partitions: int) -> str:
@@ -131,7 +131,7 @@ def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
     No run brings them back. Those of other tables a backfill computes again.
     """
     log_tables.flush(lakehouse.settings, lakehouse.catalog)
-    found: dict[str, int] = {}
+    lost: dict[str, int] = {}
     for name, at, rows in (
         query.run(lakehouse, _ASIDE).rows if "_commits" in query.names(lakehouse) else ()
     ):
@@ -142,8 +142,8 @@ def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
             continue
         made = delta_log.made(table_path(lakehouse.settings, table, "quarantine"))
         if made is None or datetime.fromisoformat(at) < made[1]:
-            found[name] = found.get(name, 0) + rows
-    return found
+            lost[name] = lost.get(name, 0) + rows
+    return lost
 
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
@@ -193,12 +193,12 @@ def reads(lakehouse: Lakehouse, table: Table) -> dict[str, Read]:
     """The versions that the last rows of a table's stream saw of its reference and keyed tables; of a reference table its own."""
     if lakehouse.catalog.kind(table) == "reference":
         version = delta_log.latest(table_path(lakehouse.settings, table))
-        found = {table.name: version} if version >= 0 else {}
+        read = {table.name: version} if version >= 0 else {}
     else:
         last = next(commit_log.CommitLog(lakehouse.settings, table).by_stream(), None)
         inputs = last.inputs if last else {}
-        found = dict(inputs.get("references", {}))
-        found |= {name: versions[-1] for name, versions in inputs.get(SEEN, {}).items()}
+        read = dict(inputs.get("references", {}))
+        read |= {name: versions[-1] for name, versions in inputs.get(SEEN, {}).items()}
     return {
         name: Read(
             version,
@@ -206,7 +206,7 @@ def reads(lakehouse: Lakehouse, table: Table) -> dict[str, Read]:
                 table_path(lakehouse.settings, lakehouse.catalog.table(name)), version
             ),
         )
-        for name, version in found.items()
+        for name, version in read.items()
         if name in lakehouse.catalog.tables
     }
 
