@@ -61,11 +61,11 @@ def renew(lakehouse: Lakehouse, table_name: str) -> None:
 
 def pending(lakehouse: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
     """Of the tables that read this one the partitions that wait for a batch run to show what was rewritten; from commit logs."""
-    table, found = lakehouse.catalog.table(planned.table), {}
+    table, by_table = lakehouse.catalog.table(planned.table), {}
     for other, span in reading(lakehouse, table, planned.span):
         waiting = late_merge.outdated(lakehouse, other)
-        found[other.name] = [p for p in waiting if p in set(span.partitions(other.partition_by))]
-    return {name: partitions for name, partitions in found.items() if partitions}
+        by_table[other.name] = [p for p in waiting if p in set(span.partitions(other.partition_by))]
+    return {name: partitions for name, partitions in by_table.items() if partitions}
 
 
 def _run(

@@ -156,20 +156,20 @@ def update(
     from lakehouse.storage.session import Session
 
     lakehouse, _, _ = asked(None, None)
-    found = job.waiting(lakehouse, table)
+    dirty = job.waiting(lakehouse, table)
     for line in job.withheld(lakehouse, table):
         console.print_note(line)
     if dry_run:
-        views.show_waiting(found, as_json)
+        views.show_waiting(dirty, as_json)
         return
     commits = []
     # else there is nothing to start Spark for
-    if any(d.closed for dirt in found.values() for d in dirt):
+    if any(d.closed for dirt in dirty.values() for d in dirt):
         with (
             console.working("starting Spark") as now,
             spark_session.opened(lakehouse.settings, "update") as spark,
         ):
-            now(f"computing what late rows missed in {', '.join(found)}")
+            now(f"computing what late rows missed in {', '.join(dirty)}")
             for commit in job.run(Session.on(lakehouse, spark), table):
                 commits.append(commit)
                 now(f"rewrote {commit.table} {views.range_of(commit)}")
@@ -215,12 +215,12 @@ def erase(
                 opened.enter_context(spark_session.opened(lakehouse.settings, f"erase {table}")),
             )
             now(f"looking for the rows in {table} and what was computed from them")
-            found = (
+            erasure = (
                 job.run(session, table, where)
                 if yes and not dry_run
                 else job.planned(session, table, where)
             )
-        views.show_erasure(found, as_json)
+        views.show_erasure(erasure, as_json)
         if names := [each.name for each in savepoints.savepoints(lakehouse.settings)]:
             console.print_note(
                 f"savepoints={', '.join(names)}: they hold the tables as they were, with these rows; "
@@ -233,7 +233,7 @@ def erase(
             )
         if dry_run:
             console.print_note("nothing was changed")
-        elif not yes and (found.arrivals or found.follow):
+        elif not yes and (erasure.arrivals or erasure.follow):
             if not typer.confirm("Erase this for good? It cannot be brought back"):
                 console.print_note("nothing was changed")
                 raise typer.Exit(1)
@@ -268,8 +268,8 @@ def replay(
     ):
         session = Session.on(lakehouse, spark)
         now(f"judging again what {table} has quarantined")
-        found = job.planned(session, table) if dry_run else job.run(session, table)
-    views.show_replay(found, as_json)
+        outcome = job.planned(session, table) if dry_run else job.run(session, table)
+    views.show_replay(outcome, as_json)
     if dry_run:
         console.print_note("nothing was changed")
 

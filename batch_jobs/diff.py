@@ -75,9 +75,9 @@ def run(lakehouse: Lakehouse, table_name: str, span: Range, code: str) -> Diff:
         # before this process has a JVM as well
         after = other_code.compute(lakehouse.settings, table, span, code, place)
         with spark_session.opened(lakehouse.settings, f"diff {table.name}") as spark:
-            here = Session.on(lakehouse, spark)
+            session = Session.on(lakehouse, spark)
             before = side.write(
-                here, table.name, span, table.partition_by, place / "before", after.inputs
+                session, table.name, span, table.partition_by, place / "before", after.inputs
             )
             return _diff(spark, lakehouse.catalog, table, span, code, (before, after), place)
 
@@ -96,8 +96,8 @@ def _diff(
     keys = [WINDOW, *table.keys] if table.window else [ARRIVED]
     ours, theirs = (spark.read.parquet(str(place / each)) for each in ("before", "after"))
     common = [name for name in ours.columns if name in theirs.columns and name not in columns]
-    found = list(_compared(ours.select(*common), theirs.select(*common), keys, table.tolerance))
-    differs = columns or any(difference.total for *_, difference in found)
+    compared = list(_compared(ours.select(*common), theirs.select(*common), keys, table.tolerance))
+    differs = columns or any(difference.total for *_, difference in compared)
     return Diff(
         table=table.name,
         code=code,
@@ -109,9 +109,9 @@ def _diff(
         upstream=_upstream(catalog, table, sides),
         quarantined=(before.quarantined, after.quarantined),
         partitions=tuple(
-            Compared(p, a.rows, b.rows, d.missing, d.extra, d.changed) for p, a, b, d in found
+            Compared(p, a.rows, b.rows, d.missing, d.extra, d.changed) for p, a, b, d in compared
         ),
-        examples=tuple(example for *_, d in found for example in d.examples)[:_EXAMPLES],
+        examples=tuple(example for *_, d in compared for example in d.examples)[:_EXAMPLES],
         pending=catalog.downstream(table) if differs else (),
     )
 
@@ -133,11 +133,11 @@ def _compared(
     pairs = {key: (ours.get(key, EMPTY), theirs.get(key, EMPTY)) for key in sorted(ours | theirs)}
     unequal = F.col(PARTITION).isin([key for key, (one, other) in pairs.items() if one != other])
     names = ("before", "after")
-    found = differences(
+    differing = differences(
         before.where(unequal), after.where(unequal), keys, PARTITION, tolerance, _EXAMPLES, names
     )
     for key, pair in pairs.items():
-        yield key, *pair, found.get(key, NONE)
+        yield key, *pair, differing.get(key, NONE)
 
 
 def _upstream(catalog: Catalog, table: Table, sides: tuple[Side, Side]) -> tuple[str, ...]:

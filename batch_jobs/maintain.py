@@ -17,14 +17,14 @@ def planned(lakehouse: Lakehouse, name: str | None = None) -> list[Maintenance]:
 
     Raises UnknownTable.
     """
-    found = [
+    places = [
         place
         for table in _wanted(lakehouse.catalog, name)
         for place in retention.places(lakehouse, table)
     ]
     return [
         retention.plan(lakehouse.settings, place)
-        for place in [*found, *([] if name else retention.log_tables(lakehouse.settings))]
+        for place in [*places, *([] if name else retention.log_tables(lakehouse.settings))]
     ]
 
 

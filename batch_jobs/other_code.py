@@ -74,8 +74,8 @@ def _repository(folder: Path) -> Path | None:
     """
     if folder.is_relative_to(Path(sys.prefix).resolve()):
         return None
-    found = _git(folder, "rev-parse", "--show-toplevel")
-    return Path(found).resolve() if found else None
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    return Path(top).resolve() if top else None
 
 
 def _folder(code: str, top: Path | None, place: Path) -> Path:
@@ -83,8 +83,8 @@ def _folder(code: str, top: Path | None, place: Path) -> Path:
 
     Else the folder of that name.
     """
-    wanted = ("rev-parse", "--verify", "--end-of-options", f"{code}^{{commit}}")
-    if top and (commit := _git(top, *wanted)):
+    arguments = ("rev-parse", "--verify", "--end-of-options", f"{code}^{{commit}}")
+    if top and (commit := _git(top, *arguments)):
         packed = place / "code.zip"
         if _git(top, "archive", f"--output={packed}", commit) is None:
             raise JobError(
@@ -94,13 +94,13 @@ def _folder(code: str, top: Path | None, place: Path) -> Path:
         return (place / "code").resolve()
     if Path(code).is_dir():
         return Path(code).resolve()
-    known = (
+    problem = (
         f"the repository {top} has no such ref"
         if top
         else "the tables' modules are in no git repository"
     )
     raise JobError(
-        f"code={code!r}: {known}, and it is no folder; name a commit, branch or tag, or the top of a checkout"
+        f"code={code!r}: {problem}, and it is no folder; name a commit, branch or tag, or the top of a checkout"
     )
 
 
@@ -119,11 +119,11 @@ def _library(place: Path, folder: Path) -> Path:
     A checkout of the project itself brings a library of its own, and workers of Spark import by the
     path alone.
     """
-    here = _root("lakehouse.settings")
+    root = _root("lakehouse.settings")
     (place / "lakehouse").mkdir(parents=True)
-    (place / "batch_jobs").symlink_to(here / "batch_jobs")
+    (place / "batch_jobs").symlink_to(root / "batch_jobs")
     shipped = {"examples": folder / "lakehouse" / "examples"}
-    for each in (here / "lakehouse").iterdir():
+    for each in (root / "lakehouse").iterdir():
         other = shipped.get(each.name, each)
         (place / "lakehouse" / each.name).symlink_to(other if other.exists() else each)
     return place

@@ -132,10 +132,10 @@ def plan(
 
 def reading(lakehouse: Lakehouse, table: Table, span: Range) -> list[tuple[Table, Range]]:
     """The tables that are computed from this one, in order, with the whole partitions that a range of it reaches."""
-    found = {table.name: (table, span)}
+    reached = {table.name: (table, span)}
     for each in lakehouse.catalog:  # inputs come first
         changed = [
-            found[t.name][1] for t in lakehouse.catalog.timed_inputs(each) if t.name in found
+            reached[t.name][1] for t in lakehouse.catalog.timed_inputs(each) if t.name in reached
         ]
         if changed:
             length = PARTITION_LENGTHS[each.partition_by]
@@ -143,8 +143,8 @@ def reading(lakehouse: Lakehouse, table: Table, span: Range) -> list[tuple[Table
             touched = [lateness.reached(each, span, until) for span in changed]
             last = max(span.end for span in touched) - timedelta(microseconds=1)
             start = ranges.floor(min(span.start for span in touched), length)
-            found[each.name] = (each, Range(start, ranges.floor(last + length, length)))
-    return list(found.values())[1:]
+            reached[each.name] = (each, Range(start, ranges.floor(last + length, length)))
+    return list(reached.values())[1:]
 
 
 def _begun(lakehouse: Lakehouse, table: Table, span: Range) -> tuple[int, set[str]]:
@@ -161,13 +161,13 @@ def _begun(lakehouse: Lakehouse, table: Table, span: Range) -> tuple[int, set[st
     ]
     last = lines[0] if lines else None
     mine = [c for c in lines if last and c.generation == last.generation]
-    found = {p: c for c in mine for p in c.span.partitions(table.partition_by)}
+    by_partition = {p: c for c in mine for p in c.span.partitions(table.partition_by)}
     whole = len(list(span.partitions(table.partition_by)))
     if (
         not last
         or not last.batch
         or min(c.span.start for c in mine) != span.start
-        or len(found) + last.batch != whole
+        or len(by_partition) + last.batch != whole
     ):
         return (last.generation if last else 0) + 1, set()
     now = (table.code_version, compute.pinned(lakehouse, table))
@@ -175,7 +175,7 @@ def _begun(lakehouse: Lakehouse, table: Table, span: Range) -> tuple[int, set[st
     dirty |= set(late_merge.outdated(lakehouse, table))
     return last.generation, {
         p
-        for p, c in found.items()
+        for p, c in by_partition.items()
         if p not in dirty and (c.code_version, c.inputs["references"]) == now
     }
 
@@ -187,9 +187,9 @@ def _check_retained(
     firsts: list[datetime] = []
     for each in catalog.timed_inputs(table):
         column, before = _placed_by(catalog, each)
-        known = [f.get(column) for f in inputs[each.name] if f["num_records"]]
-        firsts += [found - before for found in known if found is not None]
-        if None in known:
+        minima = [f.get(column) for f in inputs[each.name] if f["num_records"]]
+        firsts += [minimum - before for minimum in minima if minimum is not None]
+        if None in minima:
             return  # nothing is known of a file without statistics
     column, before = _placed_by(catalog, table)
     first = min(firsts, default=None)
@@ -219,15 +219,15 @@ def _placed_by(catalog: Catalog, table: Table) -> tuple[str, timedelta]:
 def _conflicts(
     lakehouse: Lakehouse, table: Table, partitions: set[str], context: Range
 ) -> list[str]:
-    found = []
+    conflicts = []
     if pid := holder(lakehouse.settings, table):
-        found.append(
+        conflicts.append(
             f"pid {pid} is rewriting {table.name}: a backfill is refused until that process has ended"
         )
     if waiting := [
         d.partition for d in late_merge.dirty(lakehouse, table) if d.partition in partitions
     ]:
-        found.append(f"late rows wait in {_brief(waiting)}: this run merges them, too")
+        conflicts.append(f"late rows wait in {_brief(waiting)}: this run merges them, too")
     for each in lakehouse.catalog.timed_inputs(table):
         if lakehouse.catalog.kind(each) == "ingest":
             continue
@@ -235,10 +235,10 @@ def _conflicts(
         stale = [*late_merge.outdated(lakehouse, each), *dirty]
         spans = {p: partition_range(p, each.partition_by) for p in stale}
         if waiting := sorted(p for p, s in spans.items() if s.overlaps(context)):
-            found.append(
+            conflicts.append(
                 f"{each.name} is to be rewritten in {_brief(waiting)}: {table.name} will be PENDING again then"
             )
-    return found
+    return conflicts
 
 
 def _brief(partitions: list[str]) -> str:
@@ -256,5 +256,5 @@ def _estimated(lakehouse: Lakehouse, table: Table, partitions: int) -> float | N
             _RUNS,
         )
     )
-    known = sum(len(list(c.span.partitions(table.partition_by))) for c in lines)
-    return partitions * sum(c.seconds for c in lines) / known if known else None
+    done = sum(len(list(c.span.partitions(table.partition_by))) for c in lines)
+    return partitions * sum(c.seconds for c in lines) / done if done else None

@@ -54,9 +54,9 @@ def status(
     chosen = [lakehouse.catalog.table(table)] if table else lakehouse.catalog.derived
     for each in chosen:
         lakehouse.catalog.check_derived(each)
-    found = [coverage.coverage(lakehouse, each) for each in chosen]
-    views.show_coverage(found, lakehouse.settings.since, as_json)
-    raise typer.Exit(1 if any(each.different or each.lost for each in found) else 0)
+    coverages = [coverage.coverage(lakehouse, each) for each in chosen]
+    views.show_coverage(coverages, lakehouse.settings.since, as_json)
+    raise typer.Exit(1 if any(each.different or each.lost for each in coverages) else 0)
 
 
 @group.command()
@@ -125,9 +125,9 @@ def sink(
         if repair:
             sent = comparison.repair(lakehouse, table, chosen)
             now(f"{sent} rows were sent; comparing")
-        found = comparison.compare(lakehouse, table, chosen)
-    views.show_sink(found, as_json)
-    raise typer.Exit(0 if found.verdict == "EQUAL" else 1)
+        result = comparison.compare(lakehouse, table, chosen)
+    views.show_sink(result, as_json)
+    raise typer.Exit(0 if result.verdict == "EQUAL" else 1)
 
 
 @group.command()
@@ -157,6 +157,6 @@ def diff(
 
     lakehouse, _, _ = asked(None, None)
     with console.working(f"computing {table} by both"):
-        found = job.run(lakehouse, table, parse_range(start, end), code)
-    views.show_diff(found, as_json)
-    raise typer.Exit(1 if found.differs else 0)
+        difference = job.run(lakehouse, table, parse_range(start, end), code)
+    views.show_diff(difference, as_json)
+    raise typer.Exit(1 if difference.differs else 0)

@@ -98,7 +98,7 @@ def plan(
         allowed.partitions - len(today),
         allowed.rows - sum(r.rows for r in today),
     )
-    found = []
+    plans = []
     for planned in _differing(coverage.coverage(lakehouse, table), table):
         if not _inside(span, planned.partition, table):
             continue
@@ -107,15 +107,15 @@ def plan(
             refused = f"beyond what the setting `repair` allows of {name} a day"
         if not refused:
             partitions, rows = partitions - 1, rows - planned.rows
-        found.append(replace(planned, refused=refused))
-    return found
+        plans.append(replace(planned, refused=refused))
+    return plans
 
 
 def unreconciled(lakehouse: Lakehouse, name: str, span: Range | None = None) -> Unreconciled:
     """What is not known of a table's closed partitions (those in `span`), whether they differ or not."""
     table = lakehouse.catalog.table(name)
     lakehouse.catalog.check_derived(table)
-    found, closed = (
+    covered, closed = (
         coverage.coverage(lakehouse, table),
         coverage.closed(lakehouse.settings, table, (), EPOCH),
     )
@@ -124,8 +124,8 @@ def unreconciled(lakehouse: Lakehouse, name: str, span: Range | None = None) -> 
         for key in (closed.partitions(table.partition_by) if closed else ())
         if _inside(span, key, table)
     ]
-    unknown = [key for key in found.unknown if _inside(span, key, table)]
-    changed = [due.partition for due in found.changed if _inside(span, due.partition, table)]
+    unknown = [key for key in covered.unknown if _inside(span, key, table)]
+    changed = [due.partition for due in covered.changed if _inside(span, due.partition, table)]
     return Unreconciled(
         name, len(asked), tuple(unknown), tuple(changed), attempts.failed(lakehouse.settings, table)
     )
@@ -136,16 +136,16 @@ def _differing(found: Coverage, table: Table) -> list[Planned]:
 
     In order.
     """
-    known = {
+    by_partition = {
         lost.partition: Planned(lost.partition, lost.rows, diagnosis.lost(lost.file))
         for lost in found.lost
     }
     for certificate in found.different:
         key = next(Range(certificate.start, certificate.end).partitions(table.partition_by))
-        known[key] = Planned(
+        by_partition[key] = Planned(
             key, certificate.missing + certificate.extra + certificate.changed, certificate.cause
         )
-    return [known[key] for key in sorted(known)]
+    return [by_partition[key] for key in sorted(by_partition)]
 
 
 def _inside(span: Range | None, partition: str, table: Table) -> bool:

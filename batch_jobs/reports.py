@@ -27,7 +27,7 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
         return []
     since = datetime.fromisoformat(lakehouse.settings.since).replace(tzinfo=UTC)
     start = max(floor(min(held), PARTITION_LENGTHS[table.partition_by]), since)
-    known = report_files.computed(lakehouse.settings, table)
-    known -= set(late_merge.outdated(lakehouse, table))
+    computed = report_files.computed(lakehouse.settings, table)
+    computed -= set(late_merge.outdated(lakehouse, table))
     keys = Range(start, ahead).partitions(table.partition_by) if start < ahead else ()
-    return joined(partition_range(key, table.partition_by) for key in keys if key not in known)
+    return joined(partition_range(key, table.partition_by) for key in keys if key not in computed)

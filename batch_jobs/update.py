@@ -36,24 +36,24 @@ def waiting(lakehouse: Lakehouse, name: str | None = None) -> dict[str, list[Dir
 
     From commit logs, without a session.
     """
-    found = {t.name: late_merge.dirty(lakehouse, t) for t in wanted(lakehouse.catalog, name)}
-    return {name: dirt for name, dirt in found.items() if dirt}
+    by_table = {t.name: late_merge.dirty(lakehouse, t) for t in wanted(lakehouse.catalog, name)}
+    return {name: dirt for name, dirt in by_table.items() if dirt}
 
 
 def withheld(lakehouse: Lakehouse, name: str | None = None) -> list[str]:
     """What an update of these tables can never show, because a table that they read keeps late rows out; a line each."""
     from lakehouse.cli.table_status import late_counts
 
-    found = [
+    kept_out = [
         (table, upstream)
         for table in wanted(lakehouse.catalog, name)
         if (upstream := withholding(lakehouse.catalog, table))
     ]
-    late = late_counts(lakehouse) if found else {}
+    late = late_counts(lakehouse) if kept_out else {}
     return [
         f"table={table.name}, late='update': late rows cannot reach it, because {upstream.name}, which it reads, keeps them out "
         f"(late={upstream.late!r}; {late.get(upstream.name, 0):,} rows so far); declare {upstream.name} late='update', too"
-        for table, upstream in found
+        for table, upstream in kept_out
     ]
 
 

@@ -50,28 +50,28 @@ def plan(session: Session, table_name: str) -> Backfill | None:
     """
     table = session.catalog.table(table_name)
     other = upgrades.begin(session, table)
-    there = replace(session, settings=other)
+    beside_session = replace(session, settings=other)
     inputs = session.catalog.timed_inputs(table)
     if len(inputs) == 1:
-        return bootstrap.plan(there, table_name)
+        return bootstrap.plan(beside_session, table_name)
     for each in inputs:  # there is no handover: the stream reads all that their logs have
         if delta_log.oldest(session.path(each)) > 0:
             raise JobError(
                 f"table={table.name}, input={each.name}: its log does not go back to its beginning, and a table of several "
                 "inputs is filled from all that their logs have; declare the changed table under another name"
             )
-    creation.create(there, table)
+    creation.create(beside_session, table)
     return None
 
 
 def fill(session: Session, table_name: str, planned: Backfill | None) -> Iterator[Commit]:
     """Fills the other version up to the present. One that was cut short goes on where it was."""
     table = session.catalog.table(table_name)
-    there = replace(session, settings=upgrades.beside(session.settings, table))
+    beside_session = replace(session, settings=upgrades.beside(session.settings, table))
     with read_holds.under_way(session.settings):
         if planned:
-            yield from bootstrap.run(there, planned)
-        with publishing(there.settings, table):
+            yield from bootstrap.run(beside_session, planned)
+        with publishing(beside_session.settings, table):
             beside.catch_up(session, table)
 
 
@@ -83,11 +83,11 @@ def compare(
     `may_differ`: outside of this range no row may; then the version beside cannot be promoted.
     """
     table = session.catalog.table(table_name)
-    there = replace(session, settings=upgrades.beside(session.settings, table))
-    found, examples = _compared(session, there, table)
+    beside_session = replace(session, settings=upgrades.beside(session.settings, table))
+    compared, examples = _compared(session, beside_session, table)
     outside = [
         each
-        for each in found
+        for each in compared
         if each.differs and may_differ and not _within(each.partition, table, may_differ)
     ]
     refused = (
@@ -97,15 +97,15 @@ def compare(
         else ""
     )
     summary = {
-        "partitions": len(found),
-        "differing": sum(each.differs for each in found),
-        "rows_before": sum(each.rows_before for each in found),
-        "rows_after": sum(each.rows_after for each in found),
+        "partitions": len(compared),
+        "differing": sum(each.differs for each in compared),
+        "rows_before": sum(each.rows_before for each in compared),
+        "rows_after": sum(each.rows_after for each in compared),
         "examples": examples,
     }
     return upgrades.note(
         session.settings, table, "filled", compared=summary, refused=refused
-    ), found
+    ), compared
 
 
 def _within(partition: str, table: Table, span: Range) -> bool:
@@ -128,7 +128,7 @@ def _compared(session: Session, there: Session, table: Table) -> tuple[list[Comp
     keys: Sequence[str] = [WINDOW, *table.keys] if table.window else [_ARRIVED]
     unequal = sorted(k for k in ours | theirs if ours.get(k, EMPTY) != theirs.get(k, EMPTY))
     differ = F.col(PARTITION).isin(unequal)
-    found = (
+    differing = (
         differences(
             before.where(differ),
             after.where(differ),
@@ -146,11 +146,11 @@ def _compared(session: Session, there: Session, table: Table) -> tuple[list[Comp
             key,
             ours.get(key, EMPTY).rows,
             theirs.get(key, EMPTY).rows,
-            *((d := found.get(key, NONE)).missing, d.extra, d.changed),
+            *((d := differing.get(key, NONE)).missing, d.extra, d.changed),
         )
         for key in sorted(ours | theirs)
     ]
-    return compared, [e for each in found.values() for e in each.examples][:_EXAMPLES]
+    return compared, [e for each in differing.values() for e in each.examples][:_EXAMPLES]
 
 
 def _rows(session: Session, table: Table) -> DataFrame:

@@ -40,9 +40,9 @@ def fill(
 
     lakehouse, first, last = asked(differs_from, differs_until)
     may_differ = optional_range(first, last)
-    known = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
+    chosen = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     with ExitStack() as opened:
-        opened.enter_context(upgrades.alone(lakehouse.settings, known))
+        opened.enter_context(upgrades.alone(lakehouse.settings, chosen))
         with console.working("starting Spark") as now:
             spark = opened.enter_context(
                 spark_session.opened(lakehouse.settings, f"upgrade {table}")
@@ -55,19 +55,21 @@ def fill(
             for commit in job.fill(session, table, planned):
                 done(commit.written)
         with console.working("comparing the two versions"):
-            found, partitions = job.compare(session, table, may_differ)
+            upgrade, partitions = job.compare(session, table, may_differ)
     if as_json:
-        console.print_json([asdict(found) | {"partitions": [asdict(each) for each in partitions]}])
+        console.print_json(
+            [asdict(upgrade) | {"partitions": [asdict(each) for each in partitions]}]
+        )
     else:
         columns = ("partition", "rows before", "after", "missing", "extra", "changed")
         console.print_rows(columns, (tuple(asdict(p).values()) for p in partitions if p.differs))
-        summary = found.compared
+        summary = upgrade.compared
         console.print_text(
             f"{table}: {summary['rows_before']:,} rows before, {summary['rows_after']:,} after; {summary['differing']} of "
             f"{summary['partitions']} partitions differ"
         )
-    if found.refused:
-        console.print_error(f"{table}: {found.refused}")
+    if upgrade.refused:
+        console.print_error(f"{table}: {upgrade.refused}")
         raise typer.Exit(1)
 
 
@@ -77,15 +79,15 @@ def status(as_json: AsJson = False) -> None:
     from lakehouse.storage import upgrades
 
     lakehouse, _, _ = asked(None, None)
-    found = upgrades.of_all(lakehouse)
+    by_table = upgrades.of_all(lakehouse)
     if as_json:
-        console.print_json([{"table": name} | asdict(each) for name, each in found.items()])
+        console.print_json([{"table": name} | asdict(each) for name, each in by_table.items()])
         return
     console.print_rows(
         ("table", "state", "at", "code version", "cut off", "refused"),
         (
             (name, each.state, each.at, each.code_version, each.command, each.refused)
-            for name, each in found.items()
+            for name, each in by_table.items()
         ),
     )
 
@@ -101,9 +103,9 @@ def drop(
     from lakehouse.storage import upgrades
 
     lakehouse, _, _ = asked(None, None)
-    known = lakehouse.catalog.table(table)
+    chosen = lakehouse.catalog.table(table)
     if not yes:
         typer.confirm(f"Remove the version beside {table}?", abort=True)
-    with upgrades.alone(lakehouse.settings, known):
-        upgrades.drop(lakehouse.settings, known)
+    with upgrades.alone(lakehouse.settings, chosen):
+        upgrades.drop(lakehouse.settings, chosen)
     console.print_text(f"{table}: the version beside it is removed")

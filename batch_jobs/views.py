@@ -83,14 +83,14 @@ def show_backfill(
     rows = []
     for name in dict.fromkeys([table, *(c.table for c in commits)]):
         mine = [c for c in commits if c.table == name]
-        found = Counter(map(outcome, mine))
+        outcomes = Counter(map(outcome, mine))
         span = planned if name == table else replace(mine[0], end=mine[-1].end)
         rows.append(
             (
                 name,
                 range_of(span),
-                found["rewritten"],
-                found["unchanged"],
+                outcomes["rewritten"],
+                outcomes["unchanged"],
                 len(done) if name == table else 0,
                 sum(c.written for c in mine if outcome(c) == "rewritten"),
                 sum(c.quarantined for c in mine),
