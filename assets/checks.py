@@ -85,15 +85,15 @@ def verdict(settings: Settings, certificate: Certificate) -> dict[str, Any]:
     """
     different = Verdicts(settings).now()[certificate.table].different
     severities = dg.AssetCheckSeverity
-    found = f"{certificate.verdict}: {certificate.rows_in_table} rows in the table, {certificate.rows_recomputed} in batch"
-    known = [
+    summary = f"{certificate.verdict}: {certificate.rows_in_table} rows in the table, {certificate.rows_recomputed} in batch"
+    differences = [
         f"DIFFERENT: {Range(*span)}, since {text(each.at)}"
         for span, each in sorted(different.items())
     ]
     description = [
-        found,
+        summary,
         *filter(None, (certificate.detail, certificate.cause)),
-        *(known if certificate.verdict != "DIFFERENT" else []),
+        *(differences if certificate.verdict != "DIFFERENT" else []),
     ]
     return {
         "passed": certificate.verdict == "EQUAL"

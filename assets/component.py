@@ -84,9 +84,9 @@ class Pipeline(dg.Component, dg.Model, dg.Resolvable):
         # here, for each `dg` command imports this module: it is to be quick, and to need no settings
         from assets.location import build
 
-        given = settings_of(self.settings, context.project_root)
-        settings = overridden(from_environment(), given | {"tables": self.tables})
-        return build(settings, own=given)
+        own = settings_of(self.settings, context.project_root)
+        settings = overridden(from_environment(), own | {"tables": self.tables})
+        return build(settings, own=own)
 
 
 def settings_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -94,5 +94,5 @@ def settings_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for name, why in _ELSEWHERE.items():
         if name in given:  # its value is not repeated: it may be the secret
             raise SettingsError(f"settings, {name}: {why}")
-    known = [f.name for f in fields(Settings) if f.name not in _ELSEWHERE]
-    return settings_values.read(settings_values.Place("settings", folder, *_FORM), given, known)
+    allowed = [f.name for f in fields(Settings) if f.name not in _ELSEWHERE]
+    return settings_values.read(settings_values.Place("settings", folder, *_FORM), given, allowed)

@@ -156,28 +156,28 @@ class _Demo:
 
         loaded = catalog.load(self.settings)
         with self.console.status("reconciling: every range again, in batch"):
-            found = []
+            certificates = []
             streamed = filter(loaded.is_streamed, (*loaded.derived, *loaded.keyed))
-            wanted = [t for t in streamed if t.deterministic]
+            tables = [t for t in streamed if t.deterministic]
             with spark_session.opened(self.settings, "demo reconciliation") as spark:
-                for table in wanted:
+                for table in tables:
                     try:
-                        found.append(
+                        certificates.append(
                             reconciliation.reconcile(Session(self.settings, loaded, spark), table)
                         )
                     except LakehouseError as err:
                         self.console.print(f"[red]{err}[/red]")
-        self.console.print(_certificate_table(found))
-        for certificate in found:
+        self.console.print(_certificate_table(certificates))
+        for certificate in certificates:
             for example in certificate.examples:
                 self.console.print(f"[red]{certificate.table}: {example}[/red]")
-        reconciled = [c for c in found if c.verdict == "EQUAL" and c.rows_recomputed > 0]
+        reconciled = [c for c in certificates if c.verdict == "EQUAL" and c.rows_recomputed > 0]
         self.console.print(
-            f"[green]reconciled: {len(reconciled)} of {len(wanted)} tables, stream = batch[/green]"
-            if len(reconciled) == len(wanted)
-            else f"[red]reconciled: {len(reconciled)} of {len(wanted)} tables[/red]"
+            f"[green]reconciled: {len(reconciled)} of {len(tables)} tables, stream = batch[/green]"
+            if len(reconciled) == len(tables)
+            else f"[red]reconciled: {len(reconciled)} of {len(tables)} tables[/red]"
         )
-        return 0 if len(reconciled) == len(wanted) else 1
+        return 0 if len(reconciled) == len(tables) else 1
 
     def end(self, *parts: str) -> None:
         for part in parts:

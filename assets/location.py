@@ -34,16 +34,16 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
     logs.configure(settings)
     # of backfill policies; each load and run would print a page
     warnings.simplefilter("ignore", dg.BetaWarning)
-    known = catalog.load(settings)
+    loaded = catalog.load(settings)
     return dg.Definitions(
         assets=[
-            *streams.specs(settings, known),
-            *tables.specs_and_assets(settings, known),
-            *targets.specs(known),
+            *streams.specs(settings, loaded),
+            *tables.specs_and_assets(settings, loaded),
+            *targets.specs(loaded),
         ],
-        asset_checks=[*checks.checks(known), *targets.checks(known)],
+        asset_checks=[*checks.checks(loaded), *targets.checks(loaded)],
         jobs=[
-            *streams.jobs(known),
+            *streams.jobs(loaded),
             reconciling.reconcile,
             reconciling.repair,
             schedules.update,
@@ -57,15 +57,18 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             upgrades.exchange_versions,
         ],
         schedules=[
-            reconciling.reconcile_closed_partitions(settings, known),
-            reconciling.repair_differences(settings, known),
-            schedules.merge_late_rows(settings, known),
+            reconciling.reconcile_closed_partitions(settings, loaded),
+            reconciling.repair_differences(settings, loaded),
+            schedules.merge_late_rows(settings, loaded),
             maintenance.maintain_hourly,
             savepoints.savepoint_daily,
-            *scheduled.schedules(settings, known),
-            *targets.schedules(known),
+            *scheduled.schedules(settings, loaded),
+            *targets.schedules(loaded),
         ],
-        sensors=[*sensors.sensors(settings, known), *reports.compute_reports(settings, known)],
+        sensors=[
+            *sensors.sensors(settings, loaded),
+            *reports.compute_reports(settings, loaded),
+        ],
         resources={"lakehouse": LakehouseResource.of(settings, own)},
         executor=dg.in_process_executor,  # the steps of a run share its one JVM
     )

@@ -29,16 +29,16 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
             return dg.SkipReason(
                 "no notifications: neither LAKEHOUSE_NOTIFICATION_COMMAND nor LAKEHOUSE_NOTIFICATION_URLS is set"
             )
-        found = [
+        all_notices = [
             n
             for job in with_followers(catalog, catalog.pipelines())
             for n in notices.of_job(settings, job)
         ]
-        found += [
+        all_notices += [
             *_different(catalog, verdicts),
             *staleness.stale(settings, catalog, context.instance),
         ]
-        failures = notifications.send(settings, found)
+        failures = notifications.send(settings, all_notices)
         for failure in failures:
             context.log.warning(failure)
         return dg.SkipReason("; ".join(failures) or "every notification is sent")
@@ -53,5 +53,11 @@ def _different(catalog: Catalog, verdicts: Verdicts) -> Iterator[Notice]:
             continue
         for (start, end), found in outcomes.different.items():
             yield Notice(
-                "verdict_different", table.pipeline, found.rows, found.at, name, start, end
+                "verdict_different",
+                table.pipeline,
+                found.rows,
+                found.at,
+                name,
+                start,
+                end,
             )

@@ -54,12 +54,12 @@ def _read(
     inputs = catalog.timed_inputs(table)
     if commit is None or not inputs:
         return dict(commit.inputs) if commit else {}
-    found: dict[str, object] = {}
+    offsets: dict[str, object] = {}
     for each in inputs:
         lines, version = CommitLog(settings, each).by_stream(), commit.version_read(each.name)
         before = next((c for c in lines if c.version <= version), None)
-        found |= _read(settings, catalog, each, before)
-    return found
+        offsets |= _read(settings, catalog, each, before)
+    return offsets
 
 
 def last(span: Range, table: Table, partitions: int) -> Range:

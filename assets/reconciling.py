@@ -46,18 +46,18 @@ def reconcile_ranges(
     Changes nothing.
     """
     outcomes = []
-    for name, given in groupby(config.ranges, lambda each: each.table):
+    for name, ranges in groupby(config.ranges, lambda each: each.table):
         with refusals():
             table = lakehouse.catalog.table(name)
             spans = [
                 parse_range(each.start, each.end) if each.start or each.end else None
-                for each in given
+                for each in ranges
             ]
         outcome = checks.verdict(lakehouse.settings, checks.reconciled(lakehouse, table, *spans))
         yield dg.AssetCheckEvaluation(dg.AssetKey(name), checks.STREAM_EQUALS_BATCH, **outcome)
         if not table.keeps:
-            found = coverage.coverage(lakehouse.declared, table)
-            yield dg.AssetObservation(name, metadata=of_coverage(found))
+            covered = coverage.coverage(lakehouse.declared, table)
+            yield dg.AssetObservation(name, metadata=of_coverage(covered))
         outcomes.append((outcome["passed"], f"{name} {outcome['description']}"))
     # a run that found a difference is to be seen as failed
     if failed := [what for passed, what in outcomes if not passed]:
@@ -83,10 +83,10 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
         "certificate of each table.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        found = {t.name: coverage.due(Lakehouse(settings, catalog), t) for t in catalog.derived}
+        due = {t.name: coverage.due(Lakehouse(settings, catalog), t) for t in catalog.derived}
         ranges = [
             RangeOfTable(table=name, start=text(span.start), end=text(span.end))
-            for name, dues in found.items()
+            for name, dues in due.items()
             for span in coverage.ranges(dues, catalog.table(name))
         ]
         ranges += [RangeOfTable(table=t.name) for t in catalog.keyed if frontier(settings, t)]
@@ -97,7 +97,7 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
             run_config=dg.RunConfig(ops={_RECONCILE: Ranges(ranges=ranges)}),
             tags={
                 name: f"{len(dues)}: {_brief([d.why for d in dues])}"
-                for name, dues in found.items()
+                for name, dues in due.items()
                 if dues
             },
         )
@@ -146,9 +146,9 @@ def repair_table(
                 "verdict": each.verdict,
             }
             yield dg.AssetMaterialization(table.name, partition=each.partition, metadata=metadata)
-    known = coverage.latest(lakehouse.settings, table)
+    certificates = coverage.latest(lakehouse.settings, table)
     for each in done[-1:]:
-        outcome = checks.verdict(lakehouse.settings, known[each.partition])
+        outcome = checks.verdict(lakehouse.settings, certificates[each.partition])
         yield dg.AssetCheckEvaluation(
             dg.AssetKey(table.name), checks.STREAM_EQUALS_BATCH, **outcome
         )
@@ -185,8 +185,8 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
         for table in catalog.derived:
             if table.name not in settings.repair:
                 continue
-            found = job.plan(Lakehouse(settings, catalog), table.name, unasked=True)
-            if allowed := [planned.partition for planned in found if not planned.refused]:
+            plans = job.plan(Lakehouse(settings, catalog), table.name, unasked=True)
+            if allowed := [planned.partition for planned in plans if not planned.refused]:
                 requests.append(
                     dg.RunRequest(
                         run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M} {table.name}",

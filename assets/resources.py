@@ -62,8 +62,8 @@ class LakehouseResource(dg.ConfigurableResource):
 
     @property
     def settings(self) -> Settings:
-        here = overridden(from_environment(), self.own)
-        return replace(here, root=Path(self.root), tables=tuple(self.tables), jars=Path(self.jars))
+        base = overridden(from_environment(), self.own)
+        return replace(base, root=Path(self.root), tables=tuple(self.tables), jars=Path(self.jars))
 
     @property
     def catalog(self) -> catalog.Catalog:

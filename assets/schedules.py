@@ -124,8 +124,8 @@ def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         from batch_jobs import update as job
 
-        found = job.waiting(Lakehouse(settings, catalog))
-        names = [name for name, dirt in found.items() if any(d.closed for d in dirt)]
+        waiting = job.waiting(Lakehouse(settings, catalog))
+        names = [name for name, dirt in waiting.items() if any(d.closed for d in dirt)]
         if not names:
             return dg.SkipReason(
                 "; ".join(

@@ -72,17 +72,17 @@ def _closings(
     settings: Settings, catalog: Catalog, table: Table, reported: str | None, most: int
 ) -> list[dg.AssetMaterialization]:
     ahead = frontier(settings, table)
-    known = partition_range(reported, table.partition_by) if reported else None
+    last = partition_range(reported, table.partition_by) if reported else None
     # a frontier never moves back: the table was removed, and made again
-    if known and ahead and ahead < known.end:
-        known = None
-    if most == 0 or ahead is None or (known and ahead < known.end + (known.end - known.start)):
+    if last and ahead and ahead < last.end:
+        last = None
+    if most == 0 or ahead is None or (last and ahead < last.end + (last.end - last.start)):
         return []  # the usual tick: nothing to report, and no Delta log to read
     span = coverage.closed(settings, table)
-    if span is None or (known and span.end <= known.end):
+    if span is None or (last and span.end <= last.end):
         return []
-    span = Range(max(span.start, known.end), span.end) if known else span
-    version, found = coverage.stored(settings, table)
+    span = Range(max(span.start, last.end), span.end) if last else span
+    version, stored = coverage.stored(settings, table)
     ahead, offsets = partitions.reached(settings, catalog, table)
     shared: dict[str, Any] = {
         "delta_version": version,
@@ -94,7 +94,7 @@ def _closings(
     keys = list(islice(span.partitions(table.partition_by), most))
     quarantined = coverage.reasons(settings, table, keys)
     for key in keys:
-        metadata = of_partition(found.get(key, coverage.Stored()), quarantined[key]) | shared
+        metadata = of_partition(stored.get(key, coverage.Stored()), quarantined[key]) | shared
         events.append(dg.AssetMaterialization(table.name, partition=key, metadata=metadata))
     return events
 
@@ -162,7 +162,7 @@ def _replacements(
     commit_log = CommitLog(settings, table)
     newer = takewhile(lambda c: c.at > before, commit_log) if before else islice(commit_log, 1)
     commits = [c for c in newer if c.role != "stream" and c.version != NOTHING]
-    _, found = coverage.stored(settings, table) if commits else (-1, {})
+    _, stored = coverage.stored(settings, table) if commits else (-1, {})
     for commit in commits:
         span = Range(commit.start, commit.end) if commit.start and commit.end else None
         keys = list(span.partitions(table.partition_by)) if span else [None]
@@ -170,7 +170,7 @@ def _replacements(
             continue
         quarantined = coverage.reasons(settings, table, [key or "" for key in keys])
         for key in keys:
-            rows = of_partition(found.get(key or "", coverage.Stored()), quarantined[key or ""])
+            rows = of_partition(stored.get(key or "", coverage.Stored()), quarantined[key or ""])
             file = of_report(settings, table, key) if key else {}
             yield dg.AssetMaterialization(
                 table.name, partition=key, metadata=rows | of_commit(commit) | file
@@ -178,10 +178,10 @@ def _replacements(
 
 
 def _version_reported(instance: dg.DagsterInstance, table: Table, partition: str | None) -> object:
-    wanted = dg.AssetRecordsFilter(
+    query = dg.AssetRecordsFilter(
         dg.AssetKey(table.name), asset_partitions=[partition] if partition else None
     )
-    for record in instance.fetch_materializations(wanted, limit=1).records:
+    for record in instance.fetch_materializations(query, limit=1).records:
         event = record.asset_materialization
         version = event.metadata.get("delta_version") if event else None
         return version.value if version else None

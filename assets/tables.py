@@ -112,19 +112,19 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
                 context.log.info(
                     f"{key}: {of_outcome(commit)['outcome'].value}, {len(outcomes)} of {len(planned.partitions)}"
                 )
-        _, found = coverage.stored(lakehouse.settings, table)
+        _, stored = coverage.stored(lakehouse.settings, table)
         aside = coverage.reasons(lakehouse.settings, table, context.partition_keys)
         for key in context.partition_keys:
-            held = of_partition(found.get(key, coverage.Stored()), aside[key]) | of_outcome(
+            held = of_partition(stored.get(key, coverage.Stored()), aside[key]) | of_outcome(
                 outcomes.get(key)
             )
             held |= of_report(lakehouse.settings, table, key)
             context.add_asset_metadata(held, partition_key=key)
-        known = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(
+        shared = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(
             lakehouse.settings, table
         )
         metadata = of_backfill(planned, list(outcomes.values()), job.pending(session, planned))
-        return dg.MaterializeResult(metadata=metadata | known)
+        return dg.MaterializeResult(metadata=metadata | shared)
 
     return batch_run
 
@@ -138,10 +138,10 @@ def _reference(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsD
 
         with refusals():
             commit = reference_tables.rebuild(lakehouse.session_of(table), table)
-        version, found = coverage.stored(lakehouse.settings, table)
+        version, stored = coverage.stored(lakehouse.settings, table)
         now: dict[str, Any] = {
             "changed": commit is not None,
-            "rows": sum(p.rows for p in found.values()),
+            "rows": sum(p.rows for p in stored.values()),
             "delta_version": version,
         }
         return dg.MaterializeResult(metadata={**(of_commit(commit) if commit else {}), **now})

@@ -67,7 +67,7 @@ def schedules(catalog: Catalog) -> Sequence[dg.ScheduleDefinition]:
 
 def _kinds(target: Target) -> set[str]:
     """The symbols of Dagster's that a target is shown with."""
-    known = {
+    kinds = {
         KafkaTopic: "kafka",
         PostgresTable: "postgres",
         RedisKeys: "redis",
@@ -75,7 +75,7 @@ def _kinds(target: Target) -> set[str]:
         Webhook: "http",
         Mail: "email",
     }
-    return {kind for of, kind in known.items() if isinstance(target, of)}
+    return {kind for of, kind in kinds.items() if isinstance(target, of)}
 
 
 def _nothing_refused(name: str) -> dg.AssetChecksDefinition:
@@ -87,11 +87,14 @@ def _nothing_refused(name: str) -> dg.AssetChecksDefinition:
     def check(lakehouse: LakehouseResource) -> dg.AssetCheckResult:
         _, target = lakehouse.catalog.target(name)
         with refusals():
-            found = actions.refused(lakehouse.settings, target)
+            refused = actions.refused(lakehouse.settings, target)
         return dg.AssetCheckResult(
-            passed=not found,
-            description=f"{len(found)} refused; `lakehouse publish refused {name}`",
-            metadata={"refused": len(found), "answers": dict(Counter(each.said for each in found))},
+            passed=not refused,
+            description=f"{len(refused)} refused; `lakehouse publish refused {name}`",
+            metadata={
+                "refused": len(refused),
+                "answers": dict(Counter(each.said for each in refused)),
+            },
         )
 
     return check
@@ -107,16 +110,16 @@ def _target_equals_table(name: str) -> dg.AssetChecksDefinition:
     def check(lakehouse: LakehouseResource) -> dg.AssetCheckResult:
         table, target = lakehouse.catalog.target(name)
         with refusals():
-            found = comparison.compare(lakehouse.declared, table, target)
-        causes = Counter(each.cause for each in found.differences)
+            result = comparison.compare(lakehouse.declared, table, target)
+        causes = Counter(each.cause for each in result.differences)
         return dg.AssetCheckResult(
-            passed=found.verdict == "EQUAL",
-            description=f"{found.verdict}: version {found.version} of {table.name}",
+            passed=result.verdict == "EQUAL",
+            description=f"{result.verdict}: version {result.version} of {table.name}",
             metadata={
-                "version": found.version,
-                "rows": found.rows,
-                "repeated": found.repeated,
-                "held": ", ".join(map(str, found.held)),
+                "version": result.version,
+                "rows": result.rows,
+                "repeated": result.repeated,
+                "held": ", ".join(map(str, result.held)),
                 "differences": dict(causes),
             },
         )

@@ -15,18 +15,18 @@ def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
     """What a start of the declared tables would change: `lakehouse plan`. Its output counts those that need a command first."""
     from lakehouse.cli import change_plan
 
-    found = change_plan.planned(lakehouse.declared, lakehouse.catalog, undeclared=True)
+    planned = change_plan.planned(lakehouse.declared, lakehouse.catalog, undeclared=True)
     rows = [
         dg.TableRecord(
             {"table": each.table, "plan": each.action, "command": each.command, "why": _why(each)}
         )
-        for each in found
+        for each in planned
         if each.action != "nothing"
     ]
-    asking = sum(each.action in change_plan.ASKING for each in found)
+    asking = sum(each.action in change_plan.ASKING for each in planned)
     columns = [dg.TableColumn(name) for name in ("table", "plan", "command", "why")]
     metadata: dict[str, Any] = {
-        "tables": len(found),
+        "tables": len(planned),
         "changed": dg.MetadataValue.table(rows, dg.TableSchema(columns)),
     }
     return dg.Output(asking, metadata=metadata)
@@ -72,15 +72,15 @@ def fill(config: Filled, lakehouse: LakehouseResource) -> dg.Output[int]:
             session = lakehouse.session_of(table)
             planned = job.plan(session, table.name)
             rows = sum(commit.written for commit in job.fill(session, table.name, planned))
-            found, partitions = job.compare(session, table.name, may_differ)
+            upgrade, partitions = job.compare(session, table.name, may_differ)
     columns = [dg.TableColumn(name) for name in asdict(partitions[0])] if partitions else []
     differing = [dg.TableRecord(asdict(each)) for each in partitions if each.differs]
-    metadata: dict[str, Any] = dict(found.compared) | {
+    metadata: dict[str, Any] = dict(upgrade.compared) | {
         "rows_filled": rows,
         "differing_partitions": dg.MetadataValue.table(differing, dg.TableSchema(columns)),
     }
-    if found.refused:
-        raise dg.Failure(f"{table.name}: {found.refused}", metadata=metadata, allow_retries=False)
+    if upgrade.refused:
+        raise dg.Failure(f"{table.name}: {upgrade.refused}", metadata=metadata, allow_retries=False)
     return dg.Output(len(differing), metadata=metadata)
 
 
