@@ -131,9 +131,9 @@ def status(
     from streaming_jobs import scheduled, supervisor, views
 
     console, settings, named = _chosen(pipelines)
-    found = [(name, supervisor.status(settings, name)) for name in named]
+    statuses = [(name, supervisor.status(settings, name)) for name in named]
     if as_json:
-        for name, each in found:
+        for name, each in statuses:
             due = scheduled.next_run(settings, name)
             knob = {
                 "freshness": str(settings.freshness_of(name)),
@@ -145,14 +145,14 @@ def status(
                 )
             )
         return
-    console.print(views.queries_table(found))
+    console.print(views.queries_table(statuses))
     console.print(
         Text(
             "counts begin when a job starts; `lakehouse table list` counts from the beginning of each table",
             style="dim",
         )
     )
-    for name, each in found:
+    for name, each in statuses:
         if line := views.freshness(settings, name):
             console.print(Text(line), soft_wrap=True)
         for line in views.lookups(each):
@@ -347,7 +347,7 @@ def _chosen(pipelines: list[str] | None):
     from lakehouse.settings import from_environment
 
     settings = from_environment()
-    known = catalog.load(settings)
+    loaded = catalog.load(settings)
     for name in pipelines or ():
-        known.of_pipeline(name)
-    return out(), settings, pipelines or known.pipelines()
+        loaded.of_pipeline(name)
+    return out(), settings, pipelines or loaded.pipelines()

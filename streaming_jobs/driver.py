@@ -315,13 +315,13 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
 
     client = client_config(settings) | {"log_level": "0"}
     try:
-        known = AdminClient(client).list_topics(timeout=30).topics
+        on_broker = AdminClient(client).list_topics(timeout=30).topics
     except KafkaException as err:
         raise BrokerError(
             f"bootstrap.servers={client['bootstrap.servers']}: it must answer within 30 s and did not ({err.args[0].str()}); "
             "check the address, and that the broker runs"
         ) from err
-    if missing := sorted(set(topics) - set(known)):
+    if missing := sorted(set(topics) - set(on_broker)):
         raise BrokerError(
             f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; create it: `lakehouse topic "
             f"create {missing[0]} --partitions 4` (`lakehouse produce` creates those of the pipelines that ship)"
@@ -334,21 +334,21 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("pipeline")
     parser.add_argument("--available-now", action="store_true", help="up to the present, then end")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     job = None
     logs.configure(Settings(), timed=True)  # until those of the environment are read
     try:
         settings = from_environment()
         logs.configure(settings, timed=True)
         cut_off.check(settings)
-        settings = settings.for_pipeline(given.pipeline)
+        settings = settings.for_pipeline(args.pipeline)
         lakehouse = load(settings)
-        tables = lakehouse.catalog.of_pipeline(given.pipeline)
+        tables = lakehouse.catalog.of_pipeline(args.pipeline)
         begun_with.check(lakehouse, tables)
         for message in begun_with.remarks(lakehouse, tables):
             _log.warning(message)
-        with lease.held(settings, given.pipeline) as turn:
-            job = Job(settings, given.pipeline, turn)
+        with lease.held(settings, args.pipeline) as turn:
+            job = Job(settings, args.pipeline, turn)
 
             def stop(number: int, frame: FrameType | None) -> None:
                 job.stopping.set()
@@ -356,7 +356,7 @@ def main(arguments: list[str] | None = None) -> int:
             signal.signal(signal.SIGTERM, stop)
             signal.signal(signal.SIGINT, stop)
             job.say()
-            job.run(given.available_now or settings.freshness_of(given.pipeline).cron is not None)
+            job.run(args.available_now or settings.freshness_of(args.pipeline).cron is not None)
             job.say(state="stopped")
         return 0
     except Exception as err:

@@ -178,13 +178,13 @@ def main(arguments: list[str] | None = None) -> int:
         prog="streaming_jobs.follower", description="Publishes a table to a target."
     )
     parser.add_argument("target")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     job: Job | None = None
     logs.configure(Settings(), timed=True)  # until those of the environment are read
     try:
         settings = from_environment()
         logs.configure(settings, timed=True)
-        name = given.target.removeprefix(follower_of(""))
+        name = args.target.removeprefix(follower_of(""))
         lakehouse = Lakehouse(settings, catalog.load(settings))
         lakehouse.catalog.target(name)  # an unknown one is refused before it takes a lease
         with lease.held(settings, follower_of(name)) as turn:

@@ -203,19 +203,19 @@ def _start(
     seen: Observed, since: datetime, done: list[Event], now: datetime, counted: bool
 ) -> Decision:
     """The first restart comes at once, later ones after ever longer waits: from its end on, or from the last attempt."""
-    known = [
+    moments = [
         moment
         for moment in (seen.started, seen.heartbeat, done[-1].moment if done else None)
         if moment
     ]
-    if not known or max(known) < since or (seen.scheduled and seen.state == "stopped"):
+    if not moments or max(moments) < since or (seen.scheduled and seen.state == "stopped"):
         # it did not go down: it has not been up since that was said, or has done its run
         return Decision("start", WANTED)
     ended = {"dead": "its process died", "failed": "it failed"}.get(
         str(seen.state), "it ended, though it is to run"
     )
     why = f"{ended}: {seen.error}" if seen.error else ended
-    past = [moment for moment in known if moment <= now]  # the clock of another host may be ahead
+    past = [moment for moment in moments if moment <= now]  # the clock of another host may be ahead
     due = max(past) + backoff(seen.pipeline, len(done)) if past else now
     if now < due:
         return Decision("nothing", f"{why}; next attempt in {_shown(due - now)}", due=due)

@@ -60,13 +60,13 @@ def made(kind: type[Kind], given: Any, **types: type) -> Kind:
     Raises TypeError or KeyError for another.
     """
     names = {f.name for f in fields(kind)}
-    known = {name: value for name, value in given.items() if name in names}
-    if isinstance(known.get("place"), Mapping):
-        known["place"] = Place(**known["place"])
-    for name, wanted in types.items():
-        if not isinstance(known[name], wanted):
-            raise TypeError(f"{name}={known[name]!r} is no {wanted.__name__}")
-    return kind(**known)
+    values = {name: value for name, value in given.items() if name in names}
+    if isinstance(values.get("place"), Mapping):
+        values["place"] = Place(**values["place"])
+    for name, expected in types.items():
+        if not isinstance(values[name], expected):
+            raise TypeError(f"{name}={values[name]!r} is no {expected.__name__}")
+    return kind(**values)
 
 
 def left(settings: Settings, job: str, said: Place) -> float:

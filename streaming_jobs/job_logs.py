@@ -29,8 +29,8 @@ def shorten_log(settings: Settings, pipeline: str, longest: int = _LOG_BYTES) ->
 
 
 def log_tail(settings: Settings, pipeline: str, lines: int = 15) -> str:
-    found = text_logs.tail(log_path(settings, pipeline), lines)
-    return "(no log)" if found is None else "\n".join(found)
+    tail = text_logs.tail(log_path(settings, pipeline), lines)
+    return "(no log)" if tail is None else "\n".join(tail)
 
 
 def last_error(settings: Settings, pipeline: str) -> str:
@@ -38,8 +38,8 @@ def last_error(settings: Settings, pipeline: str) -> str:
 
     Empty if it says nothing.
     """
-    found = text_logs.tail(log_path(settings, pipeline), lines=15) or ()
-    lines = [line for line in found if line.strip()]
+    tail = text_logs.tail(log_path(settings, pipeline), lines=15) or ()
+    lines = [line for line in tail if line.strip()]
     return _said(lines[-1])[:2000] if lines else ""
 
 
@@ -47,6 +47,6 @@ def _said(line: str) -> str:
     """The message of a line, whichever way the job logs."""
     if line.startswith("{"):
         with suppress(ValueError):
-            found = json.loads(line)
-            return found.get("traceback", found["message"]).splitlines()[-1]
+            record = json.loads(line)
+            return record.get("traceback", record["message"]).splitlines()[-1]
     return _BEFORE.sub("", line)

@@ -170,13 +170,13 @@ def _locked(path: Path, pipeline: str) -> AbstractContextManager[object]:
 
 def others(settings: Settings, job: str) -> set[str]:
     """Jobs of other names whose process, still there, runs a pipeline of this one."""
-    found = (
+    by_pipeline = (
         (pipeline, holder(layout.job_file(settings, pipeline, "epoch.json")))
         for pipeline in settings.members(job)
     )
     return {
         h.job
-        for pipeline, h in found
+        for pipeline, h in by_pipeline
         if h and h.job not in ("", job) and _lives(settings, pipeline, h)
     }
 

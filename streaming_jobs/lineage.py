@@ -65,13 +65,13 @@ def client(to: str = "") -> OpenLineageClient:
         return OpenLineageClient(transport=HttpTransport(HttpConfig.from_dict({"url": to})))
     if to:
         return OpenLineageClient(transport=FileTransport(FileConfig(log_file_path=to, append=True)))
-    found = OpenLineageClient()
-    if found.transport.kind == "console":  # what it falls back to: a logger that nobody reads
+    configured = OpenLineageClient()
+    if configured.transport.kind == "console":  # what it falls back to: a logger that nobody reads
         raise SettingsError(
             "to='': events need a receiver, and OpenLineage's own configuration names none; give --to a URL or a file, "
             "or set OPENLINEAGE_URL"
         )
-    return found
+    return configured
 
 
 class Lineage:
@@ -89,10 +89,10 @@ class Lineage:
         noted = read_value(self._noted, _noted, "all is sent again, with the same ids") or {}
         sent = 0
         for table in self.catalog:
-            known = noted.setdefault(
+            of_table = noted.setdefault(
                 table.name, {"batch": "", "run": "", "ended": True, "stream": ""}
             )
-            events = [*self._batch(table, known), *self._stream(table, known)]
+            events = [*self._batch(table, of_table), *self._stream(table, of_table)]
             for event in events:
                 self.to.emit(event)
             if events:
@@ -227,8 +227,8 @@ class Lineage:
 
 
 def _noted(given: Any) -> dict[str, dict]:
-    for known in given.values():
-        if not {"batch", "run", "ended", "stream"} <= known.keys():
+    for of_table in given.values():
+        if not {"batch", "run", "ended", "stream"} <= of_table.keys():
             raise TypeError("no object of what was sent for each table")
     return given
 
@@ -262,8 +262,8 @@ def _read(table: Table, catalog: Catalog, name: str, commit: Commit | None) -> o
         return json.dumps(offsets) if offsets else None
     seen = {n: versions[-1] for n, versions in commit.inputs.get(SEEN, {}).items()}
     kinds = (commit.inputs.get(kind, {}) for kind in ("tables", "references", "versioned tables"))
-    found = next((read[name] for read in (seen, *kinds) if name in read), None)
-    return found.get("reservoirVersion") if isinstance(found, dict) else found
+    position = next((read[name] for read in (seen, *kinds) if name in read), None)
+    return position.get("reservoirVersion") if isinstance(position, dict) else position
 
 
 def _columns(path: Path) -> dict:

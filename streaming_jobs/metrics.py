@@ -59,19 +59,19 @@ class LakehouseCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            started, found = time.monotonic(), Families()
+            started, families = time.monotonic(), Families()
             for pipeline in self._catalog.pipelines():
-                self._try("job", partial(self._job, found, pipeline))
+                self._try("job", partial(self._job, families, pipeline))
                 self._try("job", partial(self._check_files, pipeline))
             for table in self._catalog:
-                self._try("table", partial(self._progress_of, found, table))
+                self._try("table", partial(self._progress_of, families, table))
                 if table.metrics:
-                    self._try("results", partial(self._results, found, table))
-            self._try("certificates", partial(self._certificates, found))
+                    self._try("results", partial(self._results, families, table))
+            self._try("certificates", partial(self._certificates, families))
             for part, errors in self._errors.items():
-                found.add("lakehouse_scrape_errors_total", (part,), errors)
-            found.add("lakehouse_scrape_duration_seconds", (), time.monotonic() - started)
-        yield from found
+                families.add("lakehouse_scrape_errors_total", (part,), errors)
+            families.add("lakehouse_scrape_duration_seconds", (), time.monotonic() - started)
+        yield from families
 
     def _try(self, part: str, read: Callable[[], None]) -> None:
         try:
@@ -117,9 +117,9 @@ class LakehouseCollector(Collector):
 
     def _check_files(self, pipeline: str) -> None:
         """Raises JobError as long as a file that was unreadable lies there, so that an alert fires."""
-        if found := progress.unreadable(self._settings, pipeline):
+        if unreadable := progress.unreadable(self._settings, pipeline):
             raise JobError(
-                f"file={found[-1]}: it was unreadable; look what became of the disk, then remove it"
+                f"file={unreadable[-1]}: it was unreadable; look what became of the disk, then remove it"
             )
 
     def _progress_of(self, found: Families, table: Table) -> None:
@@ -169,8 +169,8 @@ class LakehouseCollector(Collector):
         for i, column in enumerate(table.metrics):
             help = f"{column} of {table.name}, of the window that closed last"
             family = found.results(_result(table, column), help, table.keys)
-            known = [(v, keys) for keys, values in series.items() if (v := values[i]) is not None]
-            for value, keys in sorted(known, reverse=True)[:_SERIES]:
+            points = [(v, keys) for keys, values in series.items() if (v := values[i]) is not None]
+            for value, keys in sorted(points, reverse=True)[:_SERIES]:
                 family.add_metric(keys, value)
 
 
@@ -277,12 +277,12 @@ def serve(lakehouse: Lakehouse):
     """
     from prometheus_client import start_http_server
 
-    known = registry(lakehouse)
+    metrics = registry(lakehouse)
     # the first scrape reads every certificate there is; it need not be Prometheus that waits
-    list(known.collect())
+    list(metrics.collect())
     try:
         return start_http_server(
-            lakehouse.settings.metrics_port, lakehouse.settings.metrics_host, known
+            lakehouse.settings.metrics_port, lakehouse.settings.metrics_host, metrics
         )
     except OSError as err:
         raise SettingsError(

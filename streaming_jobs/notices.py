@@ -77,7 +77,7 @@ def _run_failed(settings: Settings, pipeline: str, status: JobStatus | None) -> 
 
 def _files_lost(settings: Settings, pipeline: str) -> list[Notice]:
     """Files of the job that were unreadable, and what is wanted of it if nothing says so any more."""
-    found = [
+    notices = [
         Notice(
             "job_files_lost",
             pipeline,
@@ -88,8 +88,8 @@ def _files_lost(settings: Settings, pipeline: str) -> list[Notice]:
     ]
     done = desired.history(settings, pipeline)
     if (lost := desired.lost(settings, pipeline)) and done:
-        found.append(Notice("job_files_lost", pipeline, lost, done[-1].moment))
-    return found
+        notices.append(Notice("job_files_lost", pipeline, lost, done[-1].moment))
+    return notices
 
 
 def _again(before: Event, event: Event) -> bool:

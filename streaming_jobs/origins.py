@@ -14,10 +14,10 @@ def origins(settings: Settings) -> dict[str, str]:
 
 def differing(settings: Settings, status: JobStatus) -> list[str]:
     """What is to be said if the job's process imported other files than this one has."""
-    here = origins(settings) if status.alive and status.place.is_here else {}
+    ours = origins(settings) if status.alive and status.place.is_here else {}
     return [
         f"tables={name!r}: the job runs {status.code[name]}, and this command has read {file}: one name is one module, or they "
         f"disagree; set PYTHONPATH for both to the folder that is meant, then `lakehouse stream restart {status.pipeline}`"
-        for name, file in here.items()
+        for name, file in ours.items()
         if status.code.get(name, file) != file
     ]

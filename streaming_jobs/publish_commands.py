@@ -63,20 +63,20 @@ def status(targets: _TARGETS = None, as_json: AsJson = False) -> None:
     rows, down = [], False
     for target in named:
         table, _ = catalog.target(target)
-        known = supervisor.status(settings, follower_of(target))
-        query = known.queries[0] if known and known.queries else None
+        follower = supervisor.status(settings, follower_of(target))
+        query = follower.queries[0] if follower and follower.queries else None
         version, wanted = query.batch if query else -1, desired.read(settings, follower_of(target))
-        down |= bool(wanted and wanted.state == "running" and not (known and known.alive))
+        down |= bool(wanted and wanted.state == "running" and not (follower and follower.alive))
         newest = delta_log.latest(table_path(settings, table))
         rows.append(
             {
                 "target": target,
                 "table": table.name,
-                "state": known.state if known else "never ran",
+                "state": follower.state if follower else "never ran",
                 "version": version if version >= 0 else None,
                 "table_version": newest if newest >= 0 else None,
                 "rows_sent": query.rows if query else 0,
-                "remarks": (query.trouble if query else "") or (known.error if known else ""),
+                "remarks": (query.trouble if query else "") or (follower.error if follower else ""),
             }
         )
     if as_json:
@@ -109,7 +109,7 @@ def refused(
     from lakehouse.sinks import actions
 
     settings, catalog, _ = _chosen([target])
-    found = actions.refused(settings, catalog.target(target)[1])
+    lines = actions.refused(settings, catalog.target(target)[1])
     rows = [
         {
             "id": line.action.id,
@@ -120,7 +120,7 @@ def refused(
             "answer": line.said,
         }
         | ({"row": line.action.row} if as_json else {})
-        for line in found
+        for line in lines
     ]
     if as_json:
         console.print_json(rows)
@@ -140,9 +140,9 @@ def retry(
 
     settings, catalog, _ = _chosen([target])
     with console.working(f"performing what {target} refused"):
-        found = actions.retry(settings, catalog.target(target)[1], ids or ())
-    console.print_text(f"{target}: {found['done']} done, {found['refused']} refused again")
-    if found["refused"]:
+        counts = actions.retry(settings, catalog.target(target)[1], ids or ())
+    console.print_text(f"{target}: {counts['done']} done, {counts['refused']} refused again")
+    if counts["refused"]:
         raise typer.Exit(1)
 
 
@@ -160,7 +160,7 @@ def _chosen(targets: list[str] | None) -> "tuple[Settings, Catalog, list[str]]":
     from lakehouse.settings import from_environment
 
     settings = from_environment()
-    known = catalog.load(settings)
+    loaded = catalog.load(settings)
     for name in targets or ():
-        known.target(name)
-    return settings, known, targets or list(known.targets())
+        loaded.target(name)
+    return settings, loaded, targets or list(loaded.targets())

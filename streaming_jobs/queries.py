@@ -227,24 +227,24 @@ def cause(text: str) -> str:
     last, exception = max(matches, key=lambda each: each[0], default=(-1, None))
     if exception is None:
         return (lines[:1] or ["no text"])[0][:500]
-    found = exception[1]
+    message = exception[1]
     places = [place for line in lines[:last] if (place := _PLACE.match(line))]
-    if ":" not in found and places:  # an assertion without a word
-        found += " in {}, line {}, in {}".format(*places[-1].groups())
-    return found[:500]
+    if ":" not in message and places:  # an assertion without a word
+        message += " in {}, line {}, in {}".format(*places[-1].groups())
+    return message[:500]
 
 
 def _reports(query: StreamingQuery | Stepped, noted: int) -> list:
     """The reports behind micro-batch `noted`, and the last one: each that is brought here from Spark takes a while."""
     if isinstance(query, Stepped):
         return query.recentProgress
-    known = query._jsq.recentProgress()
-    found: list[StreamingQueryProgress] = []
-    for place in range(len(known) - 1, -1, -1):
-        found.insert(0, StreamingQueryProgress.fromJson(json.loads(known[place].json())))
-        if found[0].batchId <= noted:
+    recent = query._jsq.recentProgress()
+    reports: list[StreamingQueryProgress] = []
+    for place in range(len(recent) - 1, -1, -1):
+        reports.insert(0, StreamingQueryProgress.fromJson(json.loads(recent[place].json())))
+        if reports[0].batchId <= noted:
             break
-    return found
+    return reports
 
 
 def _reported(report) -> dict[str, Any]:
@@ -268,10 +268,10 @@ def _lags(report) -> dict[str, int]:
         latest = source.latestOffset
         if isinstance(latest, str) and latest.startswith("{") and "reservoirVersion" not in latest:
             ends = json.loads(source.endOffset)
-            for topic, found in json.loads(latest).items():
+            for topic, offsets in json.loads(latest).items():
                 lags |= {
                     f"{topic}-{p}": offset - ends.get(topic, {}).get(p, 0)
-                    for p, offset in found.items()
+                    for p, offset in offsets.items()
                 }
     return lags
 

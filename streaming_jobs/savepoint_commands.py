@@ -67,15 +67,15 @@ def show(name: _Name, as_json: AsJson = False) -> None:
     from lakehouse.storage import savepoints
 
     settings = _lakehouse().settings
-    found = savepoints.savepoint(settings, name)
+    savepoint = savepoints.savepoint(settings, name)
     if as_json:
-        console.print_json([asdict(found)])
+        console.print_json([asdict(savepoint)])
         return
-    console.print_facts({key: getattr(found, key) for key in ("name", "at", "note", "library")})
+    console.print_facts({key: getattr(savepoint, key) for key in ("name", "at", "note", "library")})
     columns = ("table", "version", "rows", "frontier", "code version")
     console.print_rows(
         columns,
-        ((t, s.version, s.rows, s.frontier, s.code_version) for t, s in found.tables.items()),
+        ((t, s.version, s.rows, s.frontier, s.code_version) for t, s in savepoint.tables.items()),
     )
 
 
@@ -89,8 +89,8 @@ def verify(name: _Name) -> None:
 
     settings = _lakehouse().settings
     with console.working(f"reading the savepoint {name}"):
-        found = savepoints.verify(settings, name)
-    console.print_text(f"{name}: {found.files:,} files, each as it was")
+        savepoint = savepoints.verify(settings, name)
+    console.print_text(f"{name}: {savepoint.files:,} files, each as it was")
 
 
 @group.command()
@@ -110,13 +110,13 @@ def restore(
     from streaming_jobs import supervisor
 
     lakehouse = _lakehouse()
-    found = savepoints.savepoint(lakehouse.settings, name)
+    savepoint = savepoints.savepoint(lakehouse.settings, name)
     if not yes:
-        typer.confirm(f"Put {len(found.tables)} tables back as of {found.at}?", abort=True)
+        typer.confirm(f"Put {len(savepoint.tables)} tables back as of {savepoint.at}?", abort=True)
     stopped = supervisor.all_stopped(lakehouse.settings, lakehouse.catalog.pipelines())
     with stopped, console.working(f"restoring the savepoint {name}"):
         before = restoring.restore(lakehouse, name, keep=not discard)
-    console.print_text(f"{name}: {len(found.tables)} tables are as they were at {found.at}")
+    console.print_text(f"{name}: {len(savepoint.tables)} tables are as they were at {savepoint.at}")
     if before:
         console.print_text(f"what was there is the savepoint {before}")
 
@@ -167,8 +167,10 @@ def take_in(
 
     settings = _lakehouse().settings
     with console.working(f"importing {file}"):
-        found = restoring.take_in(settings, file)
-    console.print_text(f"{found.name}: imported, {len(found.tables)} tables as of {found.at}")
+        savepoint = restoring.take_in(settings, file)
+    console.print_text(
+        f"{savepoint.name}: imported, {len(savepoint.tables)} tables as of {savepoint.at}"
+    )
 
 
 @group.command()

@@ -67,15 +67,15 @@ def begin(settings: Settings, pipeline: str, why: str) -> int:
 
     One that is otherwise, or about to end, is drained first. For who is `acting` only.
     """
-    now, wanted = status(settings, pipeline), str(settings.freshness_of(pipeline))
-    other = now is not None and now.alive and now.freshness != wanted
+    now, freshness = status(settings, pipeline), str(settings.freshness_of(pipeline))
+    other = now is not None and now.alive and now.freshness != freshness
     if running(settings, pipeline):
         if now is None or not other:
             return identity(settings, pipeline)[0]
         _refuse_elsewhere(
-            settings, pipeline, f"{now.freshness}, and by the settings it is to be {wanted}"
+            settings, pipeline, f"{now.freshness}, and by the settings it is to be {freshness}"
         )
-    end(settings, pipeline, f"{why}, to be {wanted}", _DRAIN)
+    end(settings, pipeline, f"{why}, to be {freshness}", _DRAIN)
     return launch(settings, pipeline, why)
 
 

@@ -40,12 +40,12 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
 
     lakehouse = load(from_environment())
     with console.working(f"comparing {table} with what it reads"):
-        found = check(lakehouse, lakehouse.catalog.table(table))
+        checks = check(lakehouse, lakehouse.catalog.table(table))
     if as_json:
-        console.print_json([asdict(each) for each in found])
+        console.print_json([asdict(each) for each in checks])
     else:
-        console.print_rows(Checked.__dataclass_fields__, (asdict(each).values() for each in found))
-    if any(each.missing or each.doubled for each in found):
+        console.print_rows(Checked.__dataclass_fields__, (asdict(each).values() for each in checks))
+    if any(each.missing or each.doubled for each in checks):
         raise typer.Exit(1)
 
 
@@ -61,8 +61,8 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
     from lakehouse.stream import offsets as positions
 
     with _held(table) as (lakehouse, declared, last):
-        there = _on_broker(lakehouse, declared)
-        present = {topic: each.id for topic, each in there.items()}
+        topics = _on_broker(lakehouse, declared)
+        present = {topic: each.id for topic, each in topics.items()}
         before = positions.known(lakehouse.settings, declared).ids
         changed = {
             topic: identity
@@ -76,7 +76,7 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
                 "continue with `lakehouse stream start`"
             )
         for topic, identity in changed.items():
-            count = sum(there[topic].end[p] - there[topic].first[p] for p in there[topic].end)
+            count = sum(topics[topic].end[p] - topics[topic].first[p] for p in topics[topic].end)
             console.print_text(
                 f"{topic}: id {before[topic]} before, {identity} now, {count:,} messages"
             )
@@ -112,11 +112,11 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
         if not lakehouse.catalog.topics_of(declared):
             _accept_files(lakehouse, declared, last, yes)
             return
-        there = _on_broker(lakehouse, declared)
+        topics = _on_broker(lakehouse, declared)
         positions.check_ids(
-            lakehouse.settings, declared, {topic: each.id for topic, each in there.items()}
+            lakehouse.settings, declared, {topic: each.id for topic, each in topics.items()}
         )
-        gaps = positions.lost(lakehouse.settings, declared, there, last) if last else []
+        gaps = positions.lost(lakehouse.settings, declared, topics, last) if last else []
         if not gaps:
             raise RangeError(
                 f"table={table}: its topics have every message that it has not read, so nothing is lost; start its job"

@@ -60,9 +60,9 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
-    found = [(name, supervisor.status(settings, name)) for name in pipelines]
-    knobs = [Text(line) for name, _ in found if (line := freshness(settings, name))]
-    jobs = [status for _, status in found if status]
+    statuses = [(name, supervisor.status(settings, name)) for name in pipelines]
+    knobs = [Text(line) for name, _ in statuses if (line := freshness(settings, name))]
+    jobs = [status for _, status in statuses if status]
     lags = [
         f"{partition} {lag:,}"
         for status in jobs
@@ -72,13 +72,13 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
     asked = [Text(line) for status in jobs for line in lookups(status)]
     trouble = [
         Text(f"{name}: {line}", style="red")
-        for name, status in found
+        for name, status in statuses
         for line in troubles(settings, name, status)
     ]
     return Group(
-        _processes(settings, found),
+        _processes(settings, statuses),
         "",
-        queries_table(found),
+        queries_table(statuses),
         "",
         Text(f"lag: {', '.join(lags) or 'none known'}"),
         *knobs,
