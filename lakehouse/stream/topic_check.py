@@ -83,9 +83,7 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
         for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
             start = min(on_broker[topic].first.get(partition, 0), end)
             own = stored.get(int(partition))
-            checked.append(
-                _checked(lakehouse.settings, by_topic[topic], int(partition), start, end, own)
-            )
+            checked.append(_checked(reading, by_topic[topic], int(partition), start, end, own))
     return checked
 
 

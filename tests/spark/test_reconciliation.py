@@ -303,10 +303,10 @@ def test_rows_that_spark_dropped_are_named(stage):
     reconcile_due(stage)
     note_dropped(stage.session.settings, sums_of(stage), 3)
     made = {HOURS[0]: digest(stage.rows("sums"))}
-    told = diagnosis.causes(stage.session, sums_of(stage), HOURS[:1], made, lambda: made)
+    told = diagnosis.causes(stage.session, sums_of(stage), HOURS[:1], made, lambda: made, [])
     assert told[HOURS[0]].startswith(f"{diagnosis.DROPPED}: 3")
     (stage.session.settings.root / "_commit_log" / "sums.dropped.jsonl").unlink()
-    assert diagnosis.causes(stage.session, sums_of(stage), HOURS[:1], made, lambda: made)[
+    assert diagnosis.causes(stage.session, sums_of(stage), HOURS[:1], made, lambda: made, [])[
         HOURS[0]
     ].startswith(diagnosis.UNKNOWN)
 

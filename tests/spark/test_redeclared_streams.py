@@ -32,19 +32,17 @@ def test_a_window_of_two_hours_does_not_go_on_where_one_of_one_hour_was(stage_of
     stage.advance("clicks", at(200))
     stage.run("sums", "visits", "counted", "totals")
     before = stage.rows("sums").count()
-    session = stage.session
+    begun = stage.session
     stage.advance("clicks", at(500))
     for name, changes in (("sums", {"window": tumbling("2 hours")}), ("visits", {"window": session("1 minute")}),
                           ("sums", {"transformation": larger}), ("totals", {"transformation": doubled})):  # fmt: skip
-        other = replace(session, catalog=changed(session.catalog, name, **changes))
+        other = replace(begun, catalog=changed(begun.catalog, name, **changes))
         with pytest.raises(
             DeclarationError, match=f"table={name}, .* its checkpoint was made with"
         ):
             queries.start(other, other.catalog.table(name), available_now=True)
     assert before and stage.rows("sums").count() == before
-    stage.session = replace(
-        session, catalog=changed(session.catalog, "sums", late="drop", owner="me")
-    )
+    stage.session = replace(begun, catalog=changed(begun.catalog, "sums", late="drop", owner="me"))
     stage.run("sums")
     assert stage.rows("sums").count() > before, "what is harmless goes on"
     lengths = {r.window.end - r.window.start for r in stage.rows("sums").collect()}
