@@ -8,6 +8,7 @@ import pytest
 
 from batch_jobs import backfill, bootstrap, upgrade
 from lakehouse.declare.table import (
+    session,
     tumbling,
 )
 from lakehouse.errors import DeclarationError
