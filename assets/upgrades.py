@@ -1,13 +1,16 @@
 """The jobs that plan what a start would change, fill another version of a table, and exchange the two."""
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
 from pydantic import Field
 
 from assets.resources import BATCH, LakehouseResource, refusals
 from lakehouse.ranges import optional_range, parse_instant
+
+if TYPE_CHECKING:
+    from lakehouse.cli.change_plan import Planned
 
 
 @dg.op
@@ -32,7 +35,7 @@ def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
     return dg.Output(asking, metadata=metadata)
 
 
-def _why(planned: Any) -> str:
+def _why(planned: "Planned") -> str:
     return "; ".join((*planned.changes, planned.says))
 
 

@@ -61,13 +61,12 @@ def backfill(
 
     lakehouse, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
-    offline = lakehouse
     planned = job.plan(
-        offline, table, first, last, whole=all_or_nothing, ask=ask_again or "missing"
+        lakehouse, table, first, last, whole=all_or_nothing, ask=ask_again or "missing"
     )
     if lakehouse.catalog.table(table).keeps:
         if not dry_run:
-            job.renew(offline, table)
+            job.renew(lakehouse, table)
         views.show_renewed(table, dry_run, as_json)
         return
     if dry_run:
@@ -95,7 +94,7 @@ def backfill(
                 commits.append(commit)
                 done(commit.written)
     views.show_backfill(
-        table, planned, commits, job.pending(offline, planned) if planned else {}, as_json
+        table, planned, commits, job.pending(lakehouse, planned) if planned else {}, as_json
     )
 
 
