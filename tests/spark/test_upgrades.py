@@ -140,7 +140,8 @@ from pathlib import Path
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log, delta_writer, savepoints, upgrades
-from support import ROOT, changing_tables
+from lakehouse.storage.lakehouse import Lakehouse
+from support import changing_tables
 from support.changing_tables import changed, more
 root, place, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 of = {"take_table": savepoints, "exchange": delta_writer, "append": commit_log.CommitLog, "link_inputs": upgrades}[place]
@@ -153,7 +154,7 @@ def killed(*given):
     return step(*given)
 setattr(of, place, killed)
 known = changed(catalog_of([changing_tables]), "counted", transformation=more)
-upgrades.exchange(Settings(root=root), known, known.table("counted"), "promote")
+upgrades.exchange(Lakehouse(Settings(root=root), known), known.table("counted"), "promote")
 """
 
 
