@@ -132,4 +132,5 @@ def main(events: int, batches: int, rounds: int, servers: str, of_late: str, res
 
 if __name__ == "__main__":
     events, batches, rounds = (int(each) for each in sys.argv[1:4])
-    main(events, batches, rounds, *sys.argv[4:6], Path(sys.argv[6]))
+    servers, of_late, result = sys.argv[4:7]
+    main(events, batches, rounds, servers, of_late, Path(result))

@@ -129,7 +129,8 @@ def house(spark, tmp_path_factory) -> House:
 @pytest.fixture(scope="module")
 def oracle(house) -> Oracle:
     closed = (LATER - timedelta(seconds=10)).replace(tzinfo=None)
-    return Oracle(*(house.sent[topic] for topic in INGEST), closed)
+    people, auctions, bids = (house.sent[topic] for topic in INGEST)
+    return Oracle(people, auctions, bids, closed)
 
 
 def ours(house: House, query: str) -> pa.Table:

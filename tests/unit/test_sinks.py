@@ -202,7 +202,7 @@ def test_the_target_of_the_docs_holds_the_table_and_refuses_a_zombie(tmp_path):
     second.end()
     found = compare(lakehouse, table, target)
     assert (found.verdict, found.version, found.rows) == ("EQUAL", 2, 1)
-    held_there = second.sink.__class__(target.path, target.key).position()
+    held_there = target.sink(lakehouse.settings, "balances").position()
     other = replace(held_there, written="2020-01-01 00:00:00+00:00")
     heir = Follower(lakehouse, table, target)
     heir.sink.open()
