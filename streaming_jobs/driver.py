@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,7 +35,6 @@ from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
 from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.session import Session
 from lakehouse.stream import early_results, queries
-from lakehouse.transform import quality
 from streaming_jobs import desired, lease, origins, progress, supervisor
 from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
@@ -98,8 +96,6 @@ class Job:
         tables = loaded.of_pipeline(self.pipeline)
         if topics := loaded.topics(tables):
             _check_topics(self.settings, topics)
-        if any(t.expectations for t in tables):  # an import of seconds, while the JVM starts
-            threading.Thread(target=quality.preload, daemon=True).start()
         session = Session(
             self.settings,
             loaded,

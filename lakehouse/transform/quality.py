@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.declare.expectations import Expectation
 from lakehouse.errors import DeclarationError
+from lakehouse.transform import compiled_rules
 
 _DOMAIN = ("column", "column_A", "column_B", "column_list", "ignore_row_if")
 
@@ -54,26 +56,44 @@ def row_rules(
     return list(_compiled(spark, schema.json(), tuple(expectations)))
 
 
-# a fifth of a second a rule, asked for at every start of a query and every batch run
 @lru_cache(maxsize=128)
 def _compiled(
     spark: SparkSession, schema: str, expectations: tuple[Expectation, ...]
 ) -> tuple[RowRule, ...]:
     if not expectations:
         return ()
+    kept = compiled_rules.Kept(spark, Path(__file__), schema, expectations)
+    texts = kept.read()
+    if texts is None:
+        rows = spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
+        rules = _rules(rows, expectations)
+        texts = [
+            None if rule is None else compiled_rules.sql_of(rule.broken, rows) for rule in rules
+        ]
+        if [text is None for text in texts] != [rule is None for rule in rules]:
+            return tuple(rule for rule in rules if rule)
+        kept.write(texts)
+    return tuple(
+        RowRule(expectation, F.expr(text))
+        for expectation, text in zip(expectations, texts, strict=True)
+        if text is not None
+    )
+
+
+def _rules(rows: DataFrame, expectations: Sequence[Expectation]) -> list[RowRule | None]:
+    """Each as Great Expectations compiles it; None for one that is not judged row by row."""
     gx = _gx()
     engine = gx.SparkDFExecutionEngine()
     engine.resolve_metric_bundle = partial(_without_counting, engine.resolve_metric_bundle)
-    engine.load_batch_data(
-        "schema", spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
-    )
-    rules = []
+    engine.load_batch_data("schema", rows)
+    rules: list[RowRule | None] = []
     for expectation in expectations:
         condition = _condition(gx, engine, expectation)
-        # a window function looks at other rows
-        if condition is not None and " OVER " not in str(condition):
+        if condition is None or " OVER " in str(condition):  # a window function looks at other rows
+            rules.append(None)
+        else:
             rules.append(RowRule(expectation, F.coalesce(condition, F.lit(False))))
-    return tuple(rules)
+    return rules
 
 
 def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -> dict:
@@ -136,11 +156,6 @@ def _messages(failure: Mapping) -> str:
     each = [failure] if "exception_message" in failure else failure.values()
     texts = (str(one["exception_message"] or "").strip() for one in each)
     return "; ".join(dict.fromkeys(text.splitlines()[0] for text in texts if text))
-
-
-def preload() -> None:
-    """Imports Great Expectations now, so that it need not be waited for when it is first used."""
-    _gx()
 
 
 @dataclass(frozen=True, slots=True)
