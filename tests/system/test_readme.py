@@ -41,6 +41,7 @@ def run(words: list[str], settings: Settings, seconds: float) -> subprocess.Comp
     )
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)
@@ -79,6 +80,7 @@ def environment(process: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_demo_is_killed_with_all_it_started_and_the_next_ends_with_its_certificate_and_leaves_no_process(

@@ -227,6 +227,7 @@ def test_what_is_done_about_a_process_elsewhere(wanted, seen, action, why):
     assert healing.WANTED not in decision.why
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_whose_host_is_gone_goes_on_here_and_one_elsewhere_drains_when_it_is_stopped_here(

@@ -159,6 +159,7 @@ driver.main(["sensors"])
 """
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)
@@ -220,6 +221,7 @@ def orders(tmp_path, monkeypatch) -> Path:
     sys.modules.pop(path.stem, None)
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_replaced(
     settings, orders
