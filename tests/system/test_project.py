@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -137,12 +138,15 @@ def test_events_of_ones_own_are_the_lines_of_a_file(project):
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
-def test_the_commands_of_a_new_project_work_in_their_order(project):
+def test_the_commands_of_a_new_project_work_in_their_order(project, quick_jvm):
     """As its README has them, from its test to the reconciled table; without Dagster's server, which does not end."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")
     }
-    environment |= {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    environment |= {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "LAKEHOUSE_SPARK_CONF": json.dumps(quick_jvm),
+    }
 
     def run(command: str) -> str:
         done = subprocess.run(
@@ -171,7 +175,7 @@ def test_the_commands_of_a_new_project_work_in_their_order(project):
                 command == "lakehouse table list"
                 and "turnover      window   orders      178" not in run(command)
             ):
-                pass  # the test's own limit ends it
+                time.sleep(1)  # the test's own limit ends it
         query, reconcile = (
             next(c for c in commands if word in c) for word in ("query", "reconcile")
         )

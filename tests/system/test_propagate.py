@@ -26,7 +26,7 @@ HOURS = [f"2026-01-01-0{hour}:00" for hour in range(3)]
 
 
 def test_an_asset_runs_when_its_hours_have_closed_though_dagster_was_killed_and_a_hook_is_told(
-    filled, tmp_path
+    filled, tmp_path, quick_jvm
 ):
     home, root, told = tmp_path / "home", tmp_path / "root", tmp_path / "told"
     home.mkdir()
@@ -42,6 +42,7 @@ def test_an_asset_runs_when_its_hours_have_closed_though_dagster_was_killed_and_
         root=root,
         tables=("lakehouse.examples.sensors.tables",),
         jars=from_environment().jars,
+        spark_conf=quick_jvm,
         notification_command=f"tee -a {told}",
     )
     commit_log = root / "_commit_log" / "sensor_averages.jsonl"
