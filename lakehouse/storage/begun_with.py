@@ -129,6 +129,12 @@ def begin(lakehouse: Lakehouse, table: Table) -> None:
     check(lakehouse, [table])
     if _kept(lakehouse.settings, table) is not None:
         return
+    if _otherwise(lakehouse, table):
+        from lakehouse.storage import checkpoints
+
+        # without a row, and of the former plan all the same
+        checkpoints.renew(lakehouse.settings, table, "it is declared otherwise, and had read no row")
+        layout.note(lakehouse.settings, table, "handover.json").unlink(missing_ok=True)
     last = (
         None
         if _path(lakehouse.settings, table).exists()
@@ -315,9 +321,12 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
     return f"table={table.name}, {'; '.join(map(str, changed))}; {remedy}"
 
 
-def of_other_columns(catalog: Catalog, table: Table) -> str:
+def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
     """The remedy for a table whose columns on disk cannot become the declared ones."""
-    return f"{_upgrade(table)}; or {_ANOTHER}" if upgradable(catalog, table, ()) else _ANOTHER
+    if begins(lakehouse.settings, table):
+        return f"it has read no row, so `lakehouse stream restart {table.pipeline}` under this code has it begin with these"
+    whether = upgradable(lakehouse.catalog, table, ())
+    return f"{_upgrade(table)}; or {_ANOTHER}" if whether else _ANOTHER
 
 
 def _upgrade(table: Table) -> str:
@@ -357,7 +366,7 @@ def _path(settings: Settings, table: Table) -> Path:
 def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
     """The declaration that the table's streaming query began with.
 
-    None if it is not known, or if nothing is left of that query.
+    None if it is not known, or if the query has read nothing, or nothing is left of it.
     """
     path = _path(settings, table)
     if not path.exists():
@@ -371,17 +380,14 @@ def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
             f"be read ({err!r}); "
             "restore it, or remove it, and the present declaration counts as that one"
         ) from err
-    return declared if _has_begun(settings, table, folder) else None
+    from lakehouse.storage import checkpoints
+
+    # of a table that was removed, to be filled again, nothing needs to fit either
+    return declared if checkpoints.has_read(settings, table, folder) else None
 
 
-def _has_begun(settings: Settings, table: Table, folder: Path) -> bool:
-    """Whether there is a row or a checkpoint, or a step was taken that had no row yet to write, as until a first window closes.
-
-    Of a table that was removed, to be filled again, nothing needs to fit.
-    """
-    from lakehouse.storage import checkpoints, delta_log
-
-    started = checkpoint_files.started(settings, table)
-    if started or delta_log.latest(folder) > 0:  # version 0 is a table without rows
-        return True
-    return checkpoints.standing(settings, table).last is not None
+def _otherwise(lakehouse: Lakehouse, table: Table) -> bool:
+    """Whether the note is of another declaration than the present one."""
+    path = _path(lakehouse.settings, table)
+    now = declaration(lakehouse.catalog, table)
+    return path.exists() and read_json(path)["declaration"] != now

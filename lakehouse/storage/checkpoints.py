@@ -245,7 +245,8 @@ def misfit(
     own, number = int(checkpoint.name), standing.number
     offsets, commits = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
     if not offsets and not commits:
-        empty = number is None or (number[0] < own and not stateful)
+        anew = begun is not None and begun.generation == own and begun.after is None
+        empty = number is None or (number[0] < own and (anew or not stateful))
         return "" if empty else "it is gone"
     if not offsets or not checkpoint_files.has_metadata(checkpoint):
         return f"its {'metadata' if offsets else 'offsets'} is gone"
@@ -278,18 +279,33 @@ def forget(settings: Settings, table: Table) -> bool:
     return True
 
 
-def renew(settings: Settings, table: Table) -> None:
-    """Begins the next generation of a keyed or versioned table: its job computes it again at the next start."""
+def renew(settings: Settings, table: Table, why: str = "it was asked for") -> None:
+    """Begins the next generation, with all that the inputs have, of a table that is computed again, or has read nothing yet."""
     newest, last = generation(settings, table), standing(settings, table).last
     checkpoint = checkpoint_files.folder_of(settings, table, newest)
     if (last and last.generation == newest) or (checkpoint / "offsets").exists():
-        begin(settings, table, None, "it was asked for")
+        begin(settings, table, None, why)
 
 
 def begins_whole(settings: Settings, table: Table) -> bool:
     """Whether the next micro-batch of a keyed or versioned table computes all of it: the first of its generation."""
     last = standing(settings, table).last
     return last is None or last.generation < generation(settings, table)
+
+
+def has_read(settings: Settings, table: Table, folder: Path) -> bool:
+    """Whether the table in that folder ever held a row, or its stream has read one, as until a first window closes.
+
+    If not, nothing is lost or doubled when the stream begins anew, and no reader has seen it go on.
+    """
+    sides = (folder, folder.with_name(f"{folder.name}__quarantine"))
+    if any(delta_log.oldest(side) or delta_log.rows_from(side) is not None for side in sides):
+        return True
+    stands = standing(settings, table)
+    if stands.pending or stands.last is None:
+        return stands.pending is not None
+    lines = CommitLog(settings, table).by_stream()
+    return any(line.arrived or (line.frontier or EPOCH) > EPOCH for line in lines)
 
 
 def began(settings: Settings, table: Table) -> bool:

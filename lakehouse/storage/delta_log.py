@@ -121,6 +121,11 @@ def moved(path: Path, version: int) -> list[tuple[str, dict]] | None:
     return None if of_version is None else moved_of(of_version)
 
 
+def rows_from(path: Path) -> int | None:
+    """The first version in the log by which rows came or went; None if there is none."""
+    return next((version for version in versions(path) if moved(path, version)), None)
+
+
 def data_file(path: Path, file: Mapping) -> Path:
     """Where a file is that the log names."""
     return path / unquote(file["path"])

@@ -114,6 +114,12 @@ def add_columns(path: Path, added: Sequence[StructField]) -> None:
     _bases.pop(path, None)
 
 
+def redeclare(path: Path, columns: StructType) -> None:
+    """Has a table without a row have these columns, unless it has them."""
+    small_commits.redeclare(path, StructType([StructField(f.name, f.dataType) for f in columns]))
+    _bases.pop(path, None)
+
+
 def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
     """Replaces a whole reference table, in one commit, and returns its version."""
     return _overwrite(rows, path, None, _text(f"reference:{metadata['run']}", 0, metadata))

@@ -128,6 +128,19 @@ def add_columns(path: Path, columns: StructType) -> None:
             _known.pop(path, None)
 
 
+def redeclare(path: Path, columns: StructType) -> None:
+    """Has a table without a row have these columns, unless it has them."""
+    wanted = Schema.from_json(columns.json())
+    with alone(delta_log.commit_lock(path)):
+        table = open_table(path)
+        if table.schema() == wanted:
+            return
+        partitions = table.metadata().partition_columns or None
+        table.create_write_transaction([], "overwrite", wanted, partitions)
+        with _lock:
+            _known.pop(path, None)
+
+
 def added(file: Mapping) -> AddAction:
     """A file that Spark has written, by what Delta's log would say of it."""
     values, path = dict(file["partitionValues"]), unquote(file["path"])

@@ -22,12 +22,15 @@ def table_stream(
 ) -> DataFrame:
     """The rows added to a Delta table, commit by commit, so that stored watermarks come in order.
 
-    From the first commit that is kept (`maintenance`), or `since` a version or "latest"; a
-    checkpoint goes on where it is.
+    From the first commit with rows that is kept (`maintenance`), or `since` a version or "latest"; a
+    checkpoint goes on where it is. (Before its first rows a table may have had other columns.)
     """
+    if since is None:
+        first = delta_log.rows_from(Path(path))
+        since = delta_log.latest(Path(path)) if first is None else first
     return (
         spark.readStream.format("delta")
-        .option("startingVersion", delta_log.oldest(Path(path)) if since is None else since)
+        .option("startingVersion", since)
         .option("skipChangeCommits", "true")
         .option("maxFilesPerTrigger", settings.max_files_per_trigger)
         .load(path)

@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 def create(session: Session, table: Table, *, grows: bool = False) -> None:
     """Makes the table and its quarantine if they are not there.
 
-    If it `grows`, columns that are declared besides those that it has are added, with nulls in the rows that are there.
-    Else, or if other columns differ, raises DeclarationError.
+    If it `grows`, columns that are declared besides those that it has are added, with nulls in the rows that are there,
+    and a table that has read nothing has the declared ones. Else, or if other columns differ, raises DeclarationError.
 
     A function by which stream and batch may differ is refused here, before it has run.
     """
@@ -43,6 +43,9 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     table_creation.create(
         session.path(table), declared, partitioned, _searched(session, table), properties
     )
+    fresh = grows and begun_with.begins(session.settings, table)
+    if fresh:
+        _fit_kind(table, session.path(table), partitioned)
     # else it has the declared columns and keys with its first rows
     stays = not (table.keeps and checkpoints.begins_whole(session.settings, table))
     if table.keeps and stays:
@@ -52,12 +55,17 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
         table_creation.create(session.path(table, "quarantine"), columns, True, "reason")
     if table.lookup:
         _create_answers(session, table, table.lookup)
-    if stays:
+    if fresh and not table.keeps:
+        delta_writer.redeclare(session.path(table), declared)
+    elif stays and not fresh:
         _fit_columns(session, table, session.path(table), declared, grows)
     if table.early_results:
         early = session.path(table, "early")
         table_creation.create(early, declared, False, "", table_creation.PASSING)
-        _fit_columns(session, table, early, declared, grows)
+        if fresh:
+            delta_writer.redeclare(early, declared)
+        else:
+            _fit_columns(session, table, early, declared, grows)
 
 
 def _create_answers(session: Session, table: Table, lookup: Lookup) -> None:
@@ -74,6 +82,16 @@ def _create_answers(session: Session, table: Table, lookup: Lookup) -> None:
     columns = answers.columns(key, lookups.nullable(lookups.schema(lookup)))
     table_creation.create(path, columns, True, "")
     _check_columns(session, table, path, columns)
+
+
+def _fit_kind(table: Table, path: Path, partitioned: bool) -> None:
+    """Raises DeclarationError if the table on disk is in partitions and the declared one not, or the other way round."""
+    columns = delta_log.open_table(path).metadata().partition_columns
+    if bool(columns) != partitioned:
+        raise DeclarationError(
+            f"table={table.name}, partitions={', '.join(columns) or 'none'}: another kind of table was declared under that name; "
+            f"it has no row, so remove its folder {path}, and the next start makes it again"
+        )
 
 
 def _fit_columns(
@@ -106,7 +124,7 @@ def _check_columns(lakehouse: Lakehouse, table: Table, path: Path, declared: Str
     if changed := sorted(n for n in stored | expected if stored.get(n) != expected.get(n)):
         raise DeclarationError(
             f"table={path.name}, columns={', '.join(changed)}: the table on disk has other columns or types than its "
-            f"declaration, and only further columns can be added to it; {begun_with.of_other_columns(lakehouse.catalog, table)}"
+            f"declaration, and only further columns can be added to it; {begun_with.of_other_columns(lakehouse, table)}"
         )
 
 

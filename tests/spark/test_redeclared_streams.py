@@ -5,12 +5,12 @@ from dataclasses import replace
 from datetime import UTC, timedelta
 
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from batch_jobs import backfill, bootstrap, upgrade
-from lakehouse.declare.table import (
-    session,
-    tumbling,
-)
+from lakehouse.cli import change_plan
+from lakehouse.declare.table import session, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
@@ -22,6 +22,40 @@ from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
 from support import changing_tables
 from support.changing_tables import START, at, changed, doubled, larger, more
+
+
+@table(layer="gold", window=tumbling("1 hour"), keys=["user"])
+def behind(counted: DataFrame) -> DataFrame:
+    return counted.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+def narrower(clicks: DataFrame) -> DataFrame:
+    return clicks.withColumn("value", F.col("value").cast("int"))
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_what_has_read_nothing_begins_as_it_is_declared_now(stage_of):
+    """Spark has made a checkpoint of the windows, and both they and the type of what they read change."""
+    stage = stage_of(changing_tables)
+    known = stage.session.catalog
+    former = replace(known, tables=known.tables | {"behind": behind})
+    present = changed(former, "counted", transformation=narrower)
+    present = changed(present, "behind", window=tumbling("2 hours"))
+    counted, longer = present.table("counted"), present.table("behind")
+    stage.session = replace(stage.session, catalog=former)
+    queries.prepare(stage.session, [behind])
+    stage.run("behind")
+    stage.session = replace(stage.session, catalog=present)
+    assert {each.action for each in change_plan.planned(stage.session, list(present))} == {"begin"}
+    with pytest.raises(DeclarationError, match="columns=value: .*it has read no row"):
+        creation.create(stage.session, counted)  # as a batch run, beside a job
+    queries.prepare(stage.session, [counted, longer])
+    stage.feed("clicks", [at(minute, value=minute % 7) for minute in range(1, 200, 20)])
+    stage.advance("clicks", at(400))
+    stage.run("counted", "behind")
+    assert dict(stage.rows("counted").dtypes)["value"] == "int"
+    assert_stream_equals_batch(stage, "behind")
 
 
 @pytest.mark.slow

@@ -3,8 +3,11 @@
 import json
 import linecache
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from lakehouse.declare import catalog
 from lakehouse.declare.table import (
@@ -18,9 +21,9 @@ from lakehouse.declare.table import (
 )
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
-from lakehouse.storage import begun_with
+from lakehouse.storage import begun_with, checkpoints
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse
 from support import changing_tables
 from support.changing_tables import changed, doubled, larger, more
@@ -35,8 +38,15 @@ def begun(tmp_path) -> tuple[Settings, catalog.Catalog]:
     )
     for each in known:
         begun_with.begin(Lakehouse(settings, known), each)
-        (tmp_path / "_checkpoints" / each.name / "1" / "offsets").mkdir(parents=True)
+        note_read(settings, each, 1)
     return settings, known
+
+
+def note_read(settings: Settings, of: Table, rows: int) -> None:
+    """A step of the table's stream that has read so many rows, and written none."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    line = Commit(of.name, "stream", 1, 0, NOTHING, at, of.code_version, arrived=rows)
+    CommitLog(settings, of).append(line)
 
 
 def refused(begun, name: str, **changes: object) -> str:
@@ -146,12 +156,31 @@ def test_comments_and_docstrings_are_no_change():
 
 def test_of_a_table_that_was_removed_nothing_needs_to_fit(begun):
     settings, _ = begun
-    (settings.root / "_checkpoints" / "sums" / "1" / "offsets").rmdir()
+    (settings.root / "_commit_log" / "sums.jsonl").unlink()
     assert refused(begun, "sums", window=tumbling("2 hours")) == ""
-    log = settings.root / "gold" / "sums" / "_delta_log"
-    log.mkdir(parents=True)
-    (log / f"{1:020}.json").touch()
+    write_rows(settings.root / "gold" / "sums", 0)
+    assert refused(begun, "sums", window=tumbling("2 hours")) == "", "it is there, and has no row"
+    write_rows(settings.root / "gold" / "sums__quarantine", 1)
     assert "window=" in refused(begun, "sums", window=tumbling("2 hours"))
+
+
+def write_rows(path: Path, rows: int) -> None:
+    write_deltalake(str(path), pa.table({"value": pa.array(range(rows), pa.int64())}))
+
+
+def test_a_stream_that_has_read_nothing_begins_as_it_is_declared_now(begun):
+    settings, known = begun
+    sums, other = known.table("sums"), changed(known, "sums", window=tumbling("2 hours"))
+    (settings.root / "_commit_log" / "sums.jsonl").unlink()
+    (settings.root / "_checkpoints" / "sums" / "1" / "offsets").mkdir(parents=True)
+    note_read(settings, sums, 0)
+    begun_with.begin(Lakehouse(settings, known), sums)
+    assert checkpoints.generation(settings, sums) == 1, "as it was"
+    for _ in range(2):  # the second is of a process that was killed before it read
+        begun_with.begin(Lakehouse(settings, other), other.table("sums"))
+        assert checkpoints.generation(settings, sums) == 2, "the checkpoint is of another plan"
+    note_read(settings, sums, 1)
+    assert "window=" in refused(begun, "sums"), "what it began with is kept"
 
 
 def test_a_declaration_that_cannot_be_read_is_named_and_the_way_out_works(begun):
