@@ -119,6 +119,40 @@ def restart(
 
 
 @stream.command()
+def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
+    """Start streaming jobs again on more or fewer resources, as the settings say now.
+
+    Where Spark keeps a state, it is built again in that many partitions while the job is stopped,
+    and the table's rows before and after are compared. A command that was killed goes on when it is
+    run again. Exit code 0 if all rows are as before, 1 if some are not, 2 when refused.
+    """
+    from lakehouse.cli.console import print_error, print_rows, print_text, working
+    from streaming_jobs import rescaling
+
+    console, settings, named = _chosen(pipelines)
+    differ = []
+    for pipeline in named:
+        with working(f"stopping {pipeline}") as says:
+            status, rescaled = rescaling.rescale(
+                settings, pipeline, wait=wait, by=_by("rescale"), says=says
+            )
+        _show_started(console, settings, status)
+        if rescaled:
+            columns = ("table", "partitions before", "now", "rows", "checksum", "before and now")
+            print_rows(columns, (tuple(asdict(each).values()) for each in rescaled))
+        else:
+            print_text(f"{pipeline}: no state had to be divided anew")
+        differ += [each.table for each in rescaled if each.verdict == "DIFFERENT"]
+    for name in differ:
+        print_error(
+            f"table={name}: its state was built again, and its rows are not those of before; `lakehouse reconcile run {name}` "
+            "says which are those of its batch run"
+        )
+    if differ:
+        raise typer.Exit(1)
+
+
+@stream.command()
 def status(
     pipelines: _PIPELINES = None,
     as_json: Annotated[

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
@@ -100,8 +100,11 @@ def restart(
     now: bool = False,
     wait: float | None = None,
     by: str = "",
+    meanwhile: Callable[[], None] | None = None,
 ) -> JobStatus:
     """Ends the job as `stop` does and starts it again; paused queries are tried again.
+
+    `meanwhile` is called with the lease of its pipelines while it does not run; it is started whatever comes of that.
 
     Raises JobError as `start` does.
     """
@@ -110,8 +113,15 @@ def restart(
         _refuse_elsewhere(settings, pipeline, "and is to be started again")
     wanted = desired.wish(settings, pipeline, "running", by)
     with desired.acting(settings, pipeline, ACTING):
-        end(settings, pipeline, f"restart asked for by {wanted.by}", 0 if now else timeout)
-        pid = launch(settings, pipeline, f"restart asked for by {wanted.by}")
+        why = f"restart asked for by {wanted.by}"
+        end(settings, pipeline, why, 0 if now else timeout)
+        try:
+            if meanwhile:
+                _end_others(settings, pipeline, why)
+                with lease.held(settings, pipeline):
+                    meanwhile()
+        finally:
+            pid = launch(settings, pipeline, why)
     return await_running(settings, pipeline, pid, wait)
 
 
@@ -158,9 +168,7 @@ def launch(
     One that runs the same pipelines under another name, since the settings had them together or
     apart, is drained first.
     """
-    for other in lease.others(settings, pipeline):
-        with desired.acting(settings, other, ACTING):
-            end(settings, other, f"{why}, in the process {pipeline!r}", _DRAIN)
+    _end_others(settings, pipeline, why)
     log, at = fresh_log(settings, pipeline), progress.now()
     # By way of a shell that ends at once: in a session of its own no terminal reaches the job, and
     # as nobody's child it leaves no zombie behind, whoever started it.
@@ -175,6 +183,12 @@ def launch(
     what: desired.What = "restarted" if restarted else "started"
     desired.note(settings, pipeline, Event(at, what, why, pid, start_time(pid), counted, well))
     return pid
+
+
+def _end_others(settings: Settings, pipeline: str, why: str) -> None:
+    for other in lease.others(settings, pipeline):
+        with desired.acting(settings, other, ACTING):
+            end(settings, other, f"{why}, in the process {pipeline!r}", _DRAIN)
 
 
 def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:

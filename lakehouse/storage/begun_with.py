@@ -12,7 +12,6 @@ for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `det
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
@@ -25,7 +24,7 @@ from lakehouse.declare.sources import FolderSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
-from lakehouse.storage import checkpoint_files, layout
+from lakehouse.storage import checkpoint_files, layout, state_partitions
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.files import read_json, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
@@ -133,7 +132,9 @@ def begin(lakehouse: Lakehouse, table: Table) -> None:
         from lakehouse.storage import checkpoints
 
         # without a row, and of the former plan all the same
-        checkpoints.renew(lakehouse.settings, table, "it is declared otherwise, and had read no row")
+        checkpoints.renew(
+            lakehouse.settings, table, "it is declared otherwise, and had read no row"
+        )
         layout.note(lakehouse.settings, table, "handover.json").unlink(missing_ok=True)
     last = (
         None
@@ -245,33 +246,15 @@ def _pinned(lakehouse: Lakehouse, table: Table) -> str:
 
     Empty if it is not.
     """
-    name = "spark.sql.shuffle.partitions"
-    now, then = (
-        str(lakehouse.settings.spark_conf.get(name, lakehouse.settings.shuffle_partitions)),
-        _noted(lakehouse.settings, table).get(name),
-    )
+    now = state_partitions.wanted(lakehouse.settings, table)
+    then = state_partitions.divided(checkpoint_files.newest(lakehouse.settings, table))
     if then in (None, now):
         return ""
-    whole = f"`lakehouse {'backfill' if table.keeps else 'upgrade fill'} {table.name}` computes it again"
     return (
         f"table={table.name}, shuffle_partitions={now}: its state is in {then} partitions, and Spark keeps to them as long as "
         f"the checkpoint is there, so the setting changes nothing here; set shuffle_partitions to {then} among the "
-        f"resources of {table.pipeline}, or, to have {now}, {whole}"
+        f"resources of {table.pipeline}, or, to have {now}, `lakehouse stream rescale {table.pipeline}` divides it anew"
     )
-
-
-def _noted(settings: Settings, table: Table) -> Mapping[str, str]:
-    """Spark's settings as it noted them with the last micro-batch of a query that keeps state.
-
-    None of another query.
-    """
-    checkpoint = checkpoint_files.newest(settings, table)
-    if checkpoint is None or not checkpoint_files.keeps_state(checkpoint):
-        return {}
-    begun = checkpoint_files.begun(checkpoint)
-    with suppress(ValueError, IndexError, KeyError):  # a torn one is for the query to report
-        return checkpoint_files.noted(checkpoint, begun[-1])["conf"] if begun else {}
-    return {}
 
 
 def _differs(name: str, kept: Mapping[str, str], now: Mapping[str, str]) -> bool:

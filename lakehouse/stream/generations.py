@@ -28,7 +28,7 @@ from lakehouse.storage import (
     delta_writer,
     layout,
 )
-from lakehouse.storage.checkpoints import Standing, Written
+from lakehouse.storage.checkpoints import Beginning, Standing, Written
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
@@ -70,9 +70,23 @@ def fit(session: Session, table: Table) -> str:
         _check_readers(session, table, standing)
         _put_back_aside(session, table, standing)
         _void(session, table, standing, own + 1)
-    message = _begin(session, table, standing, wrong)
+    begun = _begin(session, table, standing, wrong)
+    message = (
+        f"table={table.name}, generation={begun.generation}: the checkpoint did not fit the table ({wrong}), so a new generation "
+        f"begins behind {_behind(table, standing)}; no row is lost or doubled. Look for what removed or replaced the folder "
+        f"{checkpoint_files.folder_of(session.settings, table, begun.generation).parent}"
+    )
     _log.warning(message)
     return message
+
+
+def begin_anew(session: Session, table: Table, why: str) -> None:
+    """Begins the next generation of a query of Spark's, whose checkpoint fits, behind the table's last commit.
+
+    Its state is built again; that of a keyed table from all that the inputs have. Raises CommitError if the input does
+    not go back so far.
+    """
+    _begin(session, table, checkpoints.standing(session.settings, table), why)
 
 
 def _fit_stepped(session: Session, table: Table, standing: Standing) -> str:
@@ -156,7 +170,7 @@ def _position(lakehouse: Lakehouse, table: Table, last: Written | Commit) -> Map
     return last.inputs["tables"][lakehouse.catalog.driving(table).name]
 
 
-def _begin(session: Session, table: Table, standing: Standing, why: str) -> str:
+def _begin(session: Session, table: Table, standing: Standing, why: str) -> Beginning:
     kind, last = session.catalog.kind(table), standing.last
     if (
         last is None
@@ -164,19 +178,15 @@ def _begin(session: Session, table: Table, standing: Standing, why: str) -> str:
         and delta_log.oldest(session.path(session.catalog.driving(table))) > 0
     ):
         raise CommitError(
-            f"table={table.name}: its checkpoint does not fit ({why}), the table holds no commit of it, and its input's log does "
-            f"not go back to its beginning; give the table a new name, and begin that by `lakehouse bootstrap`"
+            f"table={table.name}: it is to begin again ({why}), the table holds no commit of it, and its input's log does not "
+            f"go back to its beginning; give the table a new name, and begin that by `lakehouse bootstrap`"
         )
     again = _state_from(session, table, standing) if last and kind == "window" else {}
     begun = checkpoints.begin(session.settings, table, standing.number, why, **again)
     if last and again:
         folder = checkpoint_files.folder_of(session.settings, table, begun.generation)
         checkpoint_files.write(session.spark, folder, _position(session, table, last))
-    return (
-        f"table={table.name}, generation={begun.generation}: the checkpoint did not fit the table ({why}), so a new generation "
-        f"begins behind {_behind(table, standing)}; no row is lost or doubled. Look for what removed or replaced the folder "
-        f"{checkpoint_files.folder_of(session.settings, table, begun.generation).parent}"
-    )
+    return begun
 
 
 def _state_from(session: Session, table: Table, standing: Standing) -> dict[str, Any]:
@@ -200,8 +210,8 @@ def _state_from(session: Session, table: Table, standing: Standing) -> dict[str,
         )
     except JobError as err:
         raise CommitError(
-            f"table={table.name}: its checkpoint does not fit, and its state cannot be built again: {err}; or give the table a "
-            "new name, and begin that by `lakehouse bootstrap`"
+            f"table={table.name}: its state is to be built again, and cannot be: {err}; or give the table a new "
+            "name, and begin that by `lakehouse bootstrap`"
         ) from err
     return {"frontier": ahead.isoformat(), "aside": aside.isoformat(), "version": version}
 

@@ -8,16 +8,17 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from batch_jobs import backfill, bootstrap, upgrade
+from batch_jobs import backfill, bootstrap
 from lakehouse.cli import change_plan
 from lakehouse.declare.table import session, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
-from lakehouse.storage import begun_with, delta_log, upgrades
+from lakehouse.storage import begun_with, delta_log
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
+from lakehouse.stream import generations, queries, rescaling
 from lakehouse.stream import handover as handovers
-from lakehouse.stream import queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
 from support import changing_tables
@@ -48,7 +49,7 @@ def test_what_has_read_nothing_begins_as_it_is_declared_now(stage_of):
     stage.run("behind")
     stage.session = replace(stage.session, catalog=present)
     assert {each.action for each in change_plan.planned(stage.session, list(present))} == {"begin"}
-    with pytest.raises(DeclarationError, match="columns=value: .*it has read no row"):
+    with pytest.raises(DeclarationError, match=r"columns=value: .*it has read no row"):
         creation.create(stage.session, counted)  # as a batch run, beside a job
     queries.prepare(stage.session, [counted, longer])
     stage.feed("clicks", [at(minute, value=minute % 7) for minute in range(1, 200, 20)])
@@ -163,7 +164,7 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
         "the others have no state"
     )
     assert all("shuffle_partitions=8: its state is in 1 partitions" in each for each in told)
-    assert "`lakehouse upgrade fill sums`" in told[0] and "`lakehouse backfill totals`" in told[1]
+    assert all("`lakehouse stream rescale changing_tables`" in each for each in told), told
     overridden = replace(
         settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"}
     )
@@ -189,23 +190,29 @@ def test_a_state_of_more_partitions_holds_the_same(stage_of, spark):
     stage.run("sums", "totals")
     rows = {name: held(stage, name) for name in ("sums", "totals")}
     settings, known = stage.session.settings, stage.session.catalog
-    wider = replace(settings, shuffle_partitions=3)
-    assert len(begun_with.remarks(Lakehouse(wider, known), list(known))) == 2
+    wider = Lakehouse(replace(settings, shuffle_partitions=3), known)
+    assert len(begun_with.remarks(wider, list(known))) == 2
     spark.conf.set("spark.sql.shuffle.partitions", "3")
+    stage.session = Session.on(wider, spark)
     try:
-        sums = known.table("sums")
-        list(upgrade.fill(stage.session, "sums", upgrade.plan(stage.session, "sums")))
-        assert not any(each.differs for each in upgrade.compare(stage.session, "sums", None)[1])
-        upgrades.exchange(Lakehouse(settings, known), sums, "promote")
-        assert list(backfill.run(stage.session, "totals")) == []
-        stage.run("totals")
+        # as a command leaves it that is killed before the first micro-batch
+        generations.begin_anew(stage.session, known.table("sums"), "it was killed")
+        due = list(rescaling.due(wider, known))
+        assert [(table.name, *numbers) for table, *numbers in due] == [
+            ("sums", 1, 3),
+            ("totals", 1, 3),
+        ]
+        found = [rescaling.rescale(stage.session, *each) for each in due]
+        assert [(each.verdict, each.rows) for each in found] == [
+            ("EQUAL", len(rows[each.table])) for each in found
+        ]
+        assert not list(rescaling.due(wider, known)) and not begun_with.remarks(wider, list(known))
         assert {name: held(stage, name) for name in rows} == rows, "the same before and after"
         stage.feed("clicks", spread[60:])
         stage.advance("clicks", at(400))
         stage.run("sums", "totals", abort_at="rows")
         for name in rows:
             assert_stream_equals_batch(stage, name)
-        assert begun_with.remarks(Lakehouse(wider, known), list(known)) == []
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", "1")
 
