@@ -59,6 +59,11 @@ def list_all(as_json: AsJson = False) -> None:
         console.print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
         console.print_rows(columns, rows)
+    for half in savepoints.left_half(settings):
+        console.print_note(
+            f"folder={half}: a command was killed before it was done; it is no savepoint, and holds room until the next create "
+            "or drop removes it"
+        )
 
 
 @group.command()

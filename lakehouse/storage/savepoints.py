@@ -226,10 +226,20 @@ def alone(settings: Settings) -> Iterator[None]:
     What one that was killed has left half done, and holds room, goes first. Raises SavepointError.
     """
     with _locked(settings):
-        for left in layout.savepoints(settings).glob(".*"):
-            if left.suffix in (".new", ".gone"):
-                shutil.rmtree(left, ignore_errors=True)
+        for half in _halves(settings):
+            shutil.rmtree(half, ignore_errors=True)
         yield
+
+
+def left_half(settings: Settings) -> list[Path]:
+    """The folders that a killed command left half done, to be removed by the next one. None while one is at work."""
+    at_work = locks.holder(layout.savepoints_lock(settings))
+    return [] if at_work else _halves(settings)
+
+
+def _halves(settings: Settings) -> list[Path]:
+    folders = layout.savepoints(settings).glob(".*")
+    return sorted(each for each in folders if each.suffix in (".new", ".gone"))
 
 
 def _locked(settings: Settings) -> AbstractContextManager[object]:

@@ -30,6 +30,7 @@ from lakehouse.storage import cut_off, forks, housekeeping, layout, locks, resto
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs import supervisor
+from support import TESTS
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -294,6 +295,28 @@ def test_a_restore_that_is_killed_is_seen_and_goes_on(session):
     layout.restoring(settings).write_text("no JSON")
     with pytest.raises(SavepointError, match=r"file=.*restoring.json: .*cannot be read"):
         supervisor.start(settings, "sensors")
+
+
+def test_a_create_and_a_fork_that_are_killed_leave_nothing_half_that_is_taken_for_whole(
+    session, tmp_path
+):
+    settings, _ = session
+    run = [sys.executable, "-m", "support.killed_savepoints", str(settings.root), SENSORS]
+    ended = subprocess.run(
+        [*run, str(tmp_path / "fork")], cwd=TESTS, capture_output=True, text=True, timeout=240
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("kills of") == 2, ended.stdout
+    savepoints.verify(settings, "killed")
+    fork = everything(tmp_path / "fork")
+    assert everything(layout.savepoint_root(settings, "one")) == fork
+
+    half = layout.savepoint(settings, ".other.new")
+    half.mkdir()
+    shown = CliRunner().invoke(main.app(), ["savepoint", "list"], env=to_environment(settings))
+    assert "killed" in shown.output and f"folder={half}: a command was killed" in shown.output
+    savepoints.drop(settings, "killed")
+    assert not half.exists()
 
 
 def test_an_exported_savepoint_is_the_same_elsewhere(session, tmp_path):
