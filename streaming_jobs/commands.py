@@ -141,7 +141,7 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
             columns = ("table", "partitions before", "now", "rows", "checksum", "before and now")
             print_rows(columns, (tuple(asdict(each).values()) for each in rescaled))
         else:
-            print_text(f"{pipeline}: no state had to be divided anew")
+            print_text(f"{pipeline}: no state had to be divided again")
         differ += [each.table for each in rescaled if each.verdict == "DIFFERENT"]
     for name in differ:
         print_error(

@@ -1,4 +1,4 @@
-"""A pipeline runs on more or fewer resources: its job is started again, and the state that Spark keeps is divided anew."""
+"""A pipeline runs on more or fewer resources: its job is started again, and the state that Spark keeps is divided again."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ def rescale(
     Killed in between it leaves tables that any start goes on with; the same call does the rest.
 
     :param wait: seconds within which the job must run, by default those of `start_within`.
-    :param says: is told what is being done.
+    :param says: is called with what is being done.
     :raises JobError: as `supervisor.restart`.
     :raises CommitError: if an input does not go back as far as a state; the job is started as it was.
     """

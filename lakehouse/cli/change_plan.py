@@ -67,7 +67,7 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
     rows, size = _read(lakehouse, table)
     if lakehouse.catalog.kind(table) in ("reference", "report"):
         return Planned(table.name, "nothing", "it is computed whole, as its inputs change")
-    if begun_with.begins(lakehouse.settings, table):
+    if begun_with.begins(lakehouse, table):
         says = "its stream begins with all that its inputs have"
         return Planned(table.name, "begin", says, rows=rows, bytes=size, downstream=downstream)
     changed = begun_with.changes(lakehouse, table)

@@ -126,16 +126,17 @@ def begin(lakehouse: Lakehouse, table: Table) -> None:
     Raises DeclarationError if it would go on as something else.
     """
     check(lakehouse, [table])
-    if _kept(lakehouse.settings, table) is not None:
+    if _kept(lakehouse, table) is not None:
         return
     if _otherwise(lakehouse, table):
         from lakehouse.storage import checkpoints
 
         # without a row, and of the former plan all the same
-        checkpoints.renew(
-            lakehouse.settings, table, "it is declared otherwise, and had read no row"
-        )
-        layout.note(lakehouse.settings, table, "handover.json").unlink(missing_ok=True)
+        why = "it is declared otherwise, and had read no row"
+        checkpoints.renew(lakehouse.settings, table, why)
+        if all(line.role != "batch" for line in lakehouse.commit_log(table).rewriting()):
+            layout.note(lakehouse.settings, table, "handover.json").unlink(missing_ok=True)
+        _log.info(f"table={table.name}: {why}, so it begins with all that its inputs have")
     last = (
         None
         if _path(lakehouse.settings, table).exists()
@@ -158,9 +159,7 @@ def keep(lakehouse: Lakehouse, table: Table) -> None:
         "at": datetime.now(UTC).isoformat(),
         "declaration": declaration(lakehouse.catalog, table),
     }
-    handover = (
-        noted_handover(lakehouse.settings, table) if _kept(lakehouse.settings, table) else None
-    )
+    handover = noted_handover(lakehouse.settings, table) if _kept(lakehouse, table) else None
     replace_file(
         _path(lakehouse.settings, table), note | ({"handover": handover} if handover else {})
     )
@@ -200,7 +199,7 @@ def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
 
     Nothing if it has not begun.
     """
-    kept = _kept(lakehouse.settings, table)
+    kept = _kept(lakehouse, table)
     if kept is None:
         return []
     now = declaration(lakehouse.catalog, table)
@@ -230,9 +229,9 @@ def accept(lakehouse: Lakehouse, table: Table) -> list[Change]:
     return changed
 
 
-def begins(settings: Settings, table: Table) -> bool:
+def begins(lakehouse: Lakehouse, table: Table) -> bool:
     """Whether the table's stream is still to begin, so that any declaration is right."""
-    return _kept(settings, table) is None
+    return _kept(lakehouse, table) is None
 
 
 def remarks(lakehouse: Lakehouse, tables: Sequence[Table]) -> list[str]:
@@ -253,7 +252,7 @@ def _pinned(lakehouse: Lakehouse, table: Table) -> str:
     return (
         f"table={table.name}, shuffle_partitions={now}: its state is in {then} partitions, and Spark keeps to them as long as "
         f"the checkpoint is there, so the setting changes nothing here; set shuffle_partitions to {then} among the "
-        f"resources of {table.pipeline}, or, to have {now}, `lakehouse stream rescale {table.pipeline}` divides it anew"
+        f"resources of {table.pipeline}, or, to have {now}, `lakehouse stream rescale {table.pipeline}` divides it again"
     )
 
 
@@ -306,7 +305,7 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
 
 def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
     """The remedy for a table whose columns on disk cannot become the declared ones."""
-    if begins(lakehouse.settings, table):
+    if begins(lakehouse, table):
         return f"it has read no row, so `lakehouse stream restart {table.pipeline}` under this code has it begin with these"
     whether = upgradable(lakehouse.catalog, table, ())
     return f"{_upgrade(table)}; or {_ANOTHER}" if whether else _ANOTHER
@@ -346,17 +345,17 @@ def _path(settings: Settings, table: Table) -> Path:
     return layout.note(settings, table, "declared.json")
 
 
-def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
+def _kept(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
     """The declaration that the table's streaming query began with.
 
     None if it is not known, or if the query has read nothing, or nothing is left of it.
     """
-    path = _path(settings, table)
+    path = _path(lakehouse.settings, table)
     if not path.exists():
         return None
     try:
         declared = read_json(path)["declaration"]
-        folder = layout.layer_path(settings, declared["layer"], table.name)
+        folder = layout.layer_path(lakehouse.settings, declared["layer"], table.name)
     except (ValueError, KeyError, TypeError) as err:
         raise DeclarationError(
             f"table={table.name}, file={path}: it says what the table's streaming query began with, and cannot "
@@ -366,7 +365,8 @@ def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
     from lakehouse.storage import checkpoints
 
     # of a table that was removed, to be filled again, nothing needs to fit either
-    return declared if checkpoints.has_read(settings, table, folder) else None
+    followed = {each.name for each in lakehouse.catalog.followed_inputs(table)}
+    return declared if checkpoints.has_read(lakehouse.settings, table, folder, followed) else None
 
 
 def _otherwise(lakehouse: Lakehouse, table: Table) -> bool:

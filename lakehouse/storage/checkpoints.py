@@ -8,7 +8,7 @@ table is restored. So a generation that begins is above all that folders, the co
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -245,8 +245,8 @@ def misfit(
     own, number = int(checkpoint.name), standing.number
     offsets, commits = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
     if not offsets and not commits:
-        anew = begun is not None and begun.generation == own and begun.after is None
-        empty = number is None or (number[0] < own and (anew or not stateful))
+        whole = begun is not None and begun.generation == own and begun.after is None
+        empty = number is None or (number[0] < own and (whole or not stateful))
         return "" if empty else "it is gone"
     if not offsets or not checkpoint_files.has_metadata(checkpoint):
         return f"its {'metadata' if offsets else 'offsets'} is gone"
@@ -293,10 +293,11 @@ def begins_whole(settings: Settings, table: Table) -> bool:
     return last is None or last.generation < generation(settings, table)
 
 
-def has_read(settings: Settings, table: Table, folder: Path) -> bool:
+def has_read(settings: Settings, table: Table, folder: Path, followed: Collection[str]) -> bool:
     """Whether the table in that folder ever held a row, or its stream has read one, as until a first window closes.
 
-    If not, nothing is lost or doubled when the stream begins anew, and no reader has seen it go on.
+    If not, nothing is lost or doubled when the stream begins again, and no reader has seen it go on. A position in other
+    tables than those that are `followed` counts as well: it means nothing in these.
     """
     sides = (folder, folder.with_name(f"{folder.name}__quarantine"))
     if any(delta_log.oldest(side) or delta_log.rows_from(side) is not None for side in sides):
@@ -304,6 +305,8 @@ def has_read(settings: Settings, table: Table, folder: Path) -> bool:
     stands = standing(settings, table)
     if stands.pending or stands.last is None:
         return stands.pending is not None
+    if {*stands.last.inputs.get("tables", followed)} != {*followed}:
+        return True
     lines = CommitLog(settings, table).by_stream()
     return any(line.arrived or (line.frontier or EPOCH) > EPOCH for line in lines)
 

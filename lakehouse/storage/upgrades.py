@@ -123,7 +123,7 @@ def begin(lakehouse: Lakehouse, table: Table) -> Settings:
 
 
 def _check_kind(lakehouse: Lakehouse, table: Table) -> None:
-    if begun_with.begins(lakehouse.settings, table):
+    if begun_with.begins(lakehouse, table):
         raise JobError(
             f"table={table.name}, layer={table.layer}: it has not begun there, so there is nothing to upgrade; start its job"
         )

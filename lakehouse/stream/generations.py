@@ -80,7 +80,7 @@ def fit(session: Session, table: Table) -> str:
     return message
 
 
-def begin_anew(session: Session, table: Table, why: str) -> None:
+def begin_next(session: Session, table: Table, why: str) -> None:
     """Begins the next generation of a query of Spark's, whose checkpoint fits, behind the table's last commit.
 
     Its state is built again; that of a keyed table from all that the inputs have. Raises CommitError if the input does

@@ -1,4 +1,4 @@
-"""The state of Spark's queries is divided anew, into as many partitions as the settings say, while their job is stopped."""
+"""The state of Spark's queries is divided again, into as many partitions as the settings say, while their job is stopped."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Verdict = Literal["EQUAL", "DIFFERENT", "READ ON"]
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """A table whose state was divided anew.
+    """A table whose state was divided again.
 
     :param before: partitions of its state until then.
     :param now: partitions that it has.
@@ -62,7 +62,7 @@ def rescale(session: Session, table: Table, before: int, now: int) -> Rescaled:
         held, read = _held(session, table)
         if not _has_begun(session, table):
             why = f"its state is divided into {now} partitions and was into {before}"
-            generations.begin_anew(session, table, why)
+            generations.begin_next(session, table, why)
         _catch_up(session, table)
         holds, has_read = _held(session, table)
     verdict: Verdict = "EQUAL" if holds == held else "DIFFERENT"

@@ -43,7 +43,7 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     table_creation.create(
         session.path(table), declared, partitioned, _searched(session, table), properties
     )
-    fresh = grows and begun_with.begins(session.settings, table)
+    fresh = grows and begun_with.begins(session, table)
     if fresh:
         _fit_kind(table, session.path(table), partitioned)
     # else it has the declared columns and keys with its first rows

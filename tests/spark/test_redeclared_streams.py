@@ -196,7 +196,7 @@ def test_a_state_of_more_partitions_holds_the_same(stage_of, spark):
     stage.session = Session.on(wider, spark)
     try:
         # as a command leaves it that is killed before the first micro-batch
-        generations.begin_anew(stage.session, known.table("sums"), "it was killed")
+        generations.begin_next(stage.session, known.table("sums"), "it was killed")
         due = list(rescaling.due(wider, known))
         assert [(table.name, *numbers) for table, *numbers in due] == [
             ("sums", 1, 3),

@@ -128,6 +128,33 @@ def test_a_table_of_each_change_is_as_if_it_had_always_been_so(stage_of):
         assert_stream_equals_batch(stage, name)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_table_that_has_read_rows_and_holds_none_is_upgraded(stage_of):
+    stage = stage_of(changing_tables)
+    known = stage.session.catalog
+    stage.feed("clicks", [at(minute, value=-minute) for minute in range(1, 9)])
+    stage.run("counted")
+    for then, rows in ((less, 8), (more, 0)):  # from none to some, and from some to none
+        stage.session = replace(
+            stage.session, catalog=changed(known, "counted", transformation=then)
+        )
+        with pytest.raises(DeclarationError, match="`lakehouse upgrade fill counted`"):
+            stage.run("counted")
+        assert filled(stage, "counted")[0].state == "filled"
+        exchange(stage, "counted", "promote")
+        assert len(lines_of(stage, "counted")) == rows
+        upgrades.drop(stage.session.settings, stage.session.catalog.table("counted"))
+    stage.feed("clicks", [at(10, value=7), at(11, value=-7)])
+    stage.advance("clicks", at(200, value=-1))
+    stage.run("counted")
+    assert_stream_equals_batch(stage, "counted")
+
+
+def less(clicks: DataFrame) -> DataFrame:
+    return clicks.where("value < 0")
+
+
 @table(layer="gold", late="update")
 def loud(counted: DataFrame) -> DataFrame:
     return counted.where("value > 1")

@@ -23,10 +23,11 @@ from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage import begun_with, checkpoints
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.commits import Commit
 from lakehouse.storage.lakehouse import Lakehouse
 from support import changing_tables
 from support.changing_tables import changed, doubled, larger, more
+from support.lines import note_read
 
 
 @pytest.fixture
@@ -38,15 +39,8 @@ def begun(tmp_path) -> tuple[Settings, catalog.Catalog]:
     )
     for each in known:
         begun_with.begin(Lakehouse(settings, known), each)
-        note_read(settings, each, 1)
+        note_read(settings, each, 1, each.inputs if known.is_derived(each) else ())
     return settings, known
-
-
-def note_read(settings: Settings, of: Table, rows: int) -> None:
-    """A step of the table's stream that has read so many rows, and written none."""
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    line = Commit(of.name, "stream", 1, 0, NOTHING, at, of.code_version, arrived=rows)
-    CommitLog(settings, of).append(line)
 
 
 def refused(begun, name: str, **changes: object) -> str:
@@ -173,13 +167,14 @@ def test_a_stream_that_has_read_nothing_begins_as_it_is_declared_now(begun):
     sums, other = known.table("sums"), changed(known, "sums", window=tumbling("2 hours"))
     (settings.root / "_commit_log" / "sums.jsonl").unlink()
     (settings.root / "_checkpoints" / "sums" / "1" / "offsets").mkdir(parents=True)
-    note_read(settings, sums, 0)
+    note_read(settings, sums, 0, sums.inputs)
+    assert "input=counted" in refused(begun, "sums", inputs=("counted",)), "it has a position"
     begun_with.begin(Lakehouse(settings, known), sums)
     assert checkpoints.generation(settings, sums) == 1, "as it was"
     for _ in range(2):  # the second is of a process that was killed before it read
         begun_with.begin(Lakehouse(settings, other), other.table("sums"))
         assert checkpoints.generation(settings, sums) == 2, "the checkpoint is of another plan"
-    note_read(settings, sums, 1)
+    note_read(settings, sums, 1, sums.inputs)
     assert "window=" in refused(begun, "sums"), "what it began with is kept"
 
 

@@ -15,6 +15,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import begun_with
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import pauses
+from support.lines import note_read
 
 SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL"
 INCOMING = folder("/data/incoming", schema=SCHEMA, quiet_timeout="1 minute")
@@ -69,7 +70,7 @@ def test_it_fills_an_ingest_table_and_is_no_topic():
 def test_another_folder_format_or_column_under_a_table_with_rows_is_refused(tmp_path, other, told):
     settings, found = Settings(root=tmp_path), catalog(incoming=INCOMING)
     begun_with.begin(Lakehouse(settings, found), found.table("readings"))
-    (tmp_path / "_checkpoints" / "readings" / "1" / "offsets").mkdir(parents=True)
+    note_read(settings, found.table("readings"), 1)
     changed = catalog(incoming=other)
     with pytest.raises(DeclarationError, match=told):
         begun_with.check(Lakehouse(settings, changed), [changed.table("readings")])
