@@ -60,6 +60,9 @@ def _source(source: Source) -> dg.AssetSpec:
             "kafka",
             {"topic": source.topic},
         )
+        if source.history and source.starting:
+            text += f" Before it `{source.history.topic}` is read, its rows before {source.starting.isoformat()}."
+            where["history"] = source.history.topic
     elif isinstance(source, FolderSource):
         text, kind, where = (
             f"The folder `{source.topic}`, whose files ({source.format}, `{source.pattern}`) are each read once.",

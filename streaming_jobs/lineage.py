@@ -175,7 +175,8 @@ class Lineage:
         engine = facet_v2.processing_engine_run.ProcessingEngineRunFacet(
             version("pyspark"), "spark"
         )
-        output = self._dataset(table.name, commit.version if commit else None)
+        output = self._dataset(table, table.name, commit.version if commit else None)
+        past = [n for n, s in self.catalog.sources_of(table).items() if s.is_history]
         counted = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
             rowCount=rows
         )
@@ -185,8 +186,8 @@ class Lineage:
             run=Run(run, {"processing_engine": engine, **facets}),
             job=_job(table, mode),
             inputs=[
-                InputDataset(**self._dataset(name, _read(table, self.catalog, name, commit)))
-                for name in table.inputs
+                InputDataset(**self._dataset(table, name, _read(table, self.catalog, name, commit)))
+                for name in (*table.inputs, *past)
             ],
             outputs=[
                 OutputDataset(
@@ -195,8 +196,8 @@ class Lineage:
             ],
         )
 
-    def _dataset(self, name: str, version: object) -> dict[str, Any]:
-        """A topic, a folder, files, or a table, as OpenLineage names them.
+    def _dataset(self, of: Table, name: str, version: object) -> dict[str, Any]:
+        """An input or the output of a table: a topic, a folder, files, or a table, as OpenLineage names them.
 
         `version`: of a topic or a folder its offsets.
         """
@@ -205,7 +206,7 @@ class Lineage:
             facets["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(
                 str(version)
             )
-        source = self.catalog.sources.get(name)
+        source = self.catalog.sources_of(of).get(name) or self.catalog.sources.get(name)
         if isinstance(source, KafkaSource):
             return {
                 "namespace": f"kafka://{self._broker()}",

@@ -154,7 +154,7 @@ class SupervisedQuery:
             service = self.query.run.service
             status = replace(
                 status,
-                trouble=self.query.trouble,
+                trouble="; ".join(filter(None, (self.query.trouble, self.query.remark))),
                 lookups=service.counts.shown() if service else {},
             )
         for report in reports:

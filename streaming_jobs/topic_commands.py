@@ -107,9 +107,12 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
     from lakehouse.errors import RangeError
     from lakehouse.storage import checkpoints
     from lakehouse.stream import offsets as positions
+    from lakehouse.stream import topic_starts
+    from lakehouse.stream.records import file_sources
 
     with _held(table) as (lakehouse, declared, last):
-        if not lakehouse.catalog.topics_of(declared):
+        files = file_sources(lakehouse.catalog.sources_of(declared).values())
+        if files and not files[0].is_history:
             _accept_files(lakehouse, declared, last, yes)
             return
         topics = _on_broker(lakehouse, declared)
@@ -117,6 +120,12 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
             lakehouse.settings, declared, {topic: each.id for topic, each in topics.items()}
         )
         gaps = positions.lost(lakehouse.settings, declared, topics, last) if last else []
+        if files and last is None:  # the topic must reach back to its history
+            accepted = positions.known(lakehouse.settings, declared).gaps
+            gaps = topic_starts.removed(topics, accepted)
+        elif files and last and not gaps and not topic_starts.is_history_read(files[0], last):
+            _accept_files(lakehouse, declared, last, yes)
+            return
         if not gaps:
             raise RangeError(
                 f"table={table}: its topics have every message that it has not read, so nothing is lost; start its job"
@@ -147,9 +156,9 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
     from lakehouse.storage import checkpoints, foreign_records, foreign_sources
     from lakehouse.storage.file_register import Register
     from lakehouse.stream import offsets as positions
-    from lakehouse.stream.records import file_source
+    from lakehouse.stream.records import file_sources
 
-    (source,) = (file_source(each) for each in lakehouse.catalog.sources_of(table).values())
+    (source,) = file_sources(lakehouse.catalog.sources_of(table).values())
     topic, partition, register = (
         source.topic,
         foreign_records.PARTITION,

@@ -219,7 +219,8 @@ def columns(settings: Settings, table: Table) -> dict[str, str]:
 def _input(catalog: Catalog, name: str) -> str:
     source = catalog.sources.get(name)
     if isinstance(source, KafkaSource):
-        return f"{name} (topic {source.topic})"
+        behind = f", behind {source.history.topic}" if source.history else ""
+        return f"{name} (topic {source.topic}{behind})"
     if isinstance(source, FolderSource):
         return f"{name} (folder {source.topic})"
     if isinstance(source, DeltaSource):

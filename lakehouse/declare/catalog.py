@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from types import ModuleType
 from typing import Any, Literal
 
-from lakehouse.declare import rules
+from lakehouse.declare import history, rules
 from lakehouse.declare.columns import WINDOW, WINDOW_TIME
 from lakehouse.declare.modules import imported, pipeline_of
 from lakehouse.declare.sources import KafkaSource, RecordSource, Source
@@ -58,9 +58,9 @@ class Catalog:
         return "row" if self.driving_input(table) else "reference"
 
     def sources_of(self, table: Table) -> dict[str, RecordSource]:
-        """What an ingest table reads, by input name: topics, a folder, or a table of others; empty for every other table."""
-        reads = {name: self.sources.get(name) for name in table.inputs}
-        return {name: source for name, source in reads.items() if isinstance(source, RecordSource)}
+        """What an ingest table reads, by input name, a topic's history beside it; empty for every other table."""
+        declared = ((name, self.sources.get(name)) for name in table.inputs)
+        return dict(read for name, source in declared for read in history.of_input(name, source))
 
     def topics_of(self, table: Table) -> dict[str, KafkaSource]:
         """The topics that an ingest table reads, by input name; empty for every other table."""
@@ -68,10 +68,7 @@ class Catalog:
         return {name: source for name, source in reads.items() if isinstance(source, KafkaSource)}
 
     def driving_input(self, table: Table) -> Table | None:
-        """The first input table with event time, by whose event time rows are placed.
-
-        None for ingest tables and reference tables.
-        """
+        """The first input table with event time, by which rows are placed; None for ingest and reference tables."""
         return next(iter(self.timed_inputs(table)), None)
 
     def timed_inputs(self, table: Table) -> list[Table]:
@@ -238,6 +235,7 @@ class Catalog:
             source.quiet_timeout
             for ingest in self.ingest_tables_of(table)
             for source in self.sources_of(ingest).values()
+            if not source.is_history
         ]
         return max(spans) if spans and all(spans) else timedelta(0)
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from lakehouse.declare import expectation_names, option_rules
+from lakehouse.declare import expectation_names, history, option_rules
 from lakehouse.declare.columns import INGESTION
 from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.sources import FileSource
@@ -180,7 +180,7 @@ def check_table(catalog: "Catalog", table: Table) -> None:
 
 def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
     kind, topics = catalog.kind(table), catalog.topics_of(table)
-    sources = catalog.sources_of(table)
+    sources = {n: s for n, s in catalog.sources_of(table).items() if not s.is_history}
     if sources and len(sources) < len(table.inputs):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: an ingest table reads topics only, or one folder, or one Delta table of others; "
@@ -200,6 +200,7 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
             f"{where}, inputs={table.inputs}: changes of a database are in the order of its log, and other messages have no "
             "place in it; read them by an ingest table of their own"
         )
+    history.check(table, topics)
     if len({source.isolation for source in topics.values()}) > 1:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: its topics are read by one consumer, so with one isolation; give all the same"

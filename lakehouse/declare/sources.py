@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -39,11 +39,17 @@ class RecordSource:
     idle_timeout: timedelta = timedelta(seconds=30)
     quiet_timeout: timedelta = timedelta(0)  # zero: event time stands still while no record comes
     name: str = ""
+    until: datetime | None = None  # of the history of a topic: from then on the topic has the rows
     # of topics alone
     require_key: bool = False
     key: str = ""
     isolation: Isolation = ""  # by the settings
     keys: tuple[str, ...] = ()  # of change events: the columns of the key
+
+    @property
+    def is_history(self) -> bool:
+        """Whether it is read in front of a topic, to its end and once."""
+        return self.until is not None
 
     @property
     def of_registry(self) -> bool:
@@ -54,11 +60,6 @@ class RecordSource:
     def of_rows(self) -> bool:
         """Whether it holds rows of a table, which become records as JSON."""
         return self.format in OF_ROWS
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaSource(RecordSource):
-    """A topic of JSON objects, of text, or of values whose schemas are in a registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,16 @@ class DeltaSource(RecordSource):
     """A Delta table of others; each row that is appended to it is a record."""
 
 
+@dataclass(frozen=True, slots=True)
+class KafkaSource(RecordSource):
+    """A topic of JSON objects, of text, or of values whose schemas are in a registry."""
+
+    history: FolderSource | DeltaSource | None = None
+    starting: datetime | None = (
+        None  # with a history: its rows before, those of the topic from then on
+    )
+
+
 def kafka(
     topic: str,
     *,
@@ -89,6 +100,8 @@ def kafka(
     quiet_timeout: str | timedelta = "0 seconds",
     key: str = "",
     isolation: Isolation = "",
+    history: FolderSource | DeltaSource | None = None,
+    starting: datetime | None = None,
 ) -> KafkaSource:
     """A topic, declared once.
 
@@ -119,7 +132,11 @@ def kafka(
     :param isolation: "read_committed" leaves out messages of transactions that were aborted, and waits for
         those that are open: for a topic that a table is published to. By default as the settings say,
         else "read_uncommitted".
-    :raises DeclarationError: for a schema or key that cannot be.
+    :param history: a `folder` or `delta_table` of the same schema with the earlier rows of the topic. It is read
+        to its end once, then the topic. None by default: the topic is read from its beginning.
+    :param starting: with a history, the event time of the cut, with its time zone. Rows of the history before it
+        and rows of the topic from it on count. The others are quarantined, so that no row is there twice.
+    :raises DeclarationError: for a schema, key or history that cannot be.
     """
     one_of("format", format, ("json", "text", *OF_REGISTRY))
     one_of("isolation", isolation, ("", "read_uncommitted", "read_committed"))
@@ -136,6 +153,8 @@ def kafka(
         require_key=require_key,
         key=key,
         isolation=isolation,
+        history=history and replace(history, until=starting),
+        starting=starting,
     )
     _check(source)
     if key and (

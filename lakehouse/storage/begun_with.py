@@ -23,6 +23,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.sources import FolderSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
+from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from lakehouse.storage import checkpoint_files, layout, state_partitions
 from lakehouse.storage.commit_log import CommitLog
@@ -36,7 +37,8 @@ _CODE = "rows before and after the change would be computed by different code"
 _MEANING = {  # of a change, by the first word of what changed
     "layer": "the rows that are there would stay behind in that layer's folder",
     "kind": "another kind of table has another checkpoint",
-    "topics": "an ingest table keeps the topics, the folder or the table that it began with",
+    "topics": "an ingest table keeps the topics, the folder or the table that it began with, and the history of a topic",
+    "history": "rows between the two instants would be there twice, or not at all",
     "schema": "rows before and after the change would be read differently from where they come from",
     "input": "its positions are those of that table",
     "versioned": "rows before and after the change would be joined differently",
@@ -99,6 +101,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "kind": catalog.kind(table),
         "topics": ", ".join(sorted(source.topic for source in sources.values())),
         **{f"schema of {source.topic}": _schema(source) for source in sources.values()},
+        "history": ", ".join(f"until {text(s.until)}" for s in sources.values() if s.until),
         "input": ", ".join(each.name for each in catalog.followed_inputs(table)),
         "versioned tables": ", ".join(sorted(t.name for t in catalog.versioned_inputs(table))),
         "reads": ", ".join(
@@ -208,8 +211,10 @@ def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
         for name in kept | now
         if _differs(name, kept, now)
     ]
-    of_topics = any(each.what == "topics" for each in changed)  # then their schemas are others, too
-    return [each for each in changed if not (of_topics and each.what == "schema")]
+    of_topics = any(
+        each.what == "topics" for each in changed
+    )  # then what is said of them is other, too
+    return [each for each in changed if not (of_topics and each.what in ("schema", "history"))]
 
 
 def accept(lakehouse: Lakehouse, table: Table) -> list[Change]:

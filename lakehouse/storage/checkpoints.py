@@ -55,6 +55,8 @@ class Written:
     frontier: datetime | None
     topics: Mapping[str, str] = field(default_factory=dict)  # of an ingest table: their ids
     unknown_schemas: Sequence[int] = ()  # and ids of schemas that the registry did not know
+    # of topics with a history: the offsets from which on they were read
+    starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def number(self) -> tuple[int, int]:
@@ -177,6 +179,7 @@ def _written(table: Table, version: int, info: Mapping) -> Written | None:
         frontier,
         mark.get("topics", {}),
         mark.get("unknown_schemas", ()),
+        mark.get("starts", {}),
     )
 
 

@@ -176,16 +176,18 @@ def _with_heads(
         if "add" in action
     )
     latest, at = _latest(table, list(files))
+    sources = catalog.sources_of(table).values()
+    idle = {source.topic: source.idle_timeout for source in sources if not source.is_history}
     keys = [
         f"{topic}-{partition}"
-        for topic, ends in sorted(commit.inputs.items())
-        for partition in ends
+        for topic in sorted(commit.inputs.keys() & idle.keys())
+        for partition in commit.inputs[topic]
     ]
+    latest = {key: moment for key, moment in latest.items() if key in keys}
     if table.event_time == INGESTION and latest and at:
         latest = dict.fromkeys(keys, at)
     heads = {key: Head(*head) for key, head in before.heads.items()} if before else {}
     now = advanced(heads, latest, at or commit.at)
-    idle = {source.topic: source.idle_timeout for source in catalog.sources_of(table).values()}
     mark = commit.watermark or EPOCH
     frontier = watermark(mark, now, table.delay, {key: idle[key.rpartition("-")[0]] for key in now})
     return replace(

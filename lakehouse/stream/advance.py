@@ -107,6 +107,7 @@ class Stepped(ABC, Generic[P]):
         # the batch that is computed, or failed, and its range
         self.in_flight: tuple[int, str] | None = None
         self.trouble = ""  # why its input cannot be read just now; it goes on by itself
+        self.remark = ""  # what else is to be known of its input; it goes on
         self._stopping = threading.Event()
         self._error: StepFailed | None = None
         self._idle = threading.Event()  # all that it knows of is read

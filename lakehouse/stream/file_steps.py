@@ -18,7 +18,7 @@ from lakehouse.stream import offsets
 from lakehouse.stream.advance import LOOK, Take
 from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.offsets import Offsets
-from lakehouse.stream.records import file_source
+from lakehouse.stream.records import file_sources
 from lakehouse.stream.source_steps import Finish, Records, SourceSteps
 
 _log = logging.getLogger(__name__)
@@ -39,9 +39,10 @@ class FileSteps(SourceSteps):
     def __init__(self, run: StreamRun, take: Take, finish: Finish, **how: Any) -> None:
         super().__init__(run, take, finish, **how)
         settings, last = run.session.settings, self._last()
-        (self._source,) = (file_source(each) for each in run.plan.sources.values())
+        (self._source,) = file_sources(run.plan.sources.values())
         self._topic = self._source.topic
-        self._gaps = offsets.known(settings, run.table).gaps
+        gaps = offsets.known(settings, run.table).gaps
+        self._gaps = [gap for gap in gaps if gap.topic == self._topic]
         self._register = Register(settings, run.table)
         if last is None:  # what was registered for a table that has been removed
             self._register.restart()

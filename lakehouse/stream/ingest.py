@@ -15,6 +15,7 @@ from lakehouse.storage import reference_versions
 from lakehouse.storage.checkpoints import Written, beginning
 from lakehouse.stream import offsets, records
 from lakehouse.stream.file_steps import FileSteps
+from lakehouse.stream.history_steps import HistorySteps
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.source_steps import SourceSteps
 from lakehouse.stream.topic_steps import TopicSteps
@@ -29,10 +30,10 @@ def steps(
 ) -> SourceSteps:
     """The query of an ingest table.
 
-    Raises SourceError, CommitError, DeclarationError, BrokerError (`TopicSteps`, `FileSteps`).
+    Raises SourceError, CommitError, DeclarationError, BrokerError (`TopicSteps`, `FileSteps`, `HistorySteps`).
     """
-    of_topics = all(isinstance(each, KafkaSource) for each in run.plan.sources.values())
-    make = TopicSteps if of_topics else FileSteps
+    of_topics = [isinstance(each, KafkaSource) for each in run.plan.sources.values()]
+    make = TopicSteps if all(of_topics) else HistorySteps if any(of_topics) else FileSteps
     return make(
         run,
         lambda judged, *step: ingest_batch(run, *judged, *step),
@@ -49,7 +50,8 @@ def finish(run: StreamRun, written: Written) -> None:
     begun = beginning(session.settings, table, written.generation)
     before = session.commit_log(table).before(*written.number)
     of = replace(run, generation=written.generation, begun=begun, committed=written.batch)
-    begins = offsets.behind(session.settings, table, before, {})
+    starts = offsets.known(session.settings, table).starts
+    begins = offsets.behind(session.settings, table, before, starts)
     read = {
         name: records.between(session, table, source, begins.get(source.topic), written.inputs)
         for name, source in run.plan.sources.items()
@@ -75,11 +77,12 @@ def ingest_batch(
     its watermark further by the time that has passed: with the commit that is a fact, which every run repeats.
     """
     before = run.session.commit_log(run.table).before(run.generation, batch_id)
-    silent = {source.topic: source.idle_timeout for source in run.plan.sources.values()}
+    # rows of a history move no watermark: they are in no order, and all of them count
+    silent = {s.topic: s.idle_timeout for s in run.plan.sources.values() if not s.is_history}
     partitions = {
         _key(t, p): (t, int(p))
-        for t, offsets in sorted(log.inputs.items())
-        for p in sorted(offsets, key=int)
+        for t in sorted(log.inputs.keys() & silent.keys())
+        for p in sorted(log.inputs[t], key=int)
     }
     delay, idle = run.table.delay, {key: silent[topic] for key, (topic, _) in partitions.items()}
     heads = (
@@ -115,9 +118,11 @@ def ingest_batch(
     def arrived(judged: DataFrame) -> DataFrame:
         return run.plan.arrived(judged, mark, at)
 
+    known = offsets.known(run.session.settings, run.table)
     noted = {
-        "topics": dict(offsets.known(run.session.settings, run.table).ids),
+        "topics": dict(known.ids),
         "at": log.at,
+        **({"starts": known.starts} if known.starts else {}),
         # a resume quarantines the same rows, also if the registry knows more by then
         **({"unknown_schemas": [*unknown]} if unknown else {}),
     }

@@ -1,7 +1,8 @@
 """The offsets of an ingest table: they join on from commit to commit, and each is in the table or its quarantine once.
 
 `_commit_log/<table>.topics.json` keeps the ids of its topics (a topic that was deleted and created
-again has another one), which of them begin at their beginning, and which gaps someone has declared.
+again has another one), which of them begin at their beginning, where those begin that have a history, and which gaps
+someone has declared.
 """
 
 import logging
@@ -55,6 +56,8 @@ class Topics:
     # was declared (ISO 8601 UTC)
     recreated: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
+    # of topics with a history: the offsets from which on they were read
+    starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def begins(self, topic: str, last: "Written | Commit") -> bool:
         """Whether the topic is another one than that whose offsets this commit has."""
@@ -78,7 +81,8 @@ def known(settings: Settings, table: Table) -> Topics:
 
 def _decoded(kept: dict) -> Topics:
     recreated = {topic: tuple(after) for topic, after in kept["recreated"].items()}
-    return Topics(kept["ids"], recreated, tuple(Gap(**gap) for gap in kept["gaps"]))
+    gaps = tuple(Gap(**gap) for gap in kept["gaps"])
+    return Topics(kept["ids"], recreated, gaps, kept.get("starts", {}))
 
 
 def note(settings: Settings, table: Table, topics: Topics) -> None:
@@ -119,7 +123,7 @@ def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
     described = ids(client, topics)
     partitions = {topic: numbers for topic, (_, numbers) in described.items()}
     first, end = (
-        _listed(client, partitions, spec, {})
+        listed(client, partitions, spec, {})
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
     )
     return {topic: Broker(described[topic][0], first[topic], end[topic]) for topic in described}
@@ -135,13 +139,17 @@ def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) ->
 
     committed = settings.kafka.get("isolation.level") == "read_committed"
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    return _listed(client, partitions, OffsetSpec.latest(), {"isolation_level": level})
+    return listed(client, partitions, OffsetSpec.latest(), {"isolation_level": level})
 
 
-def _listed(
-    client, partitions: Mapping[str, Sequence[int]], spec, options: Mapping[str, Any]
+def listed(
+    client,
+    partitions: Mapping[str, Sequence[int]],
+    spec,
+    options: Mapping[str, Any],
+    least: int = 0,
 ) -> Offsets:
-    """Topic -> partition -> offset.
+    """Topic -> partition -> offset, at least that one.
 
     A partition that was created a moment ago may have no leader yet: it is asked again.
     """
@@ -161,7 +169,7 @@ def _listed(
                 if err.args[0].code() not in _NO_LEADER_YET or late:
                     raise _unanswered(at.topic, "name its offsets", err.args[0].str()) from err
                 continue
-            if offset >= 0:
+            if offset >= least:
                 by_topic[at.topic][str(at.partition)] = offset
                 requests = {each: spec for each in requests if each != at}
             elif late:  # as of a broker that goes away
@@ -202,7 +210,9 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
         )
         present = {topic: identity for topic, identity in present.items() if identity}
     if new := sorted(present.keys() - before.ids.keys()):
-        before = replace(before, ids={**_read_before(settings, table, new), **before.ids})
+        noted = before.starts or _starts_before(settings, table)
+        read = _read_before(settings, table, new)
+        before = replace(before, ids={**read, **before.ids}, starts=noted)
     for topic, identity in present.items():
         if before.ids.get(topic, identity) != identity:
             raise TopicError(
@@ -235,6 +245,14 @@ def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dic
     return noted
 
 
+def _starts_before(settings: Settings, table: Table) -> Offsets:
+    """Where topics with a history begin, as the table's last commit has it."""
+    from lakehouse.storage import checkpoints
+
+    written = checkpoints.standing(settings, table).written
+    return written.starts if written else {}
+
+
 _said: set[str] = set()
 
 
@@ -246,18 +264,24 @@ def _say(what: str) -> None:
 
 
 def start(
-    settings: Settings, table: Table, topics: Sequence[str], last: "Written | Commit | None"
+    settings: Settings,
+    table: Table,
+    topics: Sequence[str],
+    last: "Written | Commit | None",
+    starts: Offsets | None = None,
 ) -> Offsets:
     """Where a table goes on to read: behind its last commit, or at the beginning of what is new or was made again.
 
-    Raises TopicError for a topic that is not the one read, CommitError if what comes next is not
-    there any more, BrokerError.
+    `starts`: where else topics begin. Raises TopicError for a topic that is not the one read,
+    CommitError if what comes next is not there any more, BrokerError.
     """
     by_topic = on_broker(admin(settings), topics)
     check_ids(settings, table, {topic: each.id for topic, each in by_topic.items()})
-    for topic, read in behind(settings, table, last, {}).items():
-        _check_there(table, topic, read, by_topic[topic])
-    return behind(settings, table, last, {topic: each.first for topic, each in by_topic.items()})
+    begins = behind(settings, table, last, {})
+    for topic in begins.keys() & by_topic.keys():
+        _check_there(table, topic, begins[topic], by_topic[topic])
+    first = {topic: each.first for topic, each in by_topic.items()} | dict(starts or {})
+    return behind(settings, table, last, first)
 
 
 def behind(
@@ -273,12 +297,12 @@ def behind(
     for topic, read in last.inputs.items():
         if not now.begins(topic, last):
             begins[topic] = begins.get(topic, {}) | {
-                p: _past(now.gaps, topic, p, offset) for p, offset in read.items()
+                p: past(now.gaps, topic, p, offset) for p, offset in read.items()
             }
     return begins
 
 
-def _past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
+def past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
     """The offset behind the furthest gap that was declared to begin there: the topic may have lost more since."""
     return max(
         (g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)),
@@ -294,7 +318,7 @@ def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Co
         Gap(topic, p, offset, found[topic].first[p])
         for topic, offsets in read.items()
         for p, offset in offsets.items()
-        if _past(now.gaps, topic, p, offset) < found[topic].first.get(p, 0)
+        if past(now.gaps, topic, p, offset) < found[topic].first.get(p, 0)
     ]
 
 
@@ -344,7 +368,7 @@ def declare_recreated(
         if before.ids.get(topic, identity) != identity
     }
     recreated = dict.fromkeys(changed, (*last, now))
+    ids, recreated = {**before.ids, **present}, {**before.recreated, **recreated}
     gaps = tuple(gap for gap in before.gaps if gap.topic not in changed)
-    note(
-        settings, table, Topics({**before.ids, **present}, {**before.recreated, **recreated}, gaps)
-    )
+    kept = {topic: begins for topic, begins in before.starts.items() if topic not in changed}
+    note(settings, table, Topics(ids, recreated, gaps, kept))

@@ -16,7 +16,12 @@ _WITHIN = 5.0  # seconds for an answer of the broker: a command waits for it
 def remarks(lakehouse: Lakehouse, pipeline: str, now: datetime) -> list[str]:
     """What each source of a pipeline that rests from `now` on says of the records that come meanwhile, a line each."""
     tables = lakehouse.catalog.of_pipeline(pipeline)
-    sources = {source for each in tables for source in lakehouse.catalog.sources_of(each).values()}
+    sources = {
+        source
+        for each in tables
+        for source in lakehouse.catalog.sources_of(each).values()
+        if not source.is_history  # to which nothing comes
+    }
     configurations = _configurations(
         lakehouse.settings, (s.topic for s in sources if isinstance(s, KafkaSource))
     )

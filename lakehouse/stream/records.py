@@ -1,6 +1,6 @@
 """The raw records of an ingest table's sources, from offsets to offsets."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -50,6 +50,11 @@ def file_source(source: RecordSource) -> FolderSource | DeltaSource:
     """A source that has files."""
     assert isinstance(source, FolderSource | DeltaSource), source
     return source
+
+
+def file_sources(sources: Iterable[RecordSource]) -> list[FolderSource | DeltaSource]:
+    """Those of them that have files: of an ingest table one at most."""
+    return [each for each in sources if isinstance(each, FolderSource | DeltaSource)]
 
 
 def held(session: Session, found: pa.Table) -> DataFrame | pa.Table:

@@ -134,7 +134,7 @@ class SourceSteps(Stepped[Records]):
 
     def _quiet(self, passed: timedelta) -> Records:
         """A step without records, by which event time goes on."""
-        none = dict.fromkeys(self._names, records.HELD.empty_table())
+        none = dict.fromkeys(self._at, records.HELD.empty_table())
         return Records(self._at, self._at, 0, passed, none)
 
     @property
@@ -160,11 +160,13 @@ class SourceSteps(Stepped[Records]):
                 {
                     name: records.held(run.session, by_topic[of.topic])
                     for name, of in plan.sources.items()
+                    if of.topic in by_topic
                 }
             )
         read = {
             name: records.between(run.session, run.table, of, piece.begin.get(of.topic), piece.end)
             for name, of in plan.sources.items()
+            if of.topic in piece.end
         }
         # each task writes a file, and all that reads the table opens it
         tasks, partitions = 1 + piece.rows // _RECORDS, sum(map(len, piece.end.values()))

@@ -6,7 +6,7 @@ is not in the table the topic is read to see. Of changes of a database, what is 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,16 @@ from lakehouse.runtime.kafka_options import client_config, isolated
 from lakehouse.settings import Settings
 from lakehouse.storage import foreign_sources
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.commits import Commit
 from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.file_register import Register
+from lakehouse.storage.foreign_changes import Afterwards
 from lakehouse.storage.foreign_records import PARTITION
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 from lakehouse.stream import offsets
-from lakehouse.stream.records import file_source
+from lakehouse.stream.records import file_sources
+from lakehouse.stream.topic_starts import is_history_read
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,28 +63,27 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
     last = next(CommitLog(lakehouse.settings, table).by_stream(), None)
     if last is None:
         raise RangeError(f"table={table.name}: it has read nothing yet; start its job")
-    if not lakehouse.catalog.topics_of(table):
-        return [
-            _checked_files(
-                lakehouse.settings, table, file_source(each), last.inputs.get(each.topic, {})
-            )
-            for each in sources
-        ]
-    by_topic = {source.topic: source for source in sources}
+    checked = [
+        _checked_files(lakehouse.settings, table, each, last) for each in file_sources(sources)
+    ]
+    by_topic = {source.topic: source for source in lakehouse.catalog.topics_of(table).values()}
+    if not by_topic:
+        return checked
     topics = sorted(by_topic)
-    reading = isolated(lakehouse.settings, next(source.isolation for source in sources))
+    reading = isolated(lakehouse.settings, by_topic[topics[0]].isolation)
     on_broker = offsets.on_broker(offsets.admin(reading), topics)
     offsets.check_ids(
         lakehouse.settings, table, {topic: each.id for topic, each in on_broker.items()}
     )
     known = offsets.known(lakehouse.settings, table)
-    checked = []
     for topic in topics:
         read = {} if known.begins(topic, last) else last.inputs.get(topic, {})
         since = known.recreated.get(topic, (0, 0, ""))[2]
         stored = _stored(lakehouse.settings, table, topic, since)
         for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
-            start = min(on_broker[topic].first.get(partition, 0), end)
+            begins = known.starts.get(topic, {}) if by_topic[topic].history else {}
+            first = max(on_broker[topic].first.get(partition, 0), begins.get(partition, 0))
+            start = min(first, end)
             own = stored.get(int(partition))
             checked.append(_checked(reading, by_topic[topic], int(partition), start, end, own))
     return checked
@@ -91,17 +93,18 @@ def _checked_files(
     settings: Settings,
     table: Table,
     source: FolderSource | DeltaSource,
-    read: Mapping[str, int],
+    last: Commit,
 ) -> Checked:
     """A folder or a table of others against the register, whose records have all been there."""
     import numpy as np
 
-    end, topic = read.get(PARTITION, 0), source.topic
+    end, topic = last.inputs.get(source.topic, {}).get(PARTITION, 0), source.topic
     register = Register(settings, table)
     stored = _stored(settings, table, topic, "").get(int(PARTITION), np.empty(0, np.int64))
     expected = np.ones(end, bool)
     for gap in offsets.known(settings, table).gaps:
-        expected[gap.since : gap.until] = False
+        if gap.topic == topic:
+            expected[gap.since : gap.until] = False
     once, counts = np.unique(stored[stored < end], return_counts=True)
     expected[once] = False
     missing, doubled = np.flatnonzero(expected), once[counts > 1]
@@ -111,7 +114,10 @@ def _checked_files(
         return f"{number} (record {number - file.first + 1} of {file.path})"
 
     examples = _examples(missing, doubled, shown)
-    examples += foreign_sources.unread(source, register, end)
+    if is_history_read(source, last):
+        examples += filter(None, [Afterwards(source, register).look()])
+    else:
+        examples += foreign_sources.unread(source, register, end)
     return Checked(
         topic,
         int(PARTITION),

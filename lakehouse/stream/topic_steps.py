@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakehouse.declare.sources import KafkaSource
 from lakehouse.errors import BrokerError, TopicError
 from lakehouse.runtime.kafka_options import isolated
 from lakehouse.stream import offsets
@@ -36,8 +37,9 @@ class TopicSteps(SourceSteps):
 
     def __init__(self, run: StreamRun, take: Take, finish: Finish, **how: Any) -> None:
         super().__init__(run, take, finish, **how)
-        # all its topics have the same
-        isolation = next(source.isolation for source in run.plan.sources.values())
+        topics = [s for s in run.plan.sources.values() if isinstance(s, KafkaSource)]
+        self._topics = sorted(source.topic for source in topics)
+        isolation = topics[0].isolation  # all of them have the same
         self._reading = isolated(run.session.settings, isolation)
         # an embedded broker has no address as long as it does not run
         self._client: AdminClient | None = None
@@ -56,7 +58,7 @@ class TopicSteps(SourceSteps):
         """Where the table goes on to read, by the broker and its own last commit."""
         run = self.run
         self._client = self._client or offsets.admin(run.session.settings)
-        return offsets.start(run.session.settings, run.table, self._names, self._last())
+        return offsets.start(run.session.settings, run.table, self._topics, self._last())
 
     def _resumed(self) -> tuple[Offsets, int]:
         settings = self.run.session.settings
@@ -149,7 +151,7 @@ class TopicSteps(SourceSteps):
 
         Raises BrokerError, TopicError.
         """
-        described = offsets.ids(self._client, self._names)
+        described = offsets.ids(self._client, self._topics)
         ids = {topic: identity for topic, (identity, _) in described.items()}
         offsets.check_ids(self.run.session.settings, self.run.table, ids)
         partitions = {topic: numbers for topic, (_, numbers) in described.items()}
@@ -158,7 +160,7 @@ class TopicSteps(SourceSteps):
             for topic, numbers in partitions.items()
             for p in numbers
         ):
-            on_broker = offsets.on_broker(self._client, self._names)
+            on_broker = offsets.on_broker(self._client, self._topics)
             self._at = {
                 topic: {**each.first, **self._at.get(topic, {})}
                 for topic, each in on_broker.items()
@@ -180,7 +182,8 @@ class TopicSteps(SourceSteps):
     def _latest(self) -> Offsets:
         self._client = self._client or offsets.admin(self.run.session.settings)
         partitions = {
-            topic: numbers for topic, (_, numbers) in offsets.ids(self._client, self._names).items()
+            topic: numbers
+            for topic, (_, numbers) in offsets.ids(self._client, self._topics).items()
         }
         return offsets.ends(self._client, self._reading, partitions)
 

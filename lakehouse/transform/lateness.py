@@ -16,7 +16,7 @@ from pyspark.sql import Window as Sql
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, SOURCE_ORDER, WINDOW, WINDOW_TIME
-from lakehouse.declare.sources import RecordSource
+from lakehouse.declare.sources import KafkaSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates, Window
 from lakehouse.durations import spark_interval
@@ -55,6 +55,7 @@ def out_of_time(
 ) -> list[Column]:
     """Why a record cannot be placed in time, null where it can: no event time, one too early, one too far ahead.
 
+    And why it does not count, of a topic with a history: the other one of the two has the rows of its time.
     `sent`: the record's own timestamp.
     """
     moment = F.col(event_time)
@@ -71,6 +72,16 @@ def out_of_time(
                 F.lit(f"event time more than {most} ahead of the record's timestamp"),
             ),
         ]
+        if source.until:
+            later = F.lit(
+                f"event time from {text(source.until)} on, of which the topic has the rows"
+            )
+            reasons.append(F.when(of_topic & (moment >= F.lit(source.until)), later))
+        if isinstance(source, KafkaSource) and source.starting:
+            earlier = F.lit(
+                f"event time before {text(source.starting)}, of which the history has the rows"
+            )
+            reasons.append(F.when(of_topic & (moment < F.lit(source.starting)), earlier))
     return reasons
 
 

@@ -92,16 +92,11 @@ class Plan:
     ) -> DataFrame:
         """Raw records of each topic through parser and function, judged: parsing first, then event time, then expectations.
 
+        The function sees those of a history with those of their topic, where both are given.
         Nothing in it changes from one micro-batch to the next; `arrived` adds what does. Key and
         value are kept of bad rows only; the timestamp if `timed`. `schemas`: of the records' values.
         """
-        rows = self._called(
-            {
-                name: decode.decoded(records[name], source, schemas)
-                for name, source in self.sources.items()
-            },
-            {RECORD},
-        )
+        rows = self._called(record_columns.decoded(self, records, schemas), {RECORD})
         judged, kept = self.once(
             f"record {timed}", lambda: record_columns.judging(self, rows.columns, timed)
         )

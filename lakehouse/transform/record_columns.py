@@ -1,9 +1,9 @@
 """Decoded records of topics, judged: what is selected of them, and what is kept of those that are bad."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import REASON, RECORD
@@ -11,6 +11,20 @@ from lakehouse.transform import decode, lateness, quality
 
 if TYPE_CHECKING:
     from lakehouse.transform.plan import Plan
+    from lakehouse.transform.schemas import Schemas
+
+
+def decoded(
+    step: "Plan", records: Mapping[str, DataFrame], schemas: "Schemas"
+) -> dict[str, DataFrame]:
+    """The raw records that are given, decoded, by input: those of a history with those of its topic."""
+    by_input: dict[str, DataFrame] = {}
+    for name, source in step.sources.items():
+        if name in records:
+            rows = decode.decoded(records[name], source, schemas)
+            own = step.driving if source.is_history else name
+            by_input[own] = by_input[own].unionByName(rows) if own in by_input else rows
+    return by_input
 
 
 def judging(

@@ -98,7 +98,7 @@ def of_records(
     ids = {
         number
         for name, source in topics.items()
-        if source.of_registry
+        if source.of_registry and name in records
         for number in ids_of(records[name])
     }
     if not ids:

@@ -21,6 +21,7 @@ PAGES = (
     "quality",
     "schema-registry",
     "state",
+    "topic-history",
 )
 _GIVEN = {
     **{name: getattr(lakehouse, name) for name in lakehouse.__all__},

@@ -1,0 +1,83 @@
+"""What others do to the history of a topic after it was read to its end: none of that is read, and all of it is said."""
+
+from pathlib import Path
+
+from lakehouse.declare.sources import DeltaSource, FolderSource
+from lakehouse.storage import foreign_files, foreign_log
+from lakehouse.storage.file_register import Register
+from lakehouse.storage.foreign_files import Away, Seen
+
+_SAME_TIME = 2_000_000_000  # nanoseconds, as of a file that was renamed
+
+
+class Afterwards:
+    """Looks again and again at a history that was read; what is known by then is not read from the disk once more."""
+
+    def __init__(self, source: FolderSource | DeltaSource, register: Register) -> None:
+        self._source, self._register = source, register
+        self._path = Path(source.topic)
+        self._compared: dict[str, tuple[Seen, str]] = {}  # files, and what is wrong with each
+        self._through = register.through  # the last version that was looked at
+        self._versions: list[str] = []  # those behind what was read that add or remove rows
+
+    def look(self) -> str:
+        """What has changed since it was read; empty if nothing has, or it is not there any more, which takes nothing away."""
+        try:
+            if isinstance(self._source, FolderSource):
+                return self._of_folder(self._source.pattern)
+            return self._of_table()
+        except Away:
+            return ""
+
+    def _of_table(self) -> str:
+        newest = foreign_log.latest(self._path)
+        while self._through < newest:
+            self._through += 1
+            version = foreign_log.version(self._path, self._through)
+            if version is None or version.added or version.removes:
+                what = version.removes if version else "not in the log any more"
+                self._versions.append(f"{self._through} ({what or 'rows were added'})")
+        if not self._versions:
+            return ""
+        return self._said(f"version {self._versions[0]}", len(self._versions))
+
+    def _of_folder(self, pattern: str) -> str:
+        listing = foreign_files.listed(self._path, pattern)
+        compared = {each.path: self._of_file(each) for each in listing}
+        self._compared = {each.path: (each, compared[each.path]) for each in listing}
+        changed = [f"{path}, which {what}" for path, what in sorted(compared.items()) if what]
+        return self._said(f"file {changed[0]}", len(changed)) if changed else ""
+
+    def _of_file(self, found: Seen) -> str:
+        """What became of a file; empty if it is as it was when it was read."""
+        before = self._compared.get(found.path)
+        if before and before[0] == found:
+            return before[1]
+        known = self._register.of_path(found.path)
+        if known is None:
+            return "" if self._is_renamed(found) else "has come since"
+        same = (found.size, found.modified) == (known.size, known.modified)
+        same = same or (found.size == known.size and self._digest(found) == known.digest)
+        return "" if same else "was written to since"
+
+    def _is_renamed(self, found: Seen) -> bool:
+        return any(
+            known.size == found.size
+            and abs(known.modified - found.modified) <= _SAME_TIME
+            and foreign_files.seen(self._path, known.path) is None
+            and known.digest == self._digest(found)
+            for known in self._register.files
+        )
+
+    def _digest(self, found: Seen) -> str:
+        try:
+            return foreign_files.digest_of(self._path / found.path)
+        except OSError:  # moved meanwhile, or not to be read
+            return ""
+
+    def _said(self, first: str, many: int) -> str:
+        more = f", and {many - 1:,} more" if many > 1 else ""
+        return (
+            f"history={self._path}: {first}{more}; it was read to its end before, so what is new there is not in the table; "
+            "an ingest table of another name reads all that is there now"
+        )
