@@ -85,7 +85,9 @@ def test_both_are_sources_of_one_ingest_table_and_shown():
     assert found.topics() == ["events"] and found.quiet_timeout(ingest) == timedelta(minutes=1)
     assert table_status._input(found, "incoming") == "incoming (topic events, behind /data/archive)"
     spec = tables._source(found.sources["incoming"])
-    assert spec.metadata["history"] == "/data/archive" and "its rows before 2026" in spec.description
+    assert (
+        spec.metadata["history"] == "/data/archive" and "its rows before 2026" in spec.description
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,6 +120,13 @@ def test_a_topic_begins_with_the_first_message_of_the_instant_or_with_its_end():
     assert begins(0, 9, 0) == 0, "nothing was ever removed"
     assert begins(0, 9, -1) == 9 and begins(0, 0, -1) == 0
     assert begins(4, 9, 5) == 5 and begins(4, 9, -1) == 9, "an earlier message is still there"
+
+
+def test_an_instant_that_is_still_to_come_is_refused(tmp_path):
+    topic = replace(TOPIC, starting=datetime.now(UTC) + timedelta(hours=1))
+    table_of = catalog(incoming=topic).table("readings")
+    with pytest.raises(DeclarationError, match="cannot have all rows before an instant"):
+        topic_starts.resolve(Settings(root=tmp_path), table_of, topic)
 
 
 @pytest.mark.parametrize(("first", "end", "sent"), [(4, 9, 4), (9, 9, -1)])
