@@ -50,6 +50,7 @@ schemas               schemas of a registry that an ingest table's messages have
 file_register         the files that an ingest table reads, and the numbers of their records
 foreign_sources       folders and tables of others: what has come is registered
 foreign_files         what such files hold
+foreign_changes       what others do to the history of a topic after it was read
 foreign_log           the log of a Delta table of others
 foreign_records       the records of registered files
 savepoints            all tables at one consistent cut, kept by links

@@ -7,6 +7,8 @@ advance         one limited step after another
 source_steps    the steps of an ingest table: ranges of offsets
 topic_steps     those of one that reads topics
 file_steps      those of one that reads a folder, or a table of others
+history_steps   those of one whose topic has a history: that first
+topic_starts    where such a topic begins, and whether its history is read
 records         raw records from offsets to offsets
 topic_reader    messages as the broker hands them out
 table_steps     the steps of a table behind another: commits of its input
