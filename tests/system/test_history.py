@@ -1,5 +1,6 @@
 """A folder or a table of others as the history of a topic, on a real broker: each row once, whatever becomes of the process."""
 
+import gzip
 import json
 import os
 import re
@@ -142,11 +143,18 @@ def crashing(stage: Stage, wanted: set[tuple[str, str]]) -> tuple[str, str]:
 @pytest.mark.turn(0)
 def test_history_cut_and_topic_with_a_crash_in_each_have_each_row_once(spark, tmp_path, served):
     there = tmp_path / "archive"
-    archive(there)
+    there.mkdir()
     send_all(served, "crashed")
     history = folder(str(there), schema=SCHEMA, settle="0 seconds")
     topic = kafka("crashed", schema=SCHEMA, history=history, starting=STARTING)
     stage = stage_on(spark, served, tmp_path / "root", topic)
+    with pytest.raises(StepFailed, match="no file of the history is there, and a folder whose"):
+        stage.run("events")
+    (there / "torn.json.gz").write_bytes(gzip.compress(b"{}")[:-3])
+    with pytest.raises(StepFailed, match=r"torn.json.gz: it is not read, since it is not whole"):
+        stage.run("events")
+    (there / "torn.json.gz").unlink()
+    archive(there)
     wanted = {(phase, "rows") for phase in ("past", "cut", "topic")}
     while wanted:
         wanted.remove(crashing(stage, wanted))
