@@ -35,7 +35,7 @@ def called(table: "Table") -> Iterator[None]:
         yield
     finally:
         _CALL.reset(token)
-    if table.ttl and call.processes != 1:
+    if table.state_ttl and call.processes != 1:
         raise DeclarationError(
             f"table={table.name}, ttl={table.ttl}: its function applies {call.processes} process functions, and a lasting "
             "state is that of one; call process(...) once, and declare a table for each other"

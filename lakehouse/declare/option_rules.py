@@ -31,9 +31,14 @@ def check_lasting(table: "Table", kind: str) -> None:
         )
 
 
-def check_lasting_inputs(
-    catalog: "Catalog", table: "Table", timed: Sequence[str], where: str
-) -> None:
+def check_ttl_inputs(catalog: "Catalog", table: "Table", timed: Sequence[str], where: str) -> None:
+    if table.keeps:
+        if not timed:
+            raise DeclarationError(
+                f"{where}, ttl={table.ttl}, inputs={list(table.inputs)}: rows count by their event time, and these tables have "
+                "none; declare ttl= on the keyed tables before it, and what goes out of them goes out of this one"
+            )
+        return
     if others := [name for name in table.inputs if name not in timed]:
         raise DeclarationError(
             f"{where}, ttl={table.ttl}, input={others[0]}: a state outlives the version of a table that it was computed with; "

@@ -160,7 +160,7 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     _check_driving(catalog, table, driving, where)
     _check_row_by_row(table, kind, where)
     if table.ttl:
-        option_rules.check_lasting_inputs(catalog, table, driving, where)
+        option_rules.check_ttl_inputs(catalog, table, driving, where)
     option_rules.check_lookup(catalog, table, kind, where)
     option_rules.check_refreshed(catalog, table, kind, where)
     if not table.keeps:  # which keep every row, and are judged as a whole
@@ -273,7 +273,7 @@ def _check_row_by_row(table: Table, kind: str, where: str) -> None:
             f"{where}, context={table.context}: it is for row tables without deduplicate=; join within a window by the column "
             "window, and deduplicate in a table that this one reads"
         )
-    if table.ttl:
+    if table.state_ttl:
         option_rules.check_lasting(table, kind)
     if table.early_results and table.window is None:
         raise DeclarationError(
@@ -299,16 +299,24 @@ def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> No
             f"{where}, inputs={table.inputs}: it is computed from every row of one ingest table, late ones too; read that, and "
             "leave out in the function what does not count"
         )
+    if table.keeps == "versions" and table.ttl:
+        raise DeclarationError(
+            f"{where}, ttl={table.ttl}: it holds what was valid at any instant, however long ago; remove it, or declare it on a "
+            "keyed table (keeps='latest')"
+        )
     unused = {
         name: getattr(table, name)
-        for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics", "ttl")
+        for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics")
     }
     if unfit := [name for name, value in unused.items() if value]:
         raise DeclarationError(
             f"{where}, {unfit[0]}={unused[unfit[0]]}: it has no ranges of event time; remove it"
         )
     if table.late != "side_output":
-        raise DeclarationError(f"{where}, late={table.late!r}: no row is late for it; remove it")
+        why = (
+            "a row that is late for its ttl never counts" if table.ttl else "no row is late for it"
+        )
+        raise DeclarationError(f"{where}, late={table.late!r}: {why}; remove it")
 
 
 def _check_as_of(catalog: "Catalog", table: Table, where: str) -> None:

@@ -104,7 +104,9 @@ class Table:
     context: Interval | None = None
     keeps: Keeps = ""
     publish: tuple[Target, ...] = ()
-    ttl: timedelta = timedelta(0)  # of the lasting state of its process function; zero: it has none
+    ttl: timedelta = timedelta(
+        0
+    )  # of the rows of a keyed table, else of a lasting state; zero: none
     lookup: Lookup | None = None
     refresh: timedelta = timedelta(0)  # zero: a reference table stands still while its job runs
     report: Report | None = None
@@ -125,6 +127,10 @@ class Table:
     def code(self) -> str:
         """What was written: the query, or the function with its decorator."""
         return self.sql or inspect.getsource(self.transformation)
+
+    @property
+    def state_ttl(self) -> timedelta:  # of its process function
+        return timedelta(0) if self.keeps else self.ttl
 
     @property
     def by_neighbours(self) -> bool:
@@ -254,8 +260,8 @@ def table(
     :param keeps: "latest" keeps one row for each of the `keys` (the function groups by them),
         "versions" each version of one, with `valid_from` and `valid_to`.
     :param publish: where the rows go on to, version by version: `[kafka_topic(...)]`.
-    :param ttl: of a row table that calls `process`: for how long after its last row, in event time, a
-        key's state is kept; by default no state lasts.
+    :param ttl: how long, in event time, the state of a key lasts after its last row (row tables that call
+        `process`), or a row of the inputs counts (keyed tables); by default no state lasts, and all rows count.
     :param lookup: what `@lookup` declared: the input of a row table gets its answer as a column.
     :param refresh: of a reference table: how often its job looks whether its files, or the tables that
         it reads, have changed, and computes it again. A row sees the version that was in force when it

@@ -74,7 +74,7 @@ def planned(session: Session, ingest: Table, where: str) -> Erasure:
             "later time; erasing does not reach these yet, so nothing was erased"
         )
     downstream = map(session.catalog.table, session.catalog.downstream(ingest))
-    if lasting := [t.name for t in downstream if t.ttl]:
+    if lasting := [t.name for t in downstream if t.state_ttl]:
         raise RangeError(
             f"table={ingest.name}: {', '.join(lasting)} keep a state (ttl=) that its rows went into, also where a stream still "
             "writes; erasing does not reach these yet, so nothing was erased"

@@ -16,7 +16,7 @@ from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.digest import Difference, differences, digests
 from lakehouse.storage.session import Session
 from lakehouse.stream import keyed
-from lakehouse.transform import validation
+from lakehouse.transform import lateness, validation
 from lakehouse.transform.versions import VALID
 
 
@@ -33,9 +33,11 @@ def reconciled(session: Session, table: Table, span: Range | None, started: floa
     read = {each.name: last.version_read(each.name) for each in followed}
     session.check_whole(table, last.version)
     actual = session.read(table, last.version)
-    expected = keyed.recomputed(session, table, read, dict(last.inputs["references"]))
+    references = dict(last.inputs["references"])
+    expected = keyed.recomputed(session, table, read, references, last.frontier)
     ours, theirs = digests(actual, expected)
-    first = compute.first(session, table) or last.frontier
+    since = lateness.counts_since(table, last.frontier)
+    first = since or compute.first(session, table) or last.frontier
     certificate = Certificate(
         table=table.name,
         start=min(first, last.frontier),

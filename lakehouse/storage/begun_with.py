@@ -49,7 +49,7 @@ _MEANING = {  # of a change, by the first word of what changed
     "window": "windows of both would stand in one table",
     "keys": _BOTH,
     "context": "rows before and after the change would be computed with different neighbours",
-    "ttl": "rows before and after the change would be computed with states of different age",
+    "ttl": "rows before and after the change would be computed with what is remembered for another time",
     "lookup": "rows before and after the change would be asked for differently",
     "duplicates": "duplicates of both would be left out of one table",
     "partitions": "partitions of both would overlap in one table",

@@ -274,7 +274,7 @@ def _change(path: Path, version: int, column: str, seen: set[tuple[str, int]]) -
         info.get("operation", "unknown"),
         *written,
         frozenset((file.get("partitionValues") or {}).get(PARTITION) or "" for _, file in moved),
-        tuple(_span(file, column) for _, file in moved) if column else (),
+        tuple(span_of(file, column) for _, file in moved) if column else (),
         any(kind == "remove" for kind, _ in moved),
         bool(written[0]) and again,
     )
@@ -289,7 +289,7 @@ def _mark(metadata: str | None) -> tuple[str, int]:
         return "", -1
 
 
-def _span(file: dict, column: str) -> Range:
+def span_of(file: dict, column: str) -> Range:
     """The span of the column that the file has.
 
     All time, if its statistics do not say (those of a removal need not).

@@ -6,12 +6,14 @@ inputs that belong to them. They take the place of those that are there. Where n
 known, or too much has changed, the function computes the table whole, and what differs is written.
 
 In either case the table is, at each of its versions, what the function makes of the versions of the
-inputs that the commit names.
+inputs that the commit names. With `ttl`, of the rows that count at the frontier that it names
+(`stream.expiry`): those that cease to count since the step before are as if they went.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import reduce
 from operator import and_
 from pathlib import Path
@@ -25,6 +27,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError, JobError
+from lakehouse.ranges import Range
 from lakehouse.storage import delta_log, delta_writer, keyed_files, log_state, row_index, row_keys
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.digest import row_hashes
@@ -32,10 +35,11 @@ from lakehouse.storage.keyed_reader import KeyedReader
 from lakehouse.storage.row_index import RowIndex
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Take
-from lakehouse.stream.keyed import few_at_once, is_short, quiet_due, swap, whole
+from lakehouse.stream.expiry import Expiry
+from lakehouse.stream.keyed import different, few_at_once, is_short, quiet_due, swap, whole
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.table_steps import Due, Moved
-from lakehouse.transform import keeping, plan
+from lakehouse.transform import keeping, lateness, plan
 
 _log = logging.getLogger(__name__)
 
@@ -60,19 +64,29 @@ def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         before = run.commit_log.before(run.generation, batch_id)
         start = (before and before.frontier) or run.start
         ahead = max(start, run.complete(log.inputs) or start)
+        if groups.expiry:  # a step that is replayed has decided by its frontier which rows count
+            ahead = run.noted_frontier(batch_id, start) or ahead
         pinned = groups.pin(batch_id)
         inputs = {"tables": log.inputs, "references": pinned}
         note: dict[str, Any] = {"inputs": inputs, "watermark": ahead, "frontier": ahead}
         # rows that no input has touched since were computed with what was pinned then
         renewed = before is not None and before.inputs["references"] != pinned
-        if log.quiet is not None and not renewed:
+        expired = groups.expiry.between(start, ahead) if groups.expiry else None
+        if log.quiet is not None and not renewed and not expired:
             run.skip(batch_id, before, **note)
             return
-        with groups.change(moved, batch_id, whole=renewed) as (written, write):
+        if groups.expiry:
+            note["late"] = groups.expiry.count_late(moved)
+        since = lateness.counts_since(run.table, ahead)
+        with groups.change(moved, batch_id, since, expired, whole=renewed) as (written, write):
             run.keep(write, batch_id, arrived=log.rows or 0, written=written, **note)
 
     gone_on = quiet_due(run)
     return step, lambda offset: True, lambda offset: groups.are_outdated() or gone_on(offset)
+
+
+class _TooMany(Exception):
+    """More rows expired than the job itself looks at."""
 
 
 class _Groups:
@@ -92,6 +106,7 @@ class _Groups:
             name: self._by_key(name, keeping.key_columns(session, kept[name])) for name in kept
         }
         self.by_key = {name: columns for name, columns in by_input.items() if columns}
+        self.expiry = Expiry(session, run.table) if run.table.ttl else None
 
     def _present(self) -> dict[str, int]:
         path = self.run.session.path
@@ -129,22 +144,29 @@ class _Groups:
 
     @contextmanager
     def change(
-        self, moved: Mapping[str, Moved], batch_id: int, *, whole: bool
+        self,
+        moved: Mapping[str, Moved],
+        batch_id: int,
+        since: datetime | None,
+        expired: Range | None,
+        *,
+        whole: bool,
     ) -> Iterator[tuple[int, Write | None]]:
         """How many rows a step brings, and what writes them; nothing does if it changes none.
 
-        `whole`: whatever was touched, all is computed.
+        `since`: the event time from which on rows count, and `expired`: where they counted in the step before. `whole`:
+        whatever was touched, all is computed.
         """
         run = self.run
         if batch_id <= run.committed:  # it is in the table, and lacks its line in the commit log
             noted = delta_writer.noted(run.session.path(run.table), run.app(batch_id), batch_id)
             yield (noted or {}).get("written", 0), _written_before
             return
-        groups = self._touched(moved) if batch_id and not whole else None
+        groups = self._touched(moved, expired) if batch_id and not whole else None
         if groups is not None and not groups.num_rows:
             yield 0, None
             return
-        rows = keyed(self._computed(moved, groups), self.keys)
+        rows = keyed(self._computed(moved, groups, since), self.keys)
         if set(self.keys) != set(run.table.keys):
             rows = rows.withColumn(_ROW, row_keys.column(rows.schema, run.table.keys))
         if batch_id and (few := self._few(rows, groups)) is not None:
@@ -156,8 +178,8 @@ class _Groups:
         finally:
             rows.unpersist()
 
-    def _touched(self, moved: Mapping[str, Moved]) -> pa.Table | None:
-        """The groups that have a row that came or went, each once; None if they are too many, or not known.
+    def _touched(self, moved: Mapping[str, Moved], expired: Range | None) -> pa.Table | None:
+        """The groups that have a row that came, went or expired, each once; None if they are too many, or not known.
 
         With the `_key` of each, and the key of each in those inputs where it is found by that.
         """
@@ -168,20 +190,37 @@ class _Groups:
         try:
             for name, each in moved.items():
                 rows = self._changed(name, each) if each.files else None
-                if rows is not None:
-                    touched += [rows.select(*_named(use, columns)) for use in of[name]]
+                gone = self._expired(name, each.until, expired) if expired else None
+                touched += [
+                    part.select(*_named(use, columns))
+                    for part in (rows, gone)
+                    if part is not None
+                    for use in of[name]
+                ]
             if not touched:
                 return pa.table({name: [] for name in columns})
             several = reduce(DataFrame.union, touched).distinct().limit(_MANY + 1)
             by = {KEY: columns} | {_key_in(name): by for name, by in self.by_key.items()}
             keys = {name: row_keys.column(several.schema, by) for name, by in by.items()}
             groups = in_memory(several.withColumns(keys))
+        except _TooMany:
+            return None
         except (CommitError, FileNotFoundError) as err:
             _log.warning(
                 f"table={self.run.table.name}: what it read last is not there any more ({err}), so it is computed whole"
             )
             return None
         return groups if groups is not None and groups.num_rows <= _MANY else None
+
+    def _expired(self, name: str, version: int, expired: Range) -> DataFrame | None:
+        """As `_changed`, the rows of an input that expired. Raises _TooMany."""
+        if self.expiry is None or name not in self.expiry.inputs:
+            return None
+        columns = {column for use in self.uses.of[name] for column in use}
+        rows = self.expiry.expired(name, version, expired, columns, few_at_once(self.run))
+        if rows is None:
+            raise _TooMany
+        return in_spark(self.run.session.spark, rows) if rows.num_rows else None
 
     def _changed(self, name: str, moved: Moved) -> DataFrame | None:
         """The rows of an input that came or went, with those columns at least by which they belong to groups."""
@@ -202,17 +241,25 @@ class _Groups:
         )
         return once.where("_times = 1")
 
-    def _computed(self, moved: Mapping[str, Moved], groups: pa.Table | None) -> DataFrame:
+    def _computed(
+        self, moved: Mapping[str, Moved], groups: pa.Table | None, since: datetime | None
+    ) -> DataFrame:
         """What the function makes of the inputs at their versions: of the groups, or all."""
         session, columns = self.run.session, list(self.uses.columns)
         if groups is None:
-            inputs = {n: whole(session, self.tables[n], each.until) for n, each in moved.items()}
+            inputs = {
+                n: whole(session, self.tables[n], each.until, since) for n, each in moved.items()
+            }
             return self.run.plan.kept(inputs, self.references)
         few = in_spark(session.spark, groups.select(columns))
-        inputs = {name: self._input(name, each.until, groups, few) for name, each in moved.items()}
+        inputs = {
+            name: self._input(name, each.until, groups, few, since) for name, each in moved.items()
+        }
         return _of_groups(self.run.plan.kept(inputs, self.references), few, [columns])
 
-    def _input(self, name: str, version: int, groups: pa.Table, few: DataFrame) -> DataFrame:
+    def _input(
+        self, name: str, version: int, groups: pa.Table, few: DataFrame, since: datetime | None
+    ) -> DataFrame:
         """The rows of an input that belong to the groups."""
         session, table = self.run.session, self.tables[name]
         uses, reader = self.uses.of[name], self.readers.get(name)
@@ -225,11 +272,13 @@ class _Groups:
             if of_groups is None:
                 return session.spark.createDataFrame([], schema)
             return in_spark(session.spark, of_groups.select(schema.names))
-        of_groups = self._found(name, version, groups) if reader is None else None
-        rows = whole(session, table, version) if of_groups is None else of_groups
+        of_groups = self._found(name, version, groups, since) if reader is None else None
+        rows = whole(session, table, version, since) if of_groups is None else of_groups
         return _of_groups(rows, few, uses, self.uses.columns)
 
-    def _found(self, name: str, version: int, groups: pa.Table) -> DataFrame | None:
+    def _found(
+        self, name: str, version: int, groups: pa.Table, since: datetime | None
+    ) -> DataFrame | None:
         """The rows of an input without keys that may belong to the groups; None if they are to be looked for in all of it."""
         session, table, uses = self.run.session, self.tables[name], self.uses.of[name]
         groups = groups.select(list(self.uses.columns))
@@ -237,10 +286,15 @@ class _Groups:
             return None
         index = self.indices.setdefault(name, RowIndex(uses))
         path, most = session.path(table), few_at_once(self.run)
-        files = [delta_log.data_file(path, file) for file in log_state.files_at(path, version)]
+        if self.expiry and since:
+            files = self.expiry.files(name, version, since)
+        else:
+            files = [delta_log.data_file(path, file) for file in log_state.files_at(path, version)]
         rows = index.rows_of(files, groups, most)
         if rows is None:
             return None
+        if self.expiry and since and rows.num_rows:
+            rows = self.expiry.counting(name, rows, since)
         schema = StructType([f for f in plan.stored_schema(session, table) if f.name != PARTITION])
         if not rows.num_rows:
             return session.spark.createDataFrame([], schema)
@@ -264,12 +318,12 @@ class _Groups:
             stored = in_memory(session.read(table))
         else:
             stored = keyed_files.rows_of(session.path(table), groups[KEY])
-        different = _different(few, stored)
-        if not len(different):
+        others = different(few, stored, _COMPARED)
+        if not len(others):
             return 0, None
         new, keys = (
-            few.filter(pc.is_in(few[KEY], value_set=different)),
-            pa.chunked_array([different]),
+            few.filter(pc.is_in(few[KEY], value_set=others)),
+            pa.chunked_array([others]),
         )
 
         def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
@@ -343,22 +397,3 @@ def _of_groups(
         parts.append(rows.join(groups, same, "left_semi"))
         rows = rows.join(groups, same, "left_anti")
     return reduce(DataFrame.union, parts)
-
-
-def _different(new: pa.Table, there: pa.Table | None) -> pa.Array:
-    """The keys whose rows are others now, or gone; all of them where it would take longer to find out."""
-    if there is None:
-        return pc.unique(new[KEY].combine_chunks())
-    if new.num_rows + there.num_rows > _COMPARED:
-        both = pa.chunked_array([*new[KEY].chunks, *there[KEY].chunks])
-        return pc.unique(both.combine_chunks())
-    now, before = _by_key(new), _by_key(there.select(new.column_names))
-    keys = [key for key in now.keys() | before.keys() if now.get(key) != before.get(key)]
-    return pa.array(keys, pa.binary())
-
-
-def _by_key(rows: pa.Table) -> dict[bytes, list[str]]:
-    row_texts: dict[bytes, list[str]] = {}
-    for row in rows.to_pylist():
-        row_texts.setdefault(row[KEY], []).append(repr(row))
-    return {key: sorted(each) for key, each in row_texts.items()}

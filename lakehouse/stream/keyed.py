@@ -8,15 +8,17 @@ computed from the versions that the touched keys have, and the new changes.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
 
 from lakehouse.declare.table import Table
-from lakehouse.ranges import utc
+from lakehouse.ranges import Range, utc
 from lakehouse.storage import delta_writer, keyed_files, log_state
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.row_keys import KEY, keyed
@@ -24,9 +26,10 @@ from lakehouse.storage.session import Session
 from lakehouse.stream.advance import Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.table_steps import Due
-from lakehouse.transform import plan, versions
+from lakehouse.transform import lateness, plan, versions
 
 Batches = Callable[[DataFrame, int], None]
+_EVER = datetime(9999, 1, 1, tzinfo=UTC)
 _AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
 
 
@@ -181,19 +184,36 @@ def swap(
 
 
 def recomputed(
-    session: Session, table: Table, inputs: Mapping[str, int], references: dict[str, int]
+    session: Session,
+    table: Table,
+    inputs: Mapping[str, int],
+    references: dict[str, int],
+    frontier: datetime,
 ) -> DataFrame:
-    """What a keyed or versioned table is by all rows of its inputs, at these versions of them and of its references."""
-    rows = {name: whole(session, session.catalog.table(name), at) for name, at in inputs.items()}
+    """What a keyed or versioned table is by all rows of its inputs, at these versions of them and of its references.
+
+    By those that count at the frontier, if it has a `ttl`.
+    """
+    since = lateness.counts_since(table, frontier)
+    rows = {
+        name: whole(session, session.catalog.table(name), at, since) for name, at in inputs.items()
+    }
     kept = plan.plan_of(session, table, judged=False).kept(rows, session.references(references))
     return versions.versions(kept, table.keys) if table.keeps == "versions" else kept
 
 
-def whole(session: Session, table: Table, version: int) -> DataFrame:
-    """All rows of an input at a version; none if nothing of it was read yet."""
+def whole(session: Session, table: Table, version: int, since: datetime | None = None) -> DataFrame:
+    """All rows of an input at a version; none if nothing of it was read yet.
+
+    `since`: of an input with event time those from there on.
+    """
     if version < 0:
         return session.spark.createDataFrame([], plan.stored_schema(session, table))
-    return session.references({table.name: version})[table.name]
+    if since is None or table.keeps:
+        return session.references({table.name: version})[table.name]
+    moment = lateness.instant_of(table.window, session.catalog.event_time(table))
+    rows = session.spanning(table, Range(since, _EVER), version)
+    return rows.where(moment >= F.lit(since))
 
 
 def _there(run: StreamRun) -> DataFrame:
@@ -214,3 +234,22 @@ def _reached(run: StreamRun, batch_id: int, seen: Mapping[str, Any]) -> dict[str
         "watermark": ahead,
         "frontier": max(start, ahead),
     }
+
+
+def different(new: pa.Table, there: pa.Table | None, most: int) -> pa.Array:
+    """The keys whose rows are others now, or gone; all of them if the rows are more than `most`."""
+    if there is None:
+        return pc.unique(new[KEY].combine_chunks())
+    if new.num_rows + there.num_rows > most:
+        both = pa.chunked_array([*new[KEY].chunks, *there[KEY].chunks])
+        return pc.unique(both.combine_chunks())
+    now, before = _by_key(new), _by_key(there.select(new.column_names))
+    keys = [key for key in now.keys() | before.keys() if now.get(key) != before.get(key)]
+    return pa.array(keys, pa.binary())
+
+
+def _by_key(rows: pa.Table) -> dict[bytes, list[str]]:
+    row_texts: dict[bytes, list[str]] = {}
+    for row in rows.to_pylist():
+        row_texts.setdefault(row[KEY], []).append(repr(row))
+    return {key: sorted(each) for key, each in row_texts.items()}

@@ -308,7 +308,7 @@ class StreamRun:
         """
         started = time.monotonic()
         app, path = self.app(batch), self.session.path(self.table)
-        metadata = {name: known[name] for name in ("inputs", "written")}
+        metadata = {name: known[name] for name in ("inputs", "written", "frontier")}
         metadata["code_version"] = self.table.code_version
         self.reached("begin")
         if write is None:

@@ -169,13 +169,18 @@ def _begun(window: Window, instant: datetime) -> datetime:
     return floor(instant - window.size - window.offset, window.slide) + window.offset
 
 
+def counts_since(table: Table, frontier: datetime) -> datetime | None:
+    """The event time from which on rows count for a keyed table with that frontier; None if all do."""
+    return frontier - table.ttl if table.ttl else None
+
+
 def reached(table: Table, span: Range, until: datetime | None = None) -> Range:
     """What a range of its input may change in `table`.
 
     How far a session goes on is found when it is computed. A state that lasts may go on in all that
     comes after; of that, what is computed before `until`.
     """
-    if table.ttl:
+    if table.state_ttl:
         return Range(span.start, max(span.end, until or span.end))
     if table.deduplicate:
         return widened(span, table.deduplicate.within)
@@ -214,7 +219,8 @@ def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column
     watermark = F.col(_WATERMARK) if known else F.col(f"{ARRIVAL}.watermark")
     added = {} if known else {_WATERMARK: watermark}
     if table.keeps == "latest":
-        return (added | {_LATE: F.lit(False)},)
+        gone = moment < watermark - F.lit(table.ttl) if table.ttl else F.lit(False)
+        return (added | {_LATE: gone},)
     # the window of a counted row is known among the rows of its partition only
     if (
         table.keeps

@@ -226,7 +226,7 @@ class Plan:
             flagged = self._flagged(each, name)
             if observed is not None and name == self.driving:
                 flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
-            inputs[name] = lateness.accepted(flagged, late_too=True)
+            inputs[name] = lateness.accepted(flagged, late_too=not self.table.ttl)
         if self.kind == "keyed":
             return self._called(inputs, set())
         changes = self._called(inputs, {ARRIVAL})

@@ -90,7 +90,7 @@ def process(
         said, or said twice, or if the function needs to be remembered for longer.
     """
     call = calling.current()
-    ttl = call.table.ttl if call else timedelta(0)
+    ttl = call.table.state_ttl if call else timedelta(0)
     if call:
         call.processes += 1
     if (within is None) == (not ttl):

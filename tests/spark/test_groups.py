@@ -13,7 +13,6 @@ from lakehouse.batch import reference_tables
 from lakehouse.declare.table import table, tumbling
 from lakehouse.errors import JobError
 from lakehouse.storage import point_reads
-from lakehouse.storage.digest import digests_by
 from lakehouse.stream import groups, keyed
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
@@ -21,26 +20,12 @@ from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import keeping, plan
 from support import auctions
 from support.auctions import KEPT, auction, bid, person
+from support.kept import equal_at_every_version
 
 
 @pytest.fixture
 def stage(stage_of) -> Stage:
     return stage_of(auctions)
-
-
-def equal_at_every_version(stage: Stage, name: str) -> int:
-    """Asserts that each version of the table is what its function makes of the versions that it read; how many there were."""
-    session, seen = stage.session, 0
-    kept = session.catalog.table(name)
-    for line in session.commit_log(kept).by_stream():
-        read = {t.name: line.version_read(t.name) for t in session.catalog.followed_inputs(kept)}
-        expected = keyed.recomputed(session, kept, read, dict(line.inputs["references"]))
-        ours, theirs = digests_by(
-            (session.read(kept, line.version), F.lit(1)), (expected, F.lit(1))
-        )
-        assert ours == theirs, (name, line)
-        seen += 1
-    return seen
 
 
 def values(stage: Stage, name: str, *columns: str) -> set[tuple]:
