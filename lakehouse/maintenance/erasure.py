@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
@@ -25,10 +25,12 @@ from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import Range, partition_range, text
 from lakehouse.storage import delta_log, delta_writer, report_files
+from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.stream import early_results
 
+_HOUR = timedelta(hours=1)
 # a topic that was made again has its offsets again
 _POSITION = (
     "topic",
@@ -66,9 +68,7 @@ def planned(session: Session, ingest: Table, where: str) -> Erasure:
             f"table={ingest.name}: the rows of a {kind} table are computed again and would come back; erase "
             "them in its ingest table"
         )
-    if kept := [
-        t.name for t in session.catalog.keyed if t.name in session.catalog.downstream(ingest)
-    ]:
+    if kept := _keeping(session, ingest):
         raise RangeError(
             f"table={ingest.name}: {', '.join(kept)} keep what its rows added up to, and what was joined with it may be of any "
             "later time; erasing does not reach these yet, so nothing was erased"
@@ -105,6 +105,7 @@ def planned(session: Session, ingest: Table, where: str) -> Erasure:
         propagate.spans(session, ingest, hours),
     )
     _check_over(ingest, erasure)
+    _check_expired(session, ingest, erasure)
     _check_read(session, ingest, erasure)
     return erasure
 
@@ -140,6 +141,35 @@ def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataF
     )
     position = (F.col(f"{ARRIVAL}.{name}").alias(name) for name in _POSITION)
     return rows.where(where).select(PARTITION, *position), undecoded
+
+
+def _keeping(lakehouse: Lakehouse, ingest: Table) -> list[str]:
+    """The tables without ranges of event time that keep something of each row of the ingest table, or are read where it stays.
+
+    A keyed table with `ttl` does not: its rows expire, and it is followed by keyed tables alone.
+    """
+    names = set(lakehouse.catalog.downstream(ingest))
+    below = [table for table in lakehouse.catalog if table.name in names]  # inputs come first
+    expiring: set[str] = set()
+    for table in (t for t in below if t.keeps):
+        if table.ttl or {ingest.name, *names}.isdisjoint(set(table.inputs) - expiring):
+            expiring.add(table.name)
+    kept = {t.name for t in below if t.keeps and t.name not in expiring}
+    joined = (t for t in below if not t.keeps)
+    return sorted(kept | {name for t in joined for name in t.inputs if name in expiring})
+
+
+def _check_expired(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
+    """Raises RangeError if rows still count for a keyed table with `ttl`."""
+    spans = {ingest.name: [Range(hour, hour + _HOUR) for hour in erasure.hours], **erasure.follow}
+    for table in lakehouse.catalog.keyed:
+        ends = [span.end for t in table.inputs for span in spans.get(t, ())]
+        ahead = frontier(lakehouse.settings, table)
+        if table.ttl and ends and ahead and max(ends) > ahead - table.ttl:
+            raise RangeError(
+                f"table={ingest.name}: rows before {text(max(ends))} may count for {table.name} (ttl={table.ttl}), and its "
+                f"frontier is {text(ahead)}; try again when it is past {text(max(ends) + table.ttl)}, or with older rows only"
+            )
 
 
 def _check_over(ingest: Table, erasure: Erasure) -> None:
