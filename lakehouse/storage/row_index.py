@@ -25,6 +25,28 @@ def can_index(types: Iterable[pa.DataType]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Truncated:
+    """The day, hour or the like in which an instant of a column lies."""
+
+    column: str
+    unit: str  # of Spark's date_trunc; "date" for the day as a date
+
+    def of(self, instants: pa.ChunkedArray) -> pa.ChunkedArray:
+        """As Spark has it, in UTC."""
+        if self.unit == "date":
+            return pc.floor_temporal(instants, unit="day").cast(pa.date32())
+        return pc.floor_temporal(instants, unit=self.unit)
+
+
+Value = str | Truncated
+"""What rows are found by: a column as it is, or truncated."""
+
+
+def column_of(value: Value) -> str:
+    return value if isinstance(value, str) else value.column
+
+
+@dataclass(frozen=True, slots=True)
 class _File:
     """The hashes of a file's rows in order, and the place of each."""
 
@@ -42,8 +64,8 @@ class _File:
 class RowIndex:
     """The rows of a table by the values of some columns, or of any of several sets of columns (`uses`)."""
 
-    def __init__(self, uses: Sequence[Sequence[str]]) -> None:
-        self.uses = [list(columns) for columns in uses]
+    def __init__(self, uses: Sequence[Sequence[Value]]) -> None:
+        self.uses = [list(values) for values in uses]
         self._files: dict[Path, list[_File]] = {}
 
     def rows_of(self, files: Sequence[Path], wanted: pa.Table, most: int) -> pa.Table | None:
@@ -66,10 +88,15 @@ class RowIndex:
     def _known(self, file: Path, schema: pa.Schema) -> list[_File]:
         if (cached := self._files.get(file)) is not None:
             return cached
-        stored = pq.ParquetFile(file).read(columns=list({c for use in self.uses for c in use}))
+        columns = {column_of(value) for use in self.uses for value in use}
+        stored = pq.ParquetFile(file).read(columns=list(columns))
         indices = []
         for use in self.uses:
-            hashes = _hashes(stored.select(use).rename_columns(schema.names).cast(schema))
+            values = [
+                stored[value] if isinstance(value, str) else value.of(stored[value.column])
+                for value in use
+            ]
+            hashes = _hashes(pa.table(values, names=schema.names).cast(schema))
             order = np.argsort(hashes, kind="stable")
             indices.append(_File(hashes[order], order))
         return indices

@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import reduce
-from operator import and_
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -32,7 +31,7 @@ from lakehouse.storage import delta_log, delta_writer, keyed_files, log_state, r
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.digest import row_hashes
 from lakehouse.storage.keyed_reader import KeyedReader
-from lakehouse.storage.row_index import RowIndex
+from lakehouse.storage.row_index import RowIndex, column_of
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Take
 from lakehouse.stream.expiry import Expiry
@@ -40,6 +39,7 @@ from lakehouse.stream.keyed import different, few_at_once, is_short, quiet_due, 
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.table_steps import Due, Moved
 from lakehouse.transform import keeping, lateness, plan
+from lakehouse.transform.groups import belonging, values
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class _Groups:
                 rows = self._changed(name, each) if each.files else None
                 gone = self._expired(name, each.until, expired) if expired else None
                 touched += [
-                    part.select(*_named(use, columns))
+                    part.select(*values(use, columns))
                     for part in (rows, gone)
                     if part is not None
                     for use in of[name]
@@ -216,11 +216,15 @@ class _Groups:
         """As `_changed`, the rows of an input that expired. Raises _TooMany."""
         if self.expiry is None or name not in self.expiry.inputs:
             return None
-        columns = {column for use in self.uses.of[name] for column in use}
+        columns = self._columns(name)
         rows = self.expiry.expired(name, version, expired, columns, few_at_once(self.run))
         if rows is None:
             raise _TooMany
         return in_spark(self.run.session.spark, rows) if rows.num_rows else None
+
+    def _columns(self, name: str) -> set[str]:
+        """The columns of an input by which its rows belong to groups."""
+        return {column_of(value) for use in self.uses.of[name] for value in use}
 
     def _changed(self, name: str, moved: Moved) -> DataFrame | None:
         """The rows of an input that came or went, with those columns at least by which they belong to groups."""
@@ -234,7 +238,7 @@ class _Groups:
             return None
         rows = in_spark(session.spark, changed)
         # one that only moved to another file is there twice
-        columns = sorted({column for use in self.uses.of[name] for column in use})
+        columns = sorted(self._columns(name))
         once = rows.groupBy(*row_hashes(rows)).agg(
             F.count(F.lit(1)).alias("_times"),
             *(F.first(column).alias(column) for column in columns),
@@ -255,7 +259,7 @@ class _Groups:
         inputs = {
             name: self._input(name, each.until, groups, few, since) for name, each in moved.items()
         }
-        return _of_groups(self.run.plan.kept(inputs, self.references), few, [columns])
+        return belonging(self.run.plan.kept(inputs, self.references), few, [columns], columns)
 
     def _input(
         self, name: str, version: int, groups: pa.Table, few: DataFrame, since: datetime | None
@@ -274,7 +278,7 @@ class _Groups:
             return in_spark(session.spark, of_groups.select(schema.names))
         of_groups = self._found(name, version, groups, since) if reader is None else None
         rows = whole(session, table, version, since) if of_groups is None else of_groups
-        return _of_groups(rows, few, uses, self.uses.columns)
+        return belonging(rows, few, uses, self.uses.columns)
 
     def _found(
         self, name: str, version: int, groups: pa.Table, since: datetime | None
@@ -375,25 +379,3 @@ def _key_in(name: str) -> str:
 
 def _written_before(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
     raise AssertionError(f"{path.name}, {app}: it is written already")
-
-
-def _named(columns: Sequence[str], names: Sequence[str]) -> list[Column]:
-    return [F.col(c).alias(n) for c, n in zip(columns, names, strict=True)]
-
-
-def _of_groups(
-    rows: DataFrame,
-    few: DataFrame,
-    uses: Sequence[Sequence[str]],
-    columns: Sequence[str] | None = None,
-) -> DataFrame:
-    """The rows that belong to one of the `few` groups, by any of the `uses` of their columns."""
-    places = {name: f"_group_{n}" for n, name in enumerate(few.columns)}
-    groups, parts = F.broadcast(few.withColumnsRenamed(places)), []
-    # one after the other: a condition with OR would hold each row against each group
-    for use in uses:
-        pairs = zip(use, columns or use, strict=True)
-        same = reduce(and_, (F.col(c).eqNullSafe(F.col(places[group])) for c, group in pairs))
-        parts.append(rows.join(groups, same, "left_semi"))
-        rows = rows.join(groups, same, "left_anti")
-    return reduce(DataFrame.union, parts)

@@ -5,16 +5,21 @@ value in a column of theirs: what it was grouped, joined, ranked and united by. 
 inputs change, the rows of the result that have these values are computed again, and no others.
 
 From the leaves upwards each column is known by the columns of the inputs that it is equal to, one
-of each use of an input (`_Origins`). An operator that is not known here leaves none.
+of each use of an input (`_Origins`), or by the day, hour or the like of one. An operator that is not
+known here leaves none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import count
+from operator import and_
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
+from lakehouse.storage.row_index import Truncated, Value
 from lakehouse.transform.plan_tree import analyzed, expressions_of, seq
 
 INPUT = "lakehouse.input"
@@ -35,7 +40,8 @@ _PASSING = {
     "View",
 }
 _SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
-_Origins = dict[int, str]  # use of an input, by number -> its column
+_TRUNCATED = {"year", "quarter", "month", "week", "day", "hour", "minute", "second"}
+_Origins = dict[int, Value]  # use of an input, by number -> its column
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Uses:
     """
 
     columns: tuple[str, ...]
-    of: Mapping[str, Sequence[tuple[str, ...]]]  # input -> a tuple for each use of it
+    of: Mapping[str, Sequence[tuple[Value, ...]]]  # input -> a tuple for each use of it
 
 
 @dataclass
@@ -64,7 +70,10 @@ class _Node:
 
 
 def uses(rows: DataFrame, keys: Sequence[str]) -> Uses:
-    """The `Uses` of a function's result over marked inputs, of the `keys` alone if these will do."""
+    """The `Uses` of a function's result over marked inputs, of the `keys` alone if these will do.
+
+    By what is truncated only where no column will do as it is, and then by all of the keys.
+    """
     node, names = _Walk().node(analyzed(rows)), rows.columns
     shared: dict[str, _Origins] = {}
     origins_of = dict(zip(names, (origins for _, origins in node.columns), strict=True))
@@ -73,15 +82,52 @@ def uses(rows: DataFrame, keys: Sequence[str]) -> Uses:
         # of columns that are always equal one does
         if of_all and origins_of[name] not in shared.values():
             shared[name] = origins_of[name]
+    as_they_are = {
+        name: origins
+        for name, origins in shared.items()
+        if all(isinstance(value, str) for value in origins.values())
+    }
+    if as_they_are or set(keys) - shared.keys():
+        shared = as_they_are
     chosen = tuple(key for key in keys if key in shared) or tuple(shared)
     if not chosen:
         return Uses((), {})
-    of: dict[str, list[tuple[str, ...]]] = {}
+    of: dict[str, list[tuple[Value, ...]]] = {}
     for number, name in node.uses.items():
         columns = tuple(shared[each][number] for each in chosen)
         if columns not in of.setdefault(name, []):
             of[name].append(columns)
     return Uses(chosen, of)
+
+
+def values(use: Sequence[Value], names: Sequence[str]) -> list[Column]:
+    """The values of a use of an input, by the names of the columns of the result."""
+    return [_column(v).alias(n) for v, n in zip(use, names, strict=True)]
+
+
+def _column(value: Value) -> Column:
+    if isinstance(value, str):
+        return F.col(value)
+    unit, instant = value.unit, F.col(value.column)
+    return F.to_date(instant) if unit == "date" else F.date_trunc(unit, instant)
+
+
+def belonging(
+    rows: DataFrame,
+    few: DataFrame,
+    uses: Sequence[Sequence[Value]],
+    columns: Sequence[str],
+) -> DataFrame:
+    """The rows that belong to one of the `few` groups, by any of the `uses` of their columns."""
+    places = {name: f"_group_{n}" for n, name in enumerate(few.columns)}
+    groups, parts = F.broadcast(few.withColumnsRenamed(places)), []
+    # one after the other: a condition with OR would hold each row against each group
+    for use in uses:
+        pairs = zip(use, columns, strict=True)
+        same = reduce(and_, (_column(v).eqNullSafe(F.col(places[group])) for v, group in pairs))
+        parts.append(rows.join(groups, same, "left_semi"))
+        rows = rows.join(groups, same, "left_anti")
+    return reduce(DataFrame.union, parts)
 
 
 class _Walk:
@@ -138,16 +184,11 @@ class _Walk:
         return _Node(list(columns.items()), below.uses, below.pairs)
 
     def _aggregate(self, plan, below: _Node) -> _Node:
-        grouped = {
-            e.exprId().id()
-            for e in seq(plan.groupingExpressions())
-            if _kind(e) == "AttributeReference"
-        }
+        grouped = [_unaliased(e) for e in seq(plan.groupingExpressions())]
         columns = []
         for each in seq(plan.aggregateExpressions()):
-            inner = _unaliased(each)
-            kept = _kind(inner) == "AttributeReference" and inner.exprId().id() in grouped
-            columns.append((each.exprId().id(), below.origins(inner.exprId().id()) if kept else {}))
+            kept = any(_unaliased(each).semanticEquals(by) for by in grouped)
+            columns.append((each.exprId().id(), _of(each, below) if kept else {}))
         return _Node(columns, below.uses)
 
     def _window(self, plan, below: _Node) -> _Node:
@@ -245,7 +286,30 @@ def _of(expression, below: _Node) -> _Origins:
         parts = seq(inner.children())
         if all(_kind(part) == "AttributeReference" for part in parts):
             return below.pairs.get(frozenset(part.exprId().id() for part in parts), {})
+    if truncated := _truncated(inner):
+        column, unit = truncated
+        origins = below.origins(column.exprId().id())
+        whole = all(isinstance(each, str) for each in origins.values())
+        return {n: Truncated(str(each), unit) for n, each in origins.items()} if whole else {}
     return {}
+
+
+def _truncated(expression) -> tuple[Any, str] | None:
+    """The column of instants that an expression truncates, in UTC, and to what; None of another expression."""
+    if _kind(expression) == "ParseToDate":
+        expression = expression.replacement()
+    kind = _kind(expression)
+    if kind not in ("Cast", "TruncTimestamp"):
+        return None
+    column = expression.children().apply(int(kind == "TruncTimestamp"))
+    instants = _kind(column) == "AttributeReference" and column.dataType().typeName() == "timestamp"
+    if not instants or expression.timeZoneId().getOrElse(None) != "UTC":
+        return None
+    if kind == "Cast":
+        return (column, "date") if expression.dataType().typeName() == "date" else None
+    unit = expression.format()
+    name = str(unit.value()).lower() if _kind(unit) == "Literal" else ""
+    return (column, name) if name in _TRUNCATED else None
 
 
 def _unaliased(expression):

@@ -1,10 +1,12 @@
 """Keyed tables of joins, ranks, filters and of other keyed tables: at each version what their function makes of their inputs."""
 
 from collections import Counter
+from datetime import timedelta
 from itertools import count
 from random import Random
 from types import ModuleType
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
@@ -13,10 +15,13 @@ from lakehouse.batch import reference_tables
 from lakehouse.declare.table import table, tumbling
 from lakehouse.errors import JobError
 from lakehouse.storage import point_reads
+from lakehouse.storage.arrow import in_spark
+from lakehouse.storage.row_index import Truncated
 from lakehouse.stream import groups, keyed
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
+from lakehouse.transform import groups as groups_of
 from lakehouse.transform import keeping, plan
 from support import auctions
 from support.auctions import KEPT, auction, bid, person
@@ -58,6 +63,35 @@ def test_by_which_columns_rows_belong_together_is_found_in_the_plan(stage):
         {"bids": [("bidder",), ("auction",)]},
     )
     assert not found["most_bids"].columns and not found["total"].columns
+
+
+@pytest.mark.parallel
+def test_a_day_or_hour_of_an_instant_is_such_a_column_where_there_is_no_other(spark):
+    made = [auctions.START + timedelta(hours=7.3 * n) for n in range(-90_000, 90_000, 600)]
+    instants = pa.table({"at": pa.array(made, pa.timestamp("us", "UTC"))})
+    rows = in_spark(spark, instants.append_column("id", pa.array(range(len(made)))))
+    marked = keeping._marked(rows, "bids")
+
+    def found(by: str, *keys: str, instant: str = "at") -> dict:
+        counted = marked.groupBy(F.expr(by.format(instant)).alias("by"), "id").count()
+        return groups_of.uses(counted.select("by", "count", *keys[1:]), keys).of
+
+    for unit in ("year", "quarter", "month", "week", "day", "hour", "minute", "second"):
+        value = Truncated("at", unit)
+        assert found(f"date_trunc('{unit}', {{}})", "by") == {"bids": [(value,)]}
+        [expected] = rows.select(F.date_trunc(unit, "at").alias("by")).toArrow().columns
+        assert value.of(instants["at"]).to_pylist() == expected.to_pylist(), unit
+    of_date = Truncated("at", "date")
+    for by in ("to_date({})", "date({})", "CAST({} AS DATE)"):
+        assert found(by, "by") == {"bids": [(of_date,)]}
+    assert of_date.of(instants["at"]).to_pylist() == [each.date() for each in made]
+    assert found("to_date({})", "by", "id") == {"bids": [("id",)]}, "a column as it is will do"
+    for by in (
+        "date_trunc('millennium', {})",
+        "to_date({}) + 1",
+        "to_date(from_utc_timestamp({}, 'CET'))",
+    ):
+        assert found(by, "by") == {}
 
 
 @pytest.mark.slow

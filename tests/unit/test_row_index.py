@@ -1,6 +1,6 @@
 """Rows of data files are found by the values of some columns, whatever their type, and none is missed."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from random import Random
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakehouse.storage.row_index import RowIndex, can_index
+from lakehouse.storage.row_index import RowIndex, Truncated, can_index
 
 VALUES = {
     "int64": (pa.int64(), lambda n: n - 5),
@@ -74,3 +74,19 @@ def test_a_row_that_is_found_by_two_sets_of_columns_is_there_once(tmp_path):
         {"payer": 2, "payee": 1},
         {"payer": 1, "payee": 1},
     ]
+
+
+def test_the_rows_of_a_day_or_hour_are_found_by_it(tmp_path):
+    kind, start = pa.timestamp("us", "UTC"), datetime(1969, 12, 31, 22, 30, tzinfo=UTC)
+    at = [start + timedelta(hours=n) for n in range(60)] + [None]
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"at": pa.array(at, kind), "n": list(range(61))}), file)
+    wanted = {
+        "date": (pa.array([date(1970, 1, 1)]), range(2, 26)),
+        "day": (pa.array([datetime(1969, 12, 31, tzinfo=UTC)], kind), range(2)),
+        "hour": (pa.array([datetime(1970, 1, 1, 5, tzinfo=UTC), None], kind), [7, 60]),
+        "week": (pa.array([datetime(1969, 12, 29, tzinfo=UTC)], kind), range(60)),
+    }
+    for unit, (values, places) in wanted.items():
+        rows = RowIndex([[Truncated("at", unit)]]).rows_of([file], pa.table({"by": values}), 100)
+        assert rows and sorted(rows["n"].to_pylist()) == list(places), unit
