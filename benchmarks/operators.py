@@ -194,6 +194,13 @@ def keyed_tables(clicks: DataFrame) -> DataFrame:
     )
 
 
+@table(layer="gold", keeps="latest", keys=["user"], ttl="3710 seconds")
+def expiring_keys(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("user").agg(
+        F.count("*").alias("clicks"), F.count_distinct("value").alias("values")
+    )
+
+
 @table(layer="silver", keys=["user"], refresh="1 minute")
 def latest_values(keyed_tables: DataFrame) -> DataFrame:
     """What moves under `refreshed_references`, by which a click sees what was known when it arrived."""

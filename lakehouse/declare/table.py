@@ -104,9 +104,7 @@ class Table:
     context: Interval | None = None
     keeps: Keeps = ""
     publish: tuple[Target, ...] = ()
-    ttl: timedelta = timedelta(
-        0
-    )  # of the rows of a keyed table, else of a lasting state; zero: none
+    ttl: timedelta = timedelta(0)  # of a lasting state, or of a keyed table's rows; zero: none
     lookup: Lookup | None = None
     refresh: timedelta = timedelta(0)  # zero: a reference table stands still while its job runs
     report: Report | None = None
@@ -253,8 +251,7 @@ def table(
     :param deduplicate: `duplicates(...)`, taken out of the input of a row table.
     :param deterministic: False allows what two runs may differ by (clocks, random numbers, the order
         of rows), which is refused otherwise; such ranges stay UNVERIFIABLE.
-    :param metrics: columns of numbers that `lakehouse metrics` shows of the window that closed last, a
-        series for each key.
+    :param metrics: columns of numbers that `lakehouse metrics` shows, by key, of the window that closed last.
     :param stale_after: this table's own LAKEHOUSE_STALE_AFTER.
     :param context: `around(...)`: a row table may join its input with itself within that time.
     :param keeps: "latest" keeps one row for each of the `keys` (the function groups by them),

@@ -21,6 +21,7 @@ arrow                 rows between Spark and this process
 keyed_files           tables with a row, or versions, for each key: a step writes what it changes
 answers               what services answered, beside the table that asked
 row_index             rows of a table without keys by the values of some columns
+instants              rows of data files by an instant that they have
 keyed_reader          such a table as another reads it: what came and went, and the rows of some keys
 key_index             where the rows of each key are
 point_reads           the rows of one key, without a scan

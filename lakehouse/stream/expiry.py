@@ -48,9 +48,10 @@ class Expiry:
     ) -> pa.Table | None:
         """These columns of the rows of an input in the span; None if they are more than `most`."""
         column, shift = self._time(name)
-        files = [path for path, held in self._files(name, version) if held.overlaps(span)]
-        schema, shifted = self._schema(name, columns), Range(span.start + shift, span.end + shift)
-        return instants.between(files, schema, column, shifted, list(columns), most)
+        stored = Range(span.start + shift, span.end + shift)
+        files = [path for path, held in self._files(name, version) if held.overlaps(stored)]
+        schema = self._schema(name, columns)
+        return instants.between(files, schema, column, stored, list(columns), most)
 
     def count_late(self, moved: Mapping[str, Moved]) -> int:
         """How many rows came that were past their `ttl` by the watermark in force: they never count."""

@@ -19,7 +19,7 @@ def at(second: float) -> datetime:
 
 @pytest.mark.slow
 @pytest.mark.parallel
-@pytest.mark.turn(1)
+@pytest.mark.turn(0)
 def test_each_account_sees_the_rules_that_held_at_the_time_of_its_payment(spark, tmp_path):
     page = (ROOT / "docs" / "process.md").read_text().partition("## Rules that every key sees")[2]
     [block] = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)

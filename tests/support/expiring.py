@@ -61,11 +61,11 @@ def best(by_ten_seconds: DataFrame) -> DataFrame:
     return by_ten_seconds.groupBy("item").agg(F.max("sales").alias("most"))
 
 
-@table(layer="gold", keeps="latest", keys=["one"], ttl=TTL)
-def largest(sales: DataFrame) -> DataFrame:
-    """Computed whole at each step."""
-    every = sales.agg(F.count("*").alias("sales"), F.max("item").alias("item"))
-    return every.withColumn("one", F.lit(1))
+@table(layer="gold", keeps="latest", keys=["minute"], ttl=TTL)
+def by_minute(sales: DataFrame) -> DataFrame:
+    """By the minute of the event time, of which rows expire one by one."""
+    minute = F.date_trunc("minute", "at").alias("minute")
+    return sales.groupBy(minute).agg(F.count("*").alias("sales"))
 
 
 def sale(item: int, seconds: float, buyer: int = 1) -> dict:

@@ -136,7 +136,7 @@ def lasting(**declared):
         ({"context": around(before="1 minute")}, "without context= and deduplicate="),
         ({"window": tumbling("1 minute")}, "in a row table"),
         ({"late": "update"}, "would change the state that all later rows"),
-        ({"keeps": "latest", "keys": ["id"]}, "it has no ranges of event time; remove it"),
+        ({"keeps": "versions", "keys": ["id"]}, "it holds what was valid at any instant"),
     ],
 )
 def test_a_lasting_state_is_refused_where_it_cannot_be_kept(declared, words):

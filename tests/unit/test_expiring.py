@@ -1,0 +1,123 @@
+"""Keyed tables with `ttl`: where it can be declared, which rows count, and which may be erased."""
+
+from datetime import UTC, datetime, timedelta
+from types import ModuleType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import kafka, sql_table, table
+from lakehouse.errors import DeclarationError, RangeError
+from lakehouse.maintenance import erasure
+from lakehouse.maintenance.erasure import Erasure
+from lakehouse.ranges import Range
+from lakehouse.settings import Settings
+from lakehouse.storage import instants
+from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.lakehouse import Lakehouse
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+LATEST = {"layer": "gold", "keeps": "latest", "keys": ["id"]}
+topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
+
+
+def module_of(**queries) -> ModuleType:
+    """Keyed tables of one ingest table, each with its query and what else is declared of it."""
+    module = ModuleType(__name__)
+    module.topic = topic
+
+    def things(topic):
+        return topic
+
+    module.things = table(layer="bronze", event_time="at")(things)
+    for name, (query, declared) in queries.items():
+        setattr(module, name, sql_table(name, query, **(LATEST | declared)))
+    return module
+
+
+COUNTS = "SELECT id, count(*) AS n FROM {things} GROUP BY id"
+
+
+@pytest.mark.parametrize(
+    ("query", "declared", "words"),
+    [
+        ("SELECT id, n FROM {counts}", {"ttl": "1 day"}, r"ttl=1 day.*inputs=\['counts'\].*before it"),
+        (COUNTS, {"ttl": "1 day", "late": "update"}, "a row that is late for its ttl never counts"),
+        (COUNTS, {"late": "drop"}, "no row is late for it"),
+    ],
+)  # fmt: skip
+def test_a_ttl_is_refused_where_rows_have_no_event_time(query, declared, words):
+    with pytest.raises(DeclarationError, match=words):
+        catalog_of([module_of(counts=(COUNTS, {}), other=(query, declared))])
+
+
+def test_only_rows_that_expire_may_be_erased_and_only_once_they_have(tmp_path):
+    def keeping(**queries) -> list[str]:
+        catalog = catalog_of([module_of(**queries)])
+        return erasure._keeping(
+            Lakehouse(Settings(root=tmp_path), catalog), catalog.table("things")
+        )
+
+    expiring, behind = (COUNTS, {"ttl": "1 day"}), ("SELECT id, n FROM {counts}", {})
+    row = ("SELECT things.* FROM {things} JOIN {counts} AS c USING (id)", {"keeps": "", "keys": []})
+    assert keeping(counts=expiring, behind=behind) == []
+    assert keeping(counts=(COUNTS, {}), behind=behind) == ["behind", "counts"]
+    assert keeping(counts=expiring, rows=row) == ["counts"], "read as of one version"
+
+    settings, catalog = Settings(root=tmp_path), catalog_of([module_of(counts=expiring)])
+    counts, lakehouse = catalog.table("counts"), Lakehouse(settings, catalog)
+    line = Commit("counts", "stream", 1, 0, 1, AT, counts.code_version, frontier=AT + 25 * HOUR)
+    erased = Erasure("things", {AT: 2}, 0, 0, (), {})
+    erasure._check_expired(lakehouse, catalog.table("things"), erased)  # it has not begun
+    CommitLog(settings, counts).append(line)
+    erasure._check_expired(lakehouse, catalog.table("things"), erased)
+    later = Erasure("things", {AT + HOUR: 2}, 0, 0, (), {})
+    with pytest.raises(
+        RangeError, match=r"before 2026-01-01T02:00:00Z may count for counts \(ttl=1 day"
+    ):
+        erasure._check_expired(lakehouse, catalog.table("things"), later)
+
+
+def test_rows_of_files_are_chosen_by_their_instant(tmp_path):
+    kind = pa.timestamp("us", "UTC")
+    window = pa.struct([("start", kind), ("end", kind)])
+    arrival = pa.struct([("watermark", kind)])
+    schema = pa.schema(
+        [
+            ("at", kind),
+            ("window", window),
+            ("_arrival", arrival),
+            ("_origin", pa.string()),
+            ("n", pa.int64()),
+        ]
+    )
+
+    def row(n: int, behind: int, origin: str = "stream") -> dict:
+        at = AT + timedelta(seconds=n)
+        mark = {"watermark": at + timedelta(seconds=behind)}
+        return {
+            "at": at,
+            "window": {"start": AT, "end": at},
+            "_arrival": mark,
+            "_origin": origin,
+            "n": n,
+        }
+
+    rows = [row(0, 60), row(1, 61), row(2, -5), row(3, 100, "batch")]
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for file, part in zip(files, (rows[:2], rows[2:]), strict=True):
+        pq.write_table(
+            pa.Table.from_pylist(part, schema).drop(["n"] if file == files[0] else []), file
+        )
+    span = Range(AT + timedelta(seconds=1), AT + timedelta(seconds=3))
+    for column in ("at", "window.end"):
+        found = instants.between(files, schema, column, span, ["n"], 2)
+        assert found and found["n"].to_pylist() == [None, 2], "a column that one file has not yet"
+        assert instants.between(files, schema, column, span, ["n"], 1) is None
+    kept = pa.Table.from_pylist(rows, schema).filter(instants.since("at", span.start))
+    assert kept["n"].to_pylist() == [1, 2, 3]
+    assert instants.count_late(files, schema, "at", timedelta(minutes=1)) == 1, "61 s behind"
