@@ -2,18 +2,23 @@
 
 import json
 import os
+import re
 import signal
+import socket
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from email import message_from_bytes, policy
+from email.message import EmailMessage
 from pathlib import Path
 from threading import Event
 
 import pyarrow as pa
 import pytest
+from aiosmtpd.controller import Controller
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import functions as F
 
@@ -21,6 +26,7 @@ from lakehouse.declare import catalog
 from lakehouse.examples import producer
 from lakehouse.examples.bank import tables as bank
 from lakehouse.examples.bank.producer import ACCOUNTS, CUSTOMERS, TRANSACTIONS, records
+from lakehouse.examples.fraud import tables as fraud
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import ensure_topics
 from lakehouse.producers.workload import Record
@@ -28,6 +34,8 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.sinks.follower import Follower
+from lakehouse.sinks.mail import Mail
 from lakehouse.storage.layout import table_path
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -49,6 +57,7 @@ DERIVED = (
     "account_sessions",
     "small_then_large",
     "fraud_features",
+    "fraud_alerts",
     "customer_days",
 )
 
@@ -107,8 +116,14 @@ def valid(changes: list[Record], key: str, at: datetime) -> dict:
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
-def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
-    stage, given = stage_of(bank), sent(rate=4)
+def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(spark, tmp_path, mailbox):
+    stage, given = Stage(spark, tmp_path, bank, fraud), sent(rate=4)
+    mails, server = mailbox
+    table, target = stage.session.catalog.target("fraud_mails")
+    assert isinstance(target, Mail)
+    follower = Follower(stage.session, table, replace(target, server=server, rate=""))
+    follower.begin()
+    follower.step()
     feed(stage, given[:20])  # a topic that has said nothing yet holds no watermark back
     for some in (given[20 : len(given) // 2], given[len(given) // 2 :]):
         feed(stage, some)
@@ -122,6 +137,9 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
         )
     closed = close(stage)
     stage.run("account_totals", *BALANCES, "customer_history", "account_history", *DERIVED)
+    while follower.step():
+        pass
+    follower.end()
     paid = [json.loads(r.value) for r in given if r.topic == TRANSACTIONS]
 
     totals = {
@@ -154,6 +172,12 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
     assert told == expected_features(paid + closed)
     large = stage.rows("small_then_large").where("from_account != 'x'").collect()
     assert {r.transaction_id for r in large} == expected_large(paid)
+    alerts = [(r.transaction_id, r.reason) for r in stage.rows("fraud_alerts").collect()]
+    assert sorted(alerts) == sorted(expected_alerts(paid + closed))
+    assert {reason for _, reason in alerts} == {"after a small one", "unusual"}
+    text = re.compile(r"by transfer (\S+)\.\s+Why it is looked at: (.*)\.")
+    mailed = [text.search(mail.get_content()).groups() for mail in mails]
+    assert sorted(mailed) == sorted(alerts), "each alert is mailed once"
     for name in ("account_totals", *BALANCES, "customer_history", "account_history", *DERIVED):
         if stage.rows(name).count():
             assert_stream_equals_batch(stage, name)
@@ -201,6 +225,35 @@ def expected_large(paid: list[dict]) -> set[str]:
 
     large = [row for row in paid if Decimal(row["amount"]) >= 500]
     return {row["transaction_id"] for row in large if any(follows(row, small) for small in paid)}
+
+
+def expected_alerts(paid: list[dict]) -> set[tuple[str, str]]:
+    found = {(each, "after a small one") for each in expected_large(paid)}
+    features = expected_features(paid)
+    for row in paid:
+        *_, payments, total = features[row["transaction_id"]]
+        if payments >= 3 and Decimal(row["amount"]) * payments >= 10 * total:
+            found.add((row["transaction_id"], "unusual"))
+    return found
+
+
+@pytest.fixture
+def mailbox() -> Iterator[tuple[list[EmailMessage], str]]:
+    """Mails that a real server takes, and its address."""
+    mails: list[EmailMessage] = []
+
+    class Box:
+        async def handle_DATA(self, server, session, envelope) -> str:
+            mails.append(message_from_bytes(envelope.content, policy=policy.default))
+            return "250 OK"
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    controller = Controller(Box(), "127.0.0.1", port)
+    controller.start()
+    yield mails, f"smtp://127.0.0.1:{port}"
+    controller.stop()
 
 
 @pytest.fixture

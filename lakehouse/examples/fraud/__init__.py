@@ -1,0 +1,1 @@
+"""Fraud alerts on the transfers of `bank`."""
