@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
-from lakehouse.examples import producer
+from lakehouse.examples import WITH_PRODUCER, producer
 from lakehouse.producers import own
 from lakehouse.producers.files import lines
 from lakehouse.producers.sender import Summary, send
@@ -27,12 +27,12 @@ from lakehouse.stopping import Stop
 from lakehouse.stream import offsets
 
 _MILLISECOND = timedelta(milliseconds=1)
+_NAMES = ", ".join(WITH_PRODUCER)
+_PIPELINE = Annotated[str | None, typer.Argument(help=f"{_NAMES}; none with --topic")]
 
 
 def produce(
-    pipeline: Annotated[
-        str | None, typer.Argument(help="sensors, ads, visits, bank or nexmark; none with --topic")
-    ] = None,
+    pipeline: _PIPELINE = None,
     history: Annotated[
         str | None, typer.Option(help="First send events of the past, at full speed: '2 hours'")
     ] = None,
@@ -98,8 +98,8 @@ def produce(
         return _send_own(topic, file, key, as_json)
     if pipeline is None:
         raise SettingsError(
-            "pipeline=None: a shipped pipeline, or a topic of your own; name sensors, ads, visits, bank or "
-            "nexmark, or give --topic and --file"
+            "pipeline=None: a shipped pipeline, or a topic of your own; name one of "
+            f"{_NAMES}, or give --topic and --file"
         )
     chosen = producer(pipeline)
     workload = replace(chosen.workload, **options)

@@ -406,9 +406,9 @@ def test_settings_that_cannot_be_kept_are_refused(changes: dict[str, float], mes
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(
         SettingsError,
-        match="pipeline='shop': there are producers for 'sensors', 'ads', 'visits', 'bank' and 'nexmark'",
+        match="pipeline='weather': there are producers for sensors, ads, visits, bank, shop, network, nexmark",
     ):
-        producer("shop")
+        producer("weather")
     with pytest.raises(SettingsError, match="kind='odd': bad input comes as not_json, "):
         ads.malformed("odd", START)
 

@@ -1,0 +1,1 @@
+"""A shop: its products, and which of them are viewed together."""
