@@ -18,6 +18,8 @@ from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage import begun_with
+from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.file_register import Register, Registered
 from lakehouse.storage.foreign_changes import Afterwards
 from lakehouse.storage.foreign_files import digest_of
@@ -101,8 +103,10 @@ def test_both_are_sources_of_one_ingest_table_and_shown():
 )
 def test_a_table_with_rows_keeps_its_history_or_none(tmp_path, then, now):
     settings, found = Settings(root=tmp_path), catalog(incoming=then)
-    begun_with.begin(Lakehouse(settings, found), found.table("readings"))
-    (tmp_path / "_checkpoints" / "readings" / "1" / "offsets").mkdir(parents=True)
+    ingest = found.table("readings")
+    begun_with.begin(Lakehouse(settings, found), ingest)
+    read = Commit("readings", "stream", 1, 0, NOTHING, CUT, ingest.code_version, arrived=1)
+    CommitLog(settings, ingest).append(read)
     changed = catalog(incoming=now)
     with pytest.raises(DeclarationError, match="declare it under another name"):
         begun_with.check(Lakehouse(settings, changed), [changed.table("readings")])
