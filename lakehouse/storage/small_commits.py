@@ -130,13 +130,18 @@ def add_columns(path: Path, columns: StructType) -> None:
 
 def redeclare(path: Path, columns: StructType) -> None:
     """Has a table without a row have these columns, unless it has them."""
-    wanted = Schema.from_json(columns.json())
+    # without what may be null within a nested column: a plan over tables on disk knows less of it
     with alone(delta_log.commit_lock(path)):
-        table = open_table(path)
-        if table.schema() == wanted:
+        stored, wanted = (
+            [(field.name, field.dataType.simpleString()) for field in each]
+            for each in (delta_log.schema(path), columns)
+        )
+        if stored == wanted:
             return
-        partitions = table.metadata().partition_columns or None
-        table.create_write_transaction([], "overwrite", wanted, partitions)
+        table, schema = open_table(path), Schema.from_json(columns.json())
+        table.create_write_transaction(
+            [], "overwrite", schema, table.metadata().partition_columns or None
+        )
         with _lock:
             _known.pop(path, None)
 
