@@ -32,7 +32,7 @@ from lakehouse.storage.session import Session
 from lakehouse.stream import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import COMMIT_POINTS, Stage
-from streaming_jobs import control_loop, desired, lease, progress, supervisor
+from streaming_jobs import control_loop, desired, lease, progress, rescaling, supervisor
 from streaming_jobs.desired import Event
 from support.sensors_job import (
     arrived,
@@ -278,7 +278,8 @@ def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_repla
     )
     assert accepted.returncode == 0 and "try_mod" in accepted.stdout, accepted.stderr
     sys.modules.pop(orders.stem)  # and this process imports it again
-    supervisor.restart(settings, name, wait=120, by="a test")
+    _, rescaled = rescaling.rescale(settings, name, wait=120, by="a test")  # a restart, and more
+    assert rescaled == [], "no table has a state of Spark's"
     awaited(lambda: arrived(settings, "remainders") == 4, "what was left over is caught up with")
     assert (
         supervisor.status(settings, name).state == "running"
