@@ -75,6 +75,12 @@ def prepare_keyed(path: Path, keys: Sequence[str]) -> None:
         table.alter.set_table_properties({FOUND_BY: found_by(keys)[FOUND_BY]}, False)
 
 
+def is_found_otherwise(path: Path, keys: Sequence[str]) -> bool:
+    """Whether the rows of a keyed table were written to be found by other columns than these."""
+    named = delta_log.open_table(path).metadata().configuration.get(FOUND_BY)
+    return named not in (None, found_by(keys)[FOUND_BY])
+
+
 def redeclared(path: Path, columns: StructType, keys: Sequence[str]) -> list[dict]:
     """The action by which a keyed table has these columns and keys from a commit on; none if it has them."""
     table = delta_log.open_table(path)

@@ -46,6 +46,13 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     fresh = grows and begun_with.begins(session, table)
     if fresh:
         _fit_kind(table, session.path(table), partitioned)
+    if table.keeps and grows and table_creation.is_found_otherwise(session.path(table), keys):
+        # as by another version of this library: the next row of a key would stand beside the one that is there
+        why = f"its rows are to be found by {', '.join(keys)}"
+        checkpoints.renew(session.settings, table, why)
+        _log.warning(
+            f"table={table.name}: {why}, and were by other columns, so it is computed whole"
+        )
     # else it has the declared columns and keys with its first rows
     stays = not (table.keeps and checkpoints.begins_whole(session.settings, table))
     if table.keeps and stays:

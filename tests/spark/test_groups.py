@@ -17,7 +17,7 @@ from lakehouse.errors import JobError
 from lakehouse.storage import point_reads
 from lakehouse.storage.arrow import in_spark
 from lakehouse.storage.row_index import Truncated
-from lakehouse.stream import groups, keyed
+from lakehouse.stream import groups, keyed, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
@@ -215,6 +215,25 @@ def test_rows_of_an_input_that_are_replaced_or_taken_away_are_followed(spark, tm
     path = stage.session.path(stage.session.catalog.table("highest"))
     assert [row["price"] for row in point_reads.get(path, ["auction"], "1")] == [17]
     assert stage.frontier("highest") == stage.frontier("minutes")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_table_whose_rows_were_found_by_other_columns_is_computed_whole(stage, monkeypatch):
+    """As by a version of this library that took other columns from the same function."""
+    stage.feed("bids", [bid(1, 2, 10, 1), bid(2, 3, 5, 2)])
+    with monkeypatch.context() as former:
+        former.setattr(keeping, "key_columns", lambda session, table: ["net"])
+        stage.run("debits", "credits", "net")
+    assert values(stage, "net", "account", "net") == {(1, 10), (2, -5), (3, -5)}
+    stage.feed("bids", [bid(3, 1, 7, 3)])
+    queries.prepare(stage.session, [stage.session.catalog.table("net")])  # as a job starts
+    stage.run("debits", "credits", "net")
+    rows = stage.rows("net").collect()
+    assert sorted((row.account, row.net) for row in rows) == [(1, 3), (2, -5), (3, 2)]
+    stage.feed("bids", [bid(4, 1, 1, 4)])
+    stage.run("debits", "credits", "net")
+    assert equal_at_every_version(stage, "net") == 3
 
 
 @pytest.mark.slow
