@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse.settings import Resources, Settings, to_environment
+from support import TESTS
 
 MODULE = """
 from lakehouse import kafka, table, tumbling
@@ -36,14 +37,18 @@ def shop(tmp_path) -> tuple[Settings, Path]:
         tmp_path / "declared_shop.py",
     )
     file.write_text(MODULE)
-    python = """
+    python = f"""
+import sys
+sys.path.append({str(TESTS)!r})
 from lakehouse.settings import from_environment
 from lakehouse.storage import begun_with
 from lakehouse.storage.lakehouse import load
+from support.lines import note_read
 lakehouse = load(from_environment())
 for table in lakehouse.catalog:
     begun_with.begin(lakehouse, table)
     (lakehouse.settings.root / "_checkpoints" / table.name / "1" / "offsets").mkdir(parents=True)
+    note_read(lakehouse.settings, table, 1, table.inputs if lakehouse.catalog.is_derived(table) else ())
 """
     done = run(settings, file, "-c", python)
     assert done.returncode == 0, done.stderr

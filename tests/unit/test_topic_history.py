@@ -18,14 +18,13 @@ from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage import begun_with
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.file_register import Register, Registered
 from lakehouse.storage.foreign_changes import Afterwards
 from lakehouse.storage.foreign_files import digest_of
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import topic_starts
 from lakehouse.stream.offsets import Broker, Gap
+from support.lines import note_read
 
 SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL"
 CUT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -105,8 +104,7 @@ def test_a_table_with_rows_keeps_its_history_or_none(tmp_path, then, now):
     settings, found = Settings(root=tmp_path), catalog(incoming=then)
     ingest = found.table("readings")
     begun_with.begin(Lakehouse(settings, found), ingest)
-    read = Commit("readings", "stream", 1, 0, NOTHING, CUT, ingest.code_version, arrived=1)
-    CommitLog(settings, ingest).append(read)
+    note_read(settings, ingest, 1)
     changed = catalog(incoming=now)
     with pytest.raises(DeclarationError, match="declare it under another name"):
         begun_with.check(Lakehouse(settings, changed), [changed.table("readings")])
