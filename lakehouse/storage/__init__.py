@@ -27,6 +27,7 @@ key_index             where the rows of each key are
 point_reads           the rows of one key, without a scan
 version_rows          the rows that a version took away and brought
 published             up to which version a table was published
+action_log            what came of each action of a target, and its position, in one file
 row_keys              the technical column `_key`
 deletion_vectors      which rows of a data file are dead, as Delta has it on disk
 vectors               which files of deletion vectors no version needs
@@ -46,6 +47,7 @@ report_files          the files that are drawn of a report's partitions
 begun_with            what a stream was begun with, and that it goes on as nothing else
 checkpoints           where a table stands, and whether a checkpoint fits that
 checkpoint_files      what Spark keeps in a checkpoint
+state_partitions      into how many partitions the state of a query of Spark's is divided
 read_holds            runs that read what is on disk now
 schemas               schemas of a registry that an ingest table's messages have had
 file_register         the files that an ingest table reads, and the numbers of their records
@@ -58,4 +60,5 @@ savepoints            all tables at one consistent cut, kept by links
 restoring             a savepoint restored, forked, or moved as one file
 forks                 whether a lakehouse is a fork, and where the other one publishes
 cut_off               whether a restore was cut off
+upgrades              the other version of a table, beside it, and the exchange of the two
 """

@@ -25,6 +25,9 @@ refreshed_inputs  what the rows of a step see of refreshed reference tables
 early_results   windows before they are complete
 handover        where a new table's batch run ends and its stream begins
 generations     where a query begins again
+beside          the stream of a table's other version, which is beside it
+rescaling       the state of Spark's queries divided again, while their job is stopped
 lag             how far a stream is behind
+pauses          for how long a stream may rest
 state_reader    the state of Spark's queries, by key
 """

@@ -4,9 +4,11 @@ plan              the plan of a table: decode, late filter, function, expectatio
 decode            records of a topic, and files, as rows
 schemas           schemas of a registry: which ids values name, what of them is readable
 protobuf          values of Protobuf as columns
+changes           change events of Debezium as rows
 record_columns    what of a decoded record is kept
 lateness          arrival, windows, what is late
 quality           expectations as columns, and as a suite
+compiled_rules    rules that were compiled before, kept as SQL
 expectation_stub  the expectations that are installed, written down for `declare`
 function_inputs   inputs as functions see them
 judged_rows       good rows, and those of the quarantine
@@ -26,4 +28,6 @@ lives             the life of one key: rows in event time, timers between them
 lasting           a process function over a range: kept states in, rows and states out
 plain_values      a state as text, and back
 patterns          patterns over the rows of a key
+pattern_steps     which row each step of a pattern takes, how often, and what must not come
+automaton         which rows make a match
 """

@@ -19,6 +19,29 @@ quiet            tables whose topics may be silent
 accounts         rows of a keyed table, written without Spark
 wide_rows        rows with a column of each type
 workloads        workloads of the producers
+lines            lines of commit logs that tests write themselves
+kinds_of_change  kinds of change of a running table, with what `lakehouse plan` says of each
+killed_savepoints  a savepoint created or forked, killed before one step after another: a program
+orders           two topics, and a process function over both
+sales            reports over rows that may come late
+visitors         a process function whose state lasts
+expiring         keyed tables whose rows count for a minute
+ruled            rules that change while payments flow: the example of a page
+kept             what must hold of each version of a keyed table
+auctions         an auction house: keyed tables over joins, ranks and other keyed tables
+nexmark_oracle   the queries of Nexmark in plain SQL
+pattern_oracle   what a pattern matches, by its definition
+places           a service that says where an address is: slow, failing or of another opinion
+acting           a table whose rows are posted and mailed, and a server whose answers are given
+published        tables that are published, and versions of them written without Spark
+sinks            the sink of a page as a module, and sinks that are wrong
+dying            sinks that die at a point
+postgres         a server of PostgreSQL
+redis            a server of Redis
+debezium         Debezium's connector in Kafka Connect
+change_events    what Debezium sends, recorded
+changed_accounts  accounts of a database as tables that follow its log, and what they must be
+change_chain     database, Debezium, broker and job under kills
 """
 
 from pathlib import Path

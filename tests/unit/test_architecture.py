@@ -331,6 +331,19 @@ def test_modules_keep_to_a_size_that_can_be_read(module):
             )
 
 
+MAPPED = sorted((ROOT / "lakehouse").glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("init", [*MAPPED, ROOT / "tests/support/__init__.py"], ids=name_of)
+def test_the_map_of_a_room_names_its_modules_and_no_other(init):
+    drawn = ast.get_docstring(tree_of(init)) or ""
+    lines = re.findall(r"^(\w+)( +)\S", drawn, re.MULTILINE)
+    there = {path.stem for path in init.parent.iterdir()}
+    modules = {path.stem for path in init.parent.glob("*.py")} - {"__init__"}
+    assert not modules - {word for word, _ in lines}, "a module is missing"
+    assert not {word for word, gap in lines if len(gap) > 1} - there, "a module is gone"
+
+
 # ---- the rooms of the tests
 
 
