@@ -34,8 +34,8 @@ demo: setup ## start everything and show it at work (SECONDS=60 ends it after a 
 test: setup ## the tests to run before every commit
 	@$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup --no-loadscope-reorder
 
-verify: setup ## everything else: style, types, kills, a browser; fails above VERIFY_MINUTES; ALL=1: both halves of what takes turns
-	@started=$$(date +%s); status=0; turn=$(if $(ALL),,--turn=$$((started % 2))); $(BIN)/ruff check || status=1; \
+verify: setup ## everything else: style, types, kills, a browser; fails above VERIFY_MINUTES; ALL=1: all three parts of what takes turns
+	@started=$$(date +%s); status=0; turn=$(if $(ALL),,--turn=$$((started % 3))); $(BIN)/ruff check || status=1; \
 	$(BIN)/pytest -m "slow and parallel" -n 2 --dist loadgroup --no-loadscope-reorder --lasting --durations=20 $$turn || status=1; \
 	$(BIN)/mypy & types=$$!; \
 	$(BIN)/pytest -m "slow and not parallel" -n 2 --dist loadgroup --no-loadscope-reorder --durations=20 $$turn || status=1; \

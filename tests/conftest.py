@@ -55,7 +55,7 @@ _LONG = (
 )
 
 
-_OTHER_HALF: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
+_OTHER_THIRDS: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
 _left_out: set[str] = set()
 
 
@@ -69,7 +69,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="the JVM of the tests compiles in full, for half an hour and more",
     )
-    parser.addoption("--turn", type=int, help="of the tests marked turn this half alone, 0 or 1")
+    parser.addoption(
+        "--turn", type=int, help="of the tests marked turn this third alone: 0, 1 or 2"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,12 +80,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Tests of a file that share a fixture go to one worker (`--dist loadgroup`): each would make it for itself.
     """
-    if (half := config.getoption("--turn")) is not None:
+    if (third := config.getoption("--turn")) is not None:
         turns = [(item, item.get_closest_marker("turn")) for item in items]
-        other_half = [item for item, turn in turns if turn and turn.args[0] != half]
-        items[:] = [item for item, turn in turns if not turn or turn.args[0] == half]
-        config.hook.pytest_deselected(items=other_half)
-        config.stash[_OTHER_HALF] = other_half
+        other_thirds = [item for item, turn in turns if turn and turn.args[0] != third]
+        items[:] = [item for item, turn in turns if not turn or turn.args[0] == third]
+        config.hook.pytest_deselected(items=other_thirds)
+        config.stash[_OTHER_THIRDS] = other_thirds
     places = {f"test_{name}.py": place for place, name in enumerate(_LONG)}
     items.sort(key=lambda item: places.get(item.path.name, len(_LONG)))
     for item in items:
@@ -199,8 +201,8 @@ def say(record_property) -> Callable[[str, int, Counter[str]], None]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
-        other_half = session.config.stash.get(_OTHER_HALF, [])
-        session.config.workeroutput["left_out"] = [item.nodeid for item in other_half]
+        other_thirds = session.config.stash.get(_OTHER_THIRDS, [])
+        session.config.workeroutput["left_out"] = [item.nodeid for item in other_thirds]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -210,7 +212,7 @@ def pytest_testnodedown(node) -> None:
 
 def pytest_terminal_summary(terminalreporter) -> None:
     if _left_out:
-        terminalreporter.section("not run: the other half of the tests that take turns")
+        terminalreporter.section("not run: the other two thirds of the tests that take turns")
         for name in sorted(_left_out):
             terminalreporter.write_line(name)
     reports = [

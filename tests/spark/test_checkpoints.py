@@ -167,7 +167,7 @@ def test_a_checkpoint_that_is_gone_or_lacks_a_part_loses_and_doubles_nothing(sta
     counted_once(stage, "plain", "short", "long", "sessions", "near")
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)
@@ -222,7 +222,7 @@ def test_a_table_whose_query_was_sparks_goes_on_by_steps(stage_of, capsys):
     counted_once(stage, "plain", "short")
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

@@ -144,6 +144,7 @@ def traces(stage: Stage) -> dict[str, int]:
     return found
 
 
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_rows_are_gone_for_good_and_everything_follows(stage):
@@ -201,6 +202,7 @@ def test_what_is_open_or_not_read_yet_is_refused(stage):
     assert traces(stage)["clicks"], "nothing was erased"
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_an_erasure_that_was_killed_is_taken_up_again(stage):
@@ -232,6 +234,7 @@ def test_what_is_refused(stage):
     } == before
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_person_is_asked_before_anything_is_erased(stage):

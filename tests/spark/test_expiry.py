@@ -31,7 +31,7 @@ def until(stage: Stage, seconds: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parallel
-@pytest.mark.turn(0)
+@pytest.mark.turn(2)
 def test_a_key_goes_when_its_newest_row_is_more_than_the_ttl_behind(stage_of):
     stage = stage_of(expiring)
     stage._now = START + timedelta(hours=3)  # rows are erased once their hour of arrival is over
@@ -73,7 +73,7 @@ def test_a_key_goes_when_its_newest_row_is_more_than_the_ttl_behind(stage_of):
 
 @pytest.mark.slow
 @pytest.mark.parallel
-@pytest.mark.turn(1)
+@pytest.mark.turn(0)
 def test_whatever_comes_and_crashes_the_rows_that_count_are_the_same(stage_of):
     """Two inputs, of which one lags; results of windows; minutes of which rows expire one by one."""
     stage, random, now = stage_of(expiring), Random(7), 0.0

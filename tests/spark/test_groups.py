@@ -136,6 +136,7 @@ def test_what_changes_is_computed_again_and_nothing_else(stage):
     assert (last.arrived, last.written) == (1, 2), "one auction came; its seller has two"
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

@@ -180,6 +180,7 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
     )
 
 
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_state_of_more_partitions_holds_the_same(stage_of, spark):

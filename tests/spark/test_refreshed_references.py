@@ -110,6 +110,7 @@ def shop(spark, tmp_path, monkeypatch) -> Iterator[Shop]:
     return Shop(spark, tmp_path)
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_each_row_sees_the_version_in_force_when_it_arrived(shop):

@@ -103,7 +103,7 @@ def in_root(stage: Stage, root: Path) -> Stage:
     return other
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

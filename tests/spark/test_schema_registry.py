@@ -98,6 +98,7 @@ def decoded(spark, source, value: bytes, *of: Schema) -> list:
     return decode.decoded(spark.createDataFrame(raw), source, known).collect()
 
 
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_stream_equals_batch_over_versions_poison_crashes_and_a_schema_that_comes_later(

@@ -148,7 +148,7 @@ def rows(stage: Stage, name: str, *columns: str) -> list[tuple]:
     return sorted(tuple(row) for row in stage.rows(name).select(*columns).collect())
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_table_goes_as_far_as_all_of_its_inputs_have_come(stage):
@@ -329,7 +329,7 @@ def test_a_table_of_several_inputs_begins_with_all_that_they_have(stage):
         handover.begin(stage.session, stage.session.catalog.table("in_windows"))
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

@@ -19,7 +19,7 @@ from lakehouse.transform import keeping
 from lakehouse.transform.plan import plan_of
 from support import redis
 
-pytestmark = [pytest.mark.turn(0), pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.turn(2), pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(600)]
 
 START = 1_795_255_200_000  # 2026-11-21T10:00:00Z
 SECONDS = 200

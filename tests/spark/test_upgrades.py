@@ -96,7 +96,7 @@ def declared(known: Catalog, then: str) -> Catalog:
     return replace(known, tables=tables)
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_table_of_each_change_is_as_if_it_had_always_been_so(stage_of):
@@ -192,7 +192,7 @@ def above(stage: Stage, least: int) -> list[str]:
     return sorted(str(row) for row in rows if row["value"] > least)
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, tmp_path):

@@ -66,7 +66,7 @@ def seen(stage: Stage, name: str, *columns: str) -> list[tuple]:
     )
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_ranks_distinct_counts_and_aggregates_of_aggregates(spark, tmp_path):

@@ -35,7 +35,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     kafka_broker.stop(settings)
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(800)

@@ -113,6 +113,7 @@ def valid(changes: list[Record], key: str, at: datetime) -> dict:
     return json.loads(last.value) if last and last.value else {}
 
 
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
@@ -271,7 +272,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     kafka_broker.stop(settings)
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

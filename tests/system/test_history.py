@@ -140,7 +140,7 @@ def crashing(stage: Stage, wanted: set[tuple[str, str]]) -> tuple[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parallel
-@pytest.mark.turn(0)
+@pytest.mark.turn(1)
 def test_history_cut_and_topic_with_a_crash_in_each_have_each_row_once(spark, tmp_path, served):
     there = tmp_path / "archive"
     there.mkdir()

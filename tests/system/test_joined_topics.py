@@ -65,7 +65,7 @@ def settings(tmp_path, quick_jvm, monkeypatch):
     kafka_broker.stop(settings)
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

@@ -24,7 +24,7 @@ from support.sensors_job import (
     the_oracle_agrees,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.turn(0), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.turn(1), pytest.mark.timeout(900)]
 LOT, OUTAGE = 35, 60  # minutes of event time, of which two lots close an hour; seconds
 
 

@@ -48,7 +48,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     kafka_broker.stop(settings)
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
@@ -119,7 +119,7 @@ def views(settings: Settings, start_minute: int, end_minute: int) -> int:
     return send(records, "ad-events", client_config(settings)).sent
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

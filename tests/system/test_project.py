@@ -134,7 +134,7 @@ def test_events_of_ones_own_are_the_lines_of_a_file(project):
     )
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

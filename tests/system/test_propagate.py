@@ -21,7 +21,7 @@ from streaming_jobs.desired import Event
 from support import ROOT
 from support.dagster_dev import default_signals, end, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.turn(0), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.turn(2), pytest.mark.timeout(600)]
 HOURS = [f"2026-01-01-0{hour}:00" for hour in range(3)]
 
 

@@ -142,6 +142,7 @@ def follow(settings: Settings, point: str) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_each_row_is_once_in_the_topic_and_in_order_though_its_follower_is_killed_many_times(
@@ -221,7 +222,7 @@ def test_a_zombie_is_refused_and_leaves_nothing(lakehouse):
     assert compare(lakehouse, heir.table, heir.target).verdict == "EQUAL"
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_topic_passes_the_test_kit_of_sinks(lakehouse, tmp_path):

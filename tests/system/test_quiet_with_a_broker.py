@@ -57,7 +57,7 @@ def written(session: Session, name: str) -> int:
     return sum(line.written for line in session.commit_log(session.catalog.table(name)).by_stream())
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

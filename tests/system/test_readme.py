@@ -41,7 +41,7 @@ def run(words: list[str], settings: Settings, seconds: float) -> subprocess.Comp
     )
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

@@ -68,7 +68,7 @@ def test_a_process_that_has_not_spoken_is_known_from_its_launch(settings):
     assert (seen.state, seen.alive, seen.error) == ("failed", False, "tables=x: no such module")
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_that_is_killed_again_and_again_but_ran_well_between_is_never_given_up(settings):

@@ -43,7 +43,7 @@ def lakehouse(settings: Settings, *command: str, exit_code: int = 0) -> str:
     return found.output
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

@@ -90,7 +90,7 @@ def test_a_run_that_fails_fails_in_dagster_with_its_error(settings, monkeypatch)
 # ---- the same tables
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

@@ -51,7 +51,7 @@ def run(settings: Settings, words: list[str]) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

@@ -77,7 +77,7 @@ def healed(
     return supervisor.status(settings, pipeline)
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(settings, spark):
@@ -159,7 +159,7 @@ driver.main(["sensors"])
 """
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)
@@ -221,7 +221,7 @@ def orders(tmp_path, monkeypatch) -> Path:
     sys.modules.pop(path.stem, None)
 
 
-@pytest.mark.turn(1)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_replaced(
     settings, orders

@@ -217,7 +217,7 @@ def backfills(ui: UI) -> list[dict]:
     return ui.ask(query)["partitionBackfillsOrError"]["results"]
 
 
-@pytest.mark.turn(0)
+@pytest.mark.turn(2)
 def test_a_streaming_job_is_started_seen_killed_healed_and_stopped_from_the_ui(ui, page, tmp_path):
     settings, ads = ui.settings, producer("ads")
     kafka_broker.start(settings, jars.resolve(settings.jars))
