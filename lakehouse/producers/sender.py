@@ -23,7 +23,7 @@ class Summary:
     `sent` and `bytes` count every record, the bad, late and repeated ones among them.
     """
 
-    topic: str
+    topic: str  # those that records went to, with commas
     sent: int
     late: int
     duplicates: int
@@ -119,7 +119,7 @@ def _queue(producer: kafka.Producer, topic: str, batch: list[Record]) -> None:
                 producer.poll(0.1)
             except kafka.KafkaException as error:
                 raise BrokerError(
-                    f"delivery to {topic} (time={time_ms}): the client took no more; {error}"
+                    f"delivery to {own or topic} (time={time_ms}): the client took no more; {error}"
                 ) from error
     producer.poll(0)
 
@@ -128,6 +128,7 @@ def _queue(producer: kafka.Producer, topic: str, batch: list[Record]) -> None:
 class _Tally:
     sent: int = 0
     bytes: int = 0
+    topics: set[str] = field(default_factory=set)  # of records that name their own, else ""
     kinds: Counter[str] = field(default_factory=Counter)
     first_ms: int | None = None
     last_ms: int | None = None
@@ -135,6 +136,7 @@ class _Tally:
     def add(self, batch: list[Record]) -> None:
         self.sent += len(batch)
         self.bytes += sum(len(record.value or b"") + len(record.key or b"") for record in batch)
+        self.topics.update(record.topic for record in batch)
         self.kinds.update([record.kind for record in batch])
         if times := [record.event_ms for record in batch if record.event_ms is not None]:
             first, last = min(times), max(times)
@@ -144,8 +146,9 @@ class _Tally:
     def summary(self, topic: str, seconds: float) -> Summary:
         late, duplicates, malformed = (self.kinds[kind] for kind in (LATE, DUPLICATE, MALFORMED))
         first, last = _instant(self.first_ms), _instant(self.last_ms)
+        topics = ", ".join(sorted({each or topic for each in self.topics or {""}}))
         return Summary(
-            topic, self.sent, late, duplicates, malformed, self.bytes, seconds, first, last
+            topics, self.sent, late, duplicates, malformed, self.bytes, seconds, first, last
         )
 
 

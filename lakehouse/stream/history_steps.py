@@ -19,7 +19,7 @@ from lakehouse.storage.foreign_changes import Afterwards
 from lakehouse.storage.foreign_files import Away
 from lakehouse.storage.foreign_records import PARTITION
 from lakehouse.stream import offsets, topic_starts
-from lakehouse.stream.advance import LOOK, Source, Take
+from lakehouse.stream.advance import Source, Take
 from lakehouse.stream.file_steps import FileSteps
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.offsets import Offsets
@@ -87,10 +87,7 @@ class HistorySteps(TopicSteps):
         try:
             self._at = self._begun()
         except BrokerError as err:
-            if self.available_now:
-                raise
-            self._say(f"{err}; it waits for the broker")
-            self._stopping.wait(2 * LOOK)
+            self._wait_for_broker(err)
             return None
         past.close()
         self._resting, self._past = past.position, None

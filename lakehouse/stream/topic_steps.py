@@ -98,15 +98,19 @@ class TopicSteps(SourceSteps):
                 return
             self._messages.wait(LOOK)
 
+    def _wait_for_broker(self, err: BrokerError) -> None:
+        """Says what the broker did not answer. Raises it where only what is there now is to be read."""
+        if self.available_now:
+            raise err
+        self._say(f"{err}; it waits for the broker")
+        self._stopping.wait(2 * LOOK)
+
     def _cut(self) -> Records | None:
         self._looked = time.monotonic()
         try:
             self._ends = self._asked()
         except BrokerError as err:
-            if self.available_now:
-                raise
-            self._say(f"{err}; it waits for the broker")
-            self._stopping.wait(2 * LOOK)
+            self._wait_for_broker(err)
             return None
         if self._is_beyond():
             self._stopping.wait(2 * LOOK)

@@ -38,7 +38,7 @@ class Kept:
     ) -> None:
         packages = [f"{name} {version(name)}" for name in ("great-expectations", "pyspark")]
         settings = [f"{name}={spark.conf.get(name)}" for name in _SETTINGS]
-        code = hashlib.sha256(compiler.read_bytes()).hexdigest()
+        code = hashlib.sha256(compiler.read_bytes() + Path(__file__).read_bytes()).hexdigest()
         self._key = [*packages, *settings, code, schema, *map(repr, expectations)]
         name = hashlib.sha256(json.dumps(self._key).encode()).hexdigest()
         self._path = FOLDER / f"{name[:32]}.json"

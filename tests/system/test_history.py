@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,10 +25,10 @@ from lakehouse.declare.table import delta_table, folder, kafka, table, tumbling
 from lakehouse.errors import CommitError
 from lakehouse.ranges import EPOCH
 from lakehouse.reconcile import reconciliation
-from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.lakehouse import load
 from lakehouse.storage.session import Session
 from lakehouse.stream import history_steps, offsets, queries
@@ -62,14 +61,6 @@ def module_of(topic) -> ModuleType:
     module.events = table(layer="bronze", event_time="at", delay="5 minutes")(events)
     module.per_ten_minutes = table(layer="gold", window=tumbling("10 minutes"))(per_ten_minutes)
     return module
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory) -> Iterator[Settings]:
-    settings = Settings(root=tmp_path_factory.mktemp("broker"), jars=from_environment().jars)
-    kafka_broker.start(settings, jars.resolve(settings.jars))
-    yield settings
-    kafka_broker.stop(settings)
 
 
 def line(n: int, minute: float | None = None) -> str:

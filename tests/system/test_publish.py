@@ -27,10 +27,9 @@ from lakehouse import kafka_topic
 from lakehouse.cli.main import app
 from lakehouse.declare import catalog
 from lakehouse.errors import CommitError, LakehouseError, SinkAway, SinkError
-from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.settings import Settings, to_environment
 from lakehouse.sinks import trial
 from lakehouse.sinks.comparison import compare, repair
 from lakehouse.sinks.follower import Follower
@@ -47,14 +46,6 @@ from support.sensors_job import awaited
 
 LIVES, ROWS, ACCOUNTS = 8, 20, 7
 DEATHS = ("opened", "written", "committed", "at random")
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory) -> Iterator[Settings]:
-    settings = Settings(root=tmp_path_factory.mktemp("broker"), jars=from_environment().jars)
-    kafka_broker.start(settings, jars.resolve(settings.jars))
-    yield settings
-    kafka_broker.stop(settings)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -14,7 +13,6 @@ from lakehouse.ranges import EPOCH
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import checkpoints, commit_log_repair
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.session import Session
@@ -24,14 +22,6 @@ from lakehouse.testing import COMMIT_POINTS, Aborted
 from support import quiet
 from support.quiet import at
 from support.sensors_job import awaited
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory) -> Iterator[Settings]:
-    settings = Settings(root=tmp_path_factory.mktemp("broker"), jars=from_environment().jars)
-    kafka_broker.start(settings, jars.resolve(settings.jars))
-    yield settings
-    kafka_broker.stop(settings)
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from lakehouse.errors import BrokerError, TopicError
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.session import Session
 from lakehouse.stream import offsets, queries, records, topic_reader, topic_steps
@@ -71,14 +70,6 @@ def large(large_topic: DataFrame) -> DataFrame:
 @table(layer="bronze", event_time="at", delay="5 seconds")
 def coded(coded_topic: DataFrame) -> DataFrame:
     return coded_topic
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory) -> Iterator[Settings]:
-    settings = Settings(root=tmp_path_factory.mktemp("broker"), jars=from_environment().jars)
-    kafka_broker.start(settings, jars.resolve(settings.jars))
-    yield settings
-    kafka_broker.stop(settings)
 
 
 @pytest.fixture

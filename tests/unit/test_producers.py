@@ -29,7 +29,7 @@ from lakehouse.examples.sensors import producer as sensors
 from lakehouse.examples.visits import producer as visits
 from lakehouse.producers.faults import KINDS, OVERSIZED
 from lakehouse.producers.files import lines
-from lakehouse.producers.sender import send
+from lakehouse.producers.sender import _Tally, send
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Record, Workload
 from support.workloads import LINE, PIPELINES, ROUGH, START
 
@@ -419,3 +419,10 @@ def test_a_broker_that_is_gone_is_an_error_with_the_number_of_records_lost() -> 
         BrokerError, match=r"delivery to ad-events \(lost=100 of 100\): every record must arrive"
     ):
         send(ads.records(Workload(rate=100), START, START + 1_000), "ad-events", nowhere)
+
+
+def test_a_summary_names_each_topic_that_records_went_to() -> None:
+    made, tally = producer("network"), _Tally()
+    assert tally.summary(made.topic, 1.0).topic == "cell-measurements", "nothing was sent"
+    tally.add(list(islice(made.records(made.workload, START), 500)))
+    assert tally.summary(made.topic, 1.0).topic == "cell-measurements, gateway-requests"
