@@ -424,5 +424,5 @@ def test_a_broker_that_is_gone_is_an_error_with_the_number_of_records_lost() -> 
 def test_a_summary_names_each_topic_that_records_went_to() -> None:
     made, tally = producer("network"), _Tally()
     assert tally.summary(made.topic, 1.0).topic == "cell-measurements", "nothing was sent"
-    tally.add(list(islice(made.records(made.workload, START), 500)))
+    tally.add(list(islice(made.records(made.workload, START, None), 500)))
     assert tally.summary(made.topic, 1.0).topic == "cell-measurements, gateway-requests"
