@@ -2,8 +2,8 @@
 
 The first micro-batch of a generation reads all of the ingest table, and Spark writes what it gives. Those
 that follow write what they touch (`storage.keyed_files`); one that touches very many keys is
-written whole as well. A keyed table is Spark's own aggregate, in update mode. A versioned table is
-computed from the versions that the touched keys have, and the new changes.
+written whole as well. A table of versions, or of sums, counts and bounds, is computed from the rows
+that it holds of the touched keys, and the new input. Of another aggregate Spark keeps the state.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from lakehouse.declare.table import Table
@@ -26,7 +26,7 @@ from lakehouse.storage.session import Session
 from lakehouse.stream.advance import Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.table_steps import Due
-from lakehouse.transform import lateness, plan, versions
+from lakehouse.transform import keeping, lateness, plan, versions
 
 Batches = Callable[[DataFrame, int], None]
 _EVER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -83,6 +83,46 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
 
 def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
     """Steps over the ingest table's rows, which add to the versions of the keys in them."""
+    table = run.table
+
+    def of_keys(rows: DataFrame) -> DataFrame:
+        return versions.versions(rows, table.keys)
+
+    def whole(new: DataFrame, *, first: bool) -> DataFrame:
+        return of_keys(new) if first else versions.changed(_there(run), new, table.keys)
+
+    return _steps(run, of_keys, whole)
+
+
+def merge_steps(run: StreamRun) -> tuple[Take, Due, Due]:
+    """Steps over the ingest table's rows, whose sums, counts and bounds are merged with those that the table holds."""
+    session, table = run.session, run.table
+    hows = keeping.merging(session, table)
+    assert hows is not None, table.name
+    types = {f.name: f.dataType for f in plan.stored_schema(session, table)}
+    # as a column of the table is: a sum of decimals has ten digits more than they have
+    merged = [_call(how, name).cast(types[name]).alias(name) for name, how in hows.items() if how]
+
+    def of_keys(rows: DataFrame) -> DataFrame:
+        by = [column for column in (KEY, *table.keys) if column in rows.columns]
+        return rows.groupBy(*by).agg(*merged)
+
+    def whole(new: DataFrame, *, first: bool) -> DataFrame:
+        return new if first else of_keys(_there(run).select(*new.columns).unionByName(new))
+
+    return _steps(run, of_keys, whole)
+
+
+def _steps(
+    run: StreamRun,
+    of_keys: Callable[[DataFrame], DataFrame],
+    whole: Callable[..., DataFrame],
+) -> tuple[Take, Due, Due]:
+    """Steps over new rows: what the function makes of these, with what the table holds of their keys.
+
+    `of_keys`: of both, the table's rows of these keys. `whole`: of new rows (and whether they are the `first`), the
+    table.
+    """
     references = run.references()
 
     def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
@@ -103,19 +143,15 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
             def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
                 changes = new
                 if few is not None:
-                    upserted = in_memory(_versions(run, path, few))
+                    both = _with_stored(run, path, few)
+                    upserted = in_memory(of_keys(both).select(*_columns(run)))
                     if upserted is not None:
                         return delta_writer.upsert(
                             upserted, path, app, batch_id, metadata, few[KEY]
                         )
                     changes = in_spark(run.session.spark, few).drop(KEY)
-                keys = run.table.keys
-                whole = (
-                    versions.changed(_there(run), changes, keys)
-                    if batch_id
-                    else versions.versions(changes, keys)
-                )
-                return swap(run, whole, written, path, app, batch_id, metadata)
+                every = whole(changes, first=not batch_id)
+                return swap(run, every, written, path, app, batch_id, metadata)
 
             seen = run.plan.late_filter_counts(late_filter, rows[run.plan.driving])
             reached = _reached(run, batch_id, seen)
@@ -129,6 +165,24 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
                 held.unpersist()
 
     return step, lambda offset: True, quiet_due(run)
+
+
+def _call(function: str, column: str) -> Column:
+    name = column.replace("`", "``")
+    return F.expr(f"{function}(`{name}`)")
+
+
+def _with_stored(run: StreamRun, path: Path, few: pa.Table) -> DataFrame:
+    """These rows, and those that the table holds of their keys."""
+    stored = keyed_files.rows_of(path, few[KEY])
+    if stored is not None:
+        few = pa.concat_tables([few, stored.select(few.column_names).cast(few.schema)])
+    # of one partition Spark needs no exchange to bring keys together
+    return in_spark(run.session.spark, few).coalesce(1)
+
+
+def _columns(run: StreamRun) -> Sequence[str]:
+    return plan.stored_schema(run.session, run.table).names
 
 
 def quiet_due(run: StreamRun) -> Due:
@@ -149,20 +203,6 @@ def few_at_once(run: StreamRun) -> int:
 def is_short(run: StreamRun, path: Path, rows: int | None) -> bool:
     """Whether so many rows are written by the job itself, into a table of which every row has its key."""
     return rows is not None and rows <= few_at_once(run) and keyed_files.can_upsert(path)
-
-
-def _versions(run: StreamRun, path: Path, changes: pa.Table) -> DataFrame:
-    """All versions of the keys that the changes touch."""
-    stored = keyed_files.rows_of(path, changes[KEY])
-    if stored is not None:
-        changes = pa.concat_tables(
-            [changes, stored.select(changes.column_names).cast(changes.schema)]
-        )
-    # of one partition Spark needs no exchange to bring keys together
-    rows = in_spark(run.session.spark, changes).coalesce(1)
-    return versions.versions(rows, run.table.keys).select(
-        *plan.stored_schema(run.session, run.table).names
-    )
 
 
 def swap(

@@ -91,6 +91,7 @@ def start(
         "append": _row,
         "close": _closing,
         "versions": keyed.version_steps,
+        "merge": keyed.merge_steps,
     }
     if filled_by == "groups":
         return ChangeSteps(run, *groups.group_steps(run), **how).start()

@@ -2,7 +2,7 @@
 stopped, by Spark's own reader."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from pyspark.errors import AnalysisException
@@ -13,37 +13,46 @@ from pyspark.sql.types import StructField, StructType
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage import checkpoint_files
+from lakehouse.storage.row_keys import KEY
 from lakehouse.storage.session import Session
 from lakehouse.stream.micro_batch import stream_run
+from lakehouse.stream.strategy import is_stepped
 
 
 def state(session: Session, table: Table, key: Mapping[str, str] | None = None) -> DataFrame:
     """The state after the last micro-batch that was committed: the columns of the key, then what Spark keeps for it.
 
-    Of a window of text, say, its partial aggregates, by their names in Spark. `key`: values of
-    columns of the key, as text; only what has these. Raises RangeError for a table whose streaming
-    query has no state, or has not run.
+    Of a window of text, say, its partial aggregates, by their names in Spark. A keyed or versioned table that
+    is filled by steps is its own state. `key`: values of columns of the key, as text; only what has these.
+    Raises RangeError for a table whose streaming query has no state, or has not run.
     """
+    if table.keeps and is_stepped(session, table):
+        return _of_key(table, session.read(table).drop(KEY), table.keys, key)
     checkpoint = (
         stream_run(session, table).checkpoint if session.catalog.driving_input(table) else None
     )
     if not checkpoint or not checkpoint_files.keeps_state(checkpoint):
         raise RangeError(
-            f"table={table.name}: its streaming query keeps no state, or has not run yet; sessions, windows of "
-            "ten minutes or more "
-            "and keeps='latest' have one, where the range that closes is computed whole (shorter windows, joins) there is none"
+            f"table={table.name}: its streaming query keeps no state, or has not run yet; sessions, windows of ten minutes or "
+            "more and tables with keeps= have one, where the range that closes is computed whole (shorter windows, joins) there "
+            "is none"
         )
     session.spark.streams.active  # noqa: B018 - the reader needs what this starts
     store = session.spark.read.format("statestore").load(str(checkpoint))
     columns = [*_columns(store, "key"), *_columns(store, "value")]
     rows = store.select(*(column.alias(name) for name, column in _unique_names(columns)))
+    return _of_key(table, rows, [name for name, _ in _columns(store, "key")], key)
+
+
+def _of_key(
+    table: Table, rows: DataFrame, names: Sequence[str], key: Mapping[str, str] | None
+) -> DataFrame:
     try:
         for name, value in (key or {}).items():
             rows = rows.where(F.col(name).cast("string") == value)
     except AnalysisException as err:
-        names = ", ".join(name for name, _ in _columns(store, "key"))
         raise RangeError(
-            f"table={table.name}, key={name}: the columns of its key are {names}; name one of them"
+            f"table={table.name}, key={name}: the columns of its key are {', '.join(names)}; name one of them"
         ) from err
     return rows
 

@@ -4,8 +4,9 @@
     append    steps of our own: the function over the rows that came
     close     steps of our own: the batch function over each range as it closes (`closes_ranges`)
     versions  steps of our own: the versions of the keys that changed
+    merge     steps of our own: sums, counts and bounds of the rows that came, with those that a keyed table holds
     groups    steps of our own: the rows of a keyed table that belong to what changed in its inputs
-    state     a query of Spark's, which keeps the state: long windows, sessions, one aggregate of an ingest table by its keys
+    state     a query of Spark's, which keeps the state: long windows, sessions, another aggregate by keys
 
 What is stepped keeps its position in its own commits; only Spark's queries have a checkpoint beside
 the table.
@@ -18,7 +19,7 @@ from lakehouse.storage.session import Session
 from lakehouse.transform import keeping, plan, shapes
 from lakehouse.transform.plan import Plan
 
-Strategy = Literal["ingest", "append", "close", "versions", "groups", "state"]
+Strategy = Literal["ingest", "append", "close", "versions", "merge", "groups", "state"]
 
 
 def strategy(session: Session, table: Table) -> Strategy:
@@ -29,7 +30,9 @@ def strategy(session: Session, table: Table) -> Strategy:
     if kind == "versioned":
         return "versions"
     if kind == "keyed":
-        return "state" if keeping.is_one_aggregate(session, table) else "groups"
+        if not keeping.is_one_aggregate(session, table):
+            return "groups"
+        return "merge" if keeping.merging(session, table) else "state"
     if closes_ranges(session, plan.plan_of(session, table, judged=False)):
         return "close"
     return "append" if kind == "row" else "state"

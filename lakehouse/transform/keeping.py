@@ -1,6 +1,6 @@
 """How a keyed table is kept up to date: by an aggregate whose state Spark keeps, or by what belongs to what changed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
@@ -35,6 +35,17 @@ def is_one_aggregate(session: Session, table: Table) -> bool:
         return False
     step = plan.plan_of(session, table, judged=False)
     return step.once("one", lambda: shapes.is_one_aggregation(plan.on_no_rows(session, step)))
+
+
+def merging(session: Session, table: Table) -> Mapping[str, str] | None:
+    """How the columns of a keyed table are had from rows that are there and those of new input (`shapes.merging`).
+
+    None if that is not enough.
+    """
+    if not is_one_aggregate(session, table):
+        return None
+    step = plan.plan_of(session, table, judged=False)
+    return step.once("merging", lambda: shapes.merging(plan.on_no_rows(session, step), table.keys))
 
 
 def key_columns(session: Session, table: Table) -> Sequence[str]:

@@ -1,5 +1,7 @@
 """What kind of operators a function is made of, by its plan: what decides how a stream computes it."""
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.columns import ARRIVAL, WINDOW
@@ -25,6 +27,10 @@ WHOLE = GROUPS | {
     "Sample",
 }
 
+_MERGED = {"sum": "sum", "count": "sum", "count_if": "sum"} | {
+    name: name for name in ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")
+}
+
 
 def is_one_aggregation(rows: DataFrame) -> bool:
     """Whether a keyed table's function is one aggregation, with nothing behind it that Spark could not keep up to date.
@@ -45,6 +51,57 @@ def is_one_aggregation(rows: DataFrame) -> bool:
             return False
         node = node.children().apply(0)
     return True
+
+
+def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:
+    """How each column of an aggregation by the keys is had from those of its parts: by which function of SQL.
+
+    Sums are added, of counts as well, and the least is the least of the least. None if a column is had otherwise: an
+    average, the value at the latest instant, a sum of binary fractions, which depends on their order.
+    """
+    node = analyzed(rows)
+    names: dict[int, str] | None = (
+        None  # of the columns that are kept, by the projections over the aggregation
+    )
+    while node.nodeName() != "Aggregate":
+        if node.nodeName() == "Project":
+            columns = [(each, _unaliased(each)) for each in seq(node.projectList())]
+            kept = [(own, of) for own, of in columns if names is None or _id(own) in names]
+            if any(of.getClass().getSimpleName() != "AttributeReference" for _, of in kept):
+                return None
+            below = {_id(of): (names or {}).get(_id(own), own.name()) for own, of in kept}
+            if len(below) < len(kept):
+                return None
+            names = below
+        node = node.children().apply(0)
+    by, found = [_unaliased(each) for each in seq(node.groupingExpressions())], {}
+    for each in seq(node.aggregateExpressions()):
+        if names is not None and _id(each) not in names:
+            continue
+        computed, name = _unaliased(each), (names or {}).get(_id(each), each.name())
+        is_key = any(computed.semanticEquals(key) for key in by)
+        found[name] = "" if is_key else _merged_by(computed)
+        if not is_key and not found[name]:
+            return None
+    grouped = {name for name, how in found.items() if not how}
+    return found if grouped == set(keys) and len(by) == len(keys) else None
+
+
+def _id(expression) -> int:
+    return expression.exprId().id()
+
+
+def _unaliased(expression):
+    return expression.child() if expression.getClass().getSimpleName() == "Alias" else expression
+
+
+def _merged_by(expression) -> str:
+    if expression.getClass().getSimpleName() != "AggregateExpression":
+        return ""
+    function = expression.aggregateFunction()
+    how = _MERGED.get(function.prettyName(), "")
+    exact = function.dataType().simpleString() not in ("float", "double")
+    return how if exact or how != "sum" else ""
 
 
 def needs_whole_windows(rows: DataFrame) -> bool:

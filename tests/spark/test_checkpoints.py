@@ -67,8 +67,16 @@ def near(seen: DataFrame) -> DataFrame:
 
 
 @table(layer="gold", keeps="latest", keys=["user"])
-def totals(seen: DataFrame) -> DataFrame:
+def sums(seen: DataFrame) -> DataFrame:
+    """Merged with what the table holds."""
     return seen.groupBy("user").agg(F.count("*").alias("n"), F.sum("value").alias("value"))
+
+
+@table(layer="gold", keeps="latest", keys=["user"])
+def totals(seen: DataFrame) -> DataFrame:
+    """Kept in Spark's state."""
+    last = F.max_by("value", F.struct("at", "value")).alias("last")
+    return seen.groupBy("user").agg(F.count("*").alias("n"), F.sum("value").alias("value"), last)
 
 
 @table(layer="silver", keeps="versions", keys=["user"])
@@ -76,7 +84,7 @@ def latest(seen: DataFrame) -> DataFrame:
     return seen.select("user", "at", "value", "_arrival")
 
 
-ALL = ("plain", "short", "long", "sessions", "near", "totals", "latest")
+ALL = ("plain", "short", "long", "sessions", "near", "sums", "totals", "latest")
 OF_SPARK = ("long", "sessions", "totals")  # the others keep their position in their own commits
 GONE = (
     ("", "", ""),
@@ -206,20 +214,21 @@ def test_a_table_whose_query_was_sparks_goes_on_by_steps(stage_of, capsys):
     """As an earlier version left it: a checkpoint, and offsets as Spark notes them."""
     stage = stage_of(HERE)
     feed(stage, 0)
-    stage.run("plain", "short")
-    for name in ("plain", "short"):
+    names = "plain", "short", "sums"
+    stage.run(*names)
+    for name in names:
         offsets = stage.session.settings.root / "_checkpoints" / name / "1" / "offsets"
         offsets.mkdir(parents=True)
         (offsets / "0").write_text("v1")
     feed(stage, 4)
-    stage.run("plain", "short")
+    stage.run(*names)
     assert (
         "table=plain: it keeps its position in its own commits now; its checkpoint was removed"
         in capsys.readouterr().err
     )
     assert not list((stage.session.settings.root / "_checkpoints").iterdir())
-    reconciled(stage, "plain", "short")
-    counted_once(stage, "plain", "short")
+    reconciled(stage, *names)
+    counted_once(stage, *names)
 
 
 @pytest.mark.turn(2)
@@ -275,7 +284,7 @@ def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
 @pytest.mark.parallel
 def test_keyed_tables_begin_recreated_when_their_record_was_put_back(stage_of, capsys):
     """Else they would read the rows that come again beside those that they have."""
-    stage, names = stage_of(HERE), ("totals", "latest")
+    stage, names = stage_of(HERE), ("sums", "totals", "latest")
     seen = stage.session.catalog.table("seen")
     feed(stage, 0)
     stage.run(*names)

@@ -58,7 +58,7 @@ def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_o
     ]
     assert sums == [0, 0, 0]
     [remembered] = state(stage.session, table, {"person": "b"}).collect()
-    assert (remembered["person"], remembered["sum"], remembered["count"]) == (
+    assert (remembered["person"], remembered["balance"], remembered["payments"]) == (
         "b",
         Decimal("4.50"),
         6,
@@ -273,7 +273,7 @@ def test_rows_computed_with_what_a_reference_table_said_before_are_computed_agai
     module.kept = table(layer="gold", keeps=keeps, keys=["category"])(kept)
     stage = Stage(spark, tmp_path / "root", module)
     session = stage.session
-    assert strategy(session, session.catalog.table("kept")) == {"latest": "state"}.get(keeps, keeps)
+    assert strategy(session, session.catalog.table("kept")) == {"latest": "merge"}.get(keeps, keeps)
     reference_tables.rebuild(session, session.catalog.table("category_names"))
     stage.feed("auctions", [auction(1, 1, 1), auction(2, 1, 2)])
     stage.run("kept")

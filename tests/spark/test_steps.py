@@ -84,6 +84,11 @@ def totals(hits: DataFrame) -> DataFrame:
     return hits.groupBy("user").agg(F.sum("value").alias("value"))
 
 
+@table(layer="gold", keeps="latest", keys=["user"])
+def averages(hits: DataFrame) -> DataFrame:
+    return hits.groupBy("user").agg(F.avg(F.col("value").cast("decimal(18,0)")).alias("value"))
+
+
 @table(layer="silver", keeps="versions", keys=["user"])
 def latest(hits: DataFrame) -> DataFrame:
     return hits.select("user", "at", "value", "_arrival")
@@ -109,7 +114,8 @@ def test_which_engine_fills_which_table_is_decided_in_one_place(stage):
     found = {t.name: strategy(stage.session, t) for t in stage.session.catalog}
     assert found == {
         "hits": "ingest", "positive": "append", "slow": "append", "short": "close", "slid": "close", "threes": "close",
-        "near": "close", "long": "state", "sessions": "state", "totals": "state", "latest": "versions",
+        "near": "close", "long": "state", "sessions": "state", "totals": "merge", "averages": "state",
+        "latest": "versions",
     }  # fmt: skip
     stage.feed("hits", [hit(1)])
     stage.run(*found.keys() - {"hits"})

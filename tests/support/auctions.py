@@ -74,7 +74,7 @@ def average_prices(winning_bids: DataFrame) -> DataFrame:
 
 @table(layer="gold", keeps="latest", keys=["auction"])
 def bid_counts(bids: DataFrame) -> DataFrame:
-    """One aggregate, whose state Spark keeps."""
+    """A count, to which each step adds what is new."""
     return bids.groupBy("auction").agg(F.count("*").alias("bids"))
 
 
