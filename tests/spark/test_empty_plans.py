@@ -130,6 +130,11 @@ def never_totalled(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("user").agg(F.count("*").alias("clicks"))
 
 
+@table(layer="gold", keeps="latest", keys=["user"])
+def never_latest(clicks: DataFrame) -> DataFrame:
+    return clicks.where("1 = 0").groupBy("user").agg(F.max_by("id", "at").alias("id"))
+
+
 @table(layer="gold", window=tumbling("10 minutes"), keys=["user"], early_results="1 second")
 def never_counted(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("window", "user").agg(F.count("*").alias("clicks"))
@@ -224,10 +229,11 @@ def test_a_window_table_that_closes_ranges_counts_what_arrived_and_what_was_late
 
 
 @pytest.mark.parametrize(
-    ("name", "frontier", "late"), [("never_kept", 3997, 1), ("never_totalled", 3996, 0)]
+    ("name", "frontier", "late"),
+    [("never_kept", 3997, 1), ("never_totalled", 3997, 0), ("never_latest", 3996, 0)],
 )
 def test_a_keyed_table_counts_what_arrived(fed, name, frontier, late):
-    """A versioned table is as far as its input; a query of Spark's is by the watermark of its last batch."""
+    """A table filled by steps is as far as its input; a query of Spark's is by the watermark of its last batch."""
     fed.run(name)
     check(fed, name, frontier, late=late)
 
