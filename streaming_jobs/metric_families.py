@@ -140,6 +140,10 @@ DECLARED = (
         "lakehouse_table_frontier_delay_seconds", "How far the frontier lies behind the present"
     ),
     Declared(
+        "lakehouse_table_second_reading",
+        "1 if Debezium has read the database's table more than once; of tables of its changes only",
+    ),
+    Declared(
         "lakehouse_reference_version_timestamp_seconds",
         "When the version of the refreshed reference table that is in use was made",
     ),

@@ -132,6 +132,9 @@ class LakehouseCollector(Collector):
         labels = (table.pipeline, table.name)
         if with_rows := commit_log.last_arrival():
             found.add("lakehouse_table_commit_timestamp_seconds", labels, _epoch(with_rows.at))
+        if last.readings:
+            again = any(first != later for first, later in last.readings.values())
+            found.add("lakehouse_table_second_reading", labels, again)
         if last.frontier and last.frontier > EPOCH:
             found.add("lakehouse_table_frontier_timestamp_seconds", labels, _epoch(last.frontier))
             found.add(

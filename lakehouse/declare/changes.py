@@ -13,6 +13,9 @@ from lakehouse.declare.sources import (
 )
 from lakehouse.errors import DeclarationError
 
+WHOLE = "0"
+"""With what the position of a row begins that Debezium read with all others, before it followed the log."""
+
 
 def changes(
     topic: str,

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from lakehouse.declare.catalog import Catalog, load
+from lakehouse.declare.changes import WHOLE
 from lakehouse.declare.columns import ARRIVAL, INGESTION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, parse_instant
@@ -175,7 +176,8 @@ def _with_heads(
         for action in actions
         if "add" in action
     )
-    latest, at = _latest(table, list(files))
+    paths = list(files)
+    latest, at = _latest(table, paths)
     sources = catalog.sources_of(table).values()
     idle = {source.topic: source.idle_timeout for source in sources if not source.is_history}
     keys = [
@@ -194,6 +196,7 @@ def _with_heads(
         commit,
         frontier=frontier,
         heads={key: (head.event_time, head.active) for key, head in now.items()},
+        readings=_readings({s.topic for s in sources if s.keys}, before, paths),
     )
 
 
@@ -215,6 +218,25 @@ def _latest(table: Table, files: list[Path]) -> tuple[dict[str, datetime], datet
             latest[key] = max(latest.get(key, moment), moment)
             at = _utc(row[ARRIVAL]["time"])
     return latest, at
+
+
+def _readings(
+    topics: set[str], before: Commit | None, files: list[Path]
+) -> dict[str, tuple[str, str]]:
+    """Which readings of databases' tables there were up to a commit of these files, as far as the rows have their position."""
+    import pyarrow.parquet as pq
+
+    known = dict(before.readings) if before else {}
+    for file in files if topics else ():
+        stored = pq.ParquetFile(file)
+        if "position" not in stored.schema_arrow.names:
+            continue
+        for row in stored.read(columns=["position", ARRIVAL]).to_pylist():
+            topic, position = row[ARRIVAL]["topic"], row["position"]
+            if topic in topics and position.startswith(WHOLE):
+                positions = [*known.get(topic, ()), position]
+                known[topic] = min(positions), max(positions)
+    return known
 
 
 def _utc(moment: datetime) -> datetime:

@@ -180,7 +180,7 @@ def _of_row(row: Mapping[str, object]) -> Commit:
     values: dict[str, object] = {}
     for field in fields(Commit):
         value = row.get(field.name)
-        if field.name in ("inputs", "heads"):
+        if field.name in ("inputs", "heads", "readings"):
             values[field.name] = json.loads(str(value)) if value else {}
         elif value is not None or field.default is MISSING or field.default is None:
             values[field.name] = value

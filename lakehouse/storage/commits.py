@@ -20,7 +20,7 @@ Role = Literal["stream", "batch", "reference", "void"]
 class Commit:
     """One write of one table. Instants are aware UTC.
 
-    `inputs` and `heads` are maps as text keys to plain values.
+    `inputs`, `heads` and `readings` are maps as text keys to plain values.
     """
 
     table: str
@@ -43,6 +43,8 @@ class Commit:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     # ingest tables: partition -> Head
     heads: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
+    # of topics of change events: topic -> the first and the last reading of the database's table
+    readings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     start: datetime | None = None  # batch runs: the range
     end: datetime | None = None
     seconds: float = 0.0
@@ -77,4 +79,6 @@ def decoded(line: str) -> Commit:
         p: (datetime.fromisoformat(e), datetime.fromisoformat(a))
         for p, (e, a) in values["heads"].items()
     }
+    readings = values.get("readings", {})  # which lines of earlier versions do not have
+    values["readings"] = {topic: tuple(found) for topic, found in readings.items()}
     return Commit(**values)

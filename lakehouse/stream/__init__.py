@@ -15,6 +15,7 @@ table_steps     the steps of a table behind another: commits of its input
 positions       how far a table has read its input
 news            who has committed
 ingest          micro-batches of sources, and the watermark
+readings        how often Debezium has read a database's table whole
 offsets         offsets join on from commit to commit
 topic_check     whether each message is there once
 keyed           a row, or versions, for each key

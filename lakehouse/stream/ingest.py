@@ -13,7 +13,7 @@ from lakehouse.declare.sources import KafkaSource
 from lakehouse.ranges import EPOCH, utc
 from lakehouse.storage import reference_versions
 from lakehouse.storage.checkpoints import Written, beginning
-from lakehouse.stream import offsets, records
+from lakehouse.stream import offsets, readings, records
 from lakehouse.stream.file_steps import FileSteps
 from lakehouse.stream.history_steps import HistorySteps
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
@@ -101,7 +101,8 @@ def ingest_batch(
     mark = watermarks.watermark(stood, heads, delay, idle)
     if log.quiet is not None and heads:
         mark += log.quiet
-    maxima = observing.maxima(run.plan, partitions)
+    observed = [*observing.maxima(run.plan, partitions), *observing.readings(run.plan)]
+    of_changes = [source.topic for source in run.plan.sources.values() if source.keys]
 
     def counts(seen: Mapping[str, Any]) -> dict[str, Any]:
         latest = {key: utc(seen[key]) for key in partitions if seen[key] is not None}
@@ -113,6 +114,7 @@ def ingest_batch(
             "arrived": seen["good"] + seen["bad"],  # the plan keeps every row
             "frontier": watermarks.watermark(mark, now, delay, idle),
             "heads": {key: (h.event_time, h.active) for key, h in now.items()},
+            "readings": readings.merged(before.readings if before else {}, seen, of_changes),
         }
 
     def arrived(judged: DataFrame) -> DataFrame:
@@ -130,7 +132,7 @@ def ingest_batch(
         batch,
         batch_id,
         counts,
-        maxima,
+        observed,
         arrived,
         rows=log.rows,
         noted=noted,

@@ -7,7 +7,7 @@ is not in the table the topic is read to see. Of changes of a database, what is 
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.sources import DeltaSource, FolderSource, RecordSource
@@ -24,7 +24,7 @@ from lakehouse.storage.foreign_changes import Afterwards
 from lakehouse.storage.foreign_records import PARTITION
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
-from lakehouse.stream import offsets
+from lakehouse.stream import offsets, readings
 from lakehouse.stream.records import file_sources
 from lakehouse.stream.topic_starts import is_history_read
 
@@ -47,7 +47,9 @@ class Checked:
     missing: int
     doubled: int
     passed_over: int  # tombstones and messages among the changes of a database
-    examples: str  # the first offsets missing or doubled; of a folder also files that are not read as they are
+    # the first offsets missing or doubled; of a folder also files that are not read as they are; of changes of a database,
+    # with its last partition, that its table was read again
+    examples: str
 
 
 def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
@@ -86,6 +88,10 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
             start = min(first, end)
             own = stored.get(int(partition))
             checked.append(_checked(reading, by_topic[topic], int(partition), start, end, own))
+        again = readings.again(*last.readings.get(topic, ("", "")))
+        if read and again:
+            examples = "; ".join(filter(None, (checked[-1].examples, again)))
+            checked[-1] = replace(checked[-1], examples=examples)
     return checked
 
 

@@ -5,6 +5,7 @@ Spark. Either way a step takes of every partition what was there when it was cut
 broker happens to answer first decides nothing.
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,17 @@ import pyarrow as pa
 from lakehouse.declare.sources import KafkaSource
 from lakehouse.errors import BrokerError, TopicError
 from lakehouse.runtime.kafka_options import isolated
-from lakehouse.stream import offsets
+from lakehouse.stream import offsets, readings
 from lakehouse.stream.advance import IDLE, LOOK, Take
-from lakehouse.stream.micro_batch import StreamRun
+from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.offsets import Offsets
 from lakehouse.stream.source_steps import Finish, Records, SourceSteps
 from lakehouse.stream.topic_reader import TopicReader
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+
+_log = logging.getLogger(__name__)
 
 _HANDED_OUT = 10.0  # seconds for messages of a short range to come; then Spark reads it
 _RECOVERED = 30.0  # seconds for a broker that has just started to have what was read of it
@@ -77,6 +80,7 @@ class TopicSteps(SourceSteps):
         number = self._finished()
         if self.available_now:
             self._until = self._asked()
+        self._look_at_readings()
         return self._at, number
 
     @property
@@ -193,6 +197,20 @@ class TopicSteps(SourceSteps):
 
     def _is_past(self, position: Offsets) -> bool:
         return self._at is not None and not _between(self._at, position)
+
+    def _take(self, piece: Records, number: int, log: BatchLog) -> None:
+        super()._take(piece, number, log)
+        self._look_at_readings()
+
+    def _look_at_readings(self) -> None:
+        """Says once that a database's table was read again, and remarks it from then on."""
+        if not any(source.keys for source in self.run.plan.sources.values()):
+            return
+        last = next(self.run.commit_log.by_stream(), None)
+        remark = readings.remark(self.name, last.readings) if last else ""
+        if remark and remark != self.remark:
+            _log.warning(remark)
+        self.remark = remark
 
     def _close(self) -> None:
         if self._reader is not None:

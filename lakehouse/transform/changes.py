@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from lakehouse.declare.changes import WHOLE
 from lakehouse.declare.columns import helper
 from lakehouse.declare.sources import RecordSource
 from lakehouse.errors import DeclarationError
@@ -47,6 +48,7 @@ WIRE = f"{_PAYLOAD}, payload STRUCT<{_PAYLOAD}>, schema STRUCT<{_SCHEMA}>"
 """An envelope in JSON, inside of one with its schema or without."""
 _OPERATIONS = ("r", "c", "u", "d", "t", "m")
 _INITIAL = ("true", "first", "first_in_data_collection", "last_in_data_collection", "last")
+_CHANGED = "1"  # the position of all that Debezium sends afterwards begins with it
 _NOT_SENT = r'^([\[{]?"?__debezium_unavailable_value|X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==$)'
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _PLAIN = (*_WHOLE, BooleanType, FloatType, DoubleType, StringType)
@@ -124,6 +126,14 @@ def columns(schema: StructType) -> dict[str, Column]:
     return declared | dict(zip(ADDED, own, strict=True))
 
 
+def reading() -> Column:
+    """Which reading of the database's table a record is from: the position that all rows of one of Debezium's snapshots have.
+
+    Null of a change, and of what Debezium reads incrementally, which is in the order of the log.
+    """
+    return F.when(F.startswith(_fact("position"), F.lit(WHOLE)), _fact("position"))
+
+
 def rules(source: RecordSource, schema: StructType, key: Column) -> Rules:
     """What makes a message no change of a row, and how it is said; `key`: of the message."""
     checks = _rules_of_message(source, key)
@@ -164,7 +174,8 @@ def position(log: Column) -> Column:
     places = F.when(
         log["lsn"].isNotNull(), _ordered(F.greatest(ended, log["lsn"]), log["lsn"])
     ).when(numbers != "", _ordered(numbers, log["pos"], log["row"]))
-    return F.concat(F.when(log["snapshot"].isin(*_INITIAL), "0").otherwise("1"), places)
+    is_initial = log["snapshot"].isin(*_INITIAL)
+    return F.concat(F.when(is_initial, WHOLE).otherwise(_CHANGED), places)
 
 
 def _ordered(*numbers: Column) -> Column:

@@ -182,7 +182,8 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
         columns = changes.columns(schema)
         rules = changes.rules(source, schema, raw["key"])
     problem = _problem(source, schema, raw, columns, rules)
-    record = {"topic": F.lit(source.topic)} | raw | {"problem": problem}
+    reading = changes.reading() if source.keys else F.lit(None).cast("string")
+    record = {"topic": F.lit(source.topic)} | raw | {"problem": problem, "reading": reading}
     columns[RECORD] = F.struct(*(column.alias(name) for name, column in record.items()))
     parsed = [*(F.col(name).alias(helper(name)) for name in RAW), event]
     return [parsed, *stages, [column.alias(name) for name, column in columns.items()]]

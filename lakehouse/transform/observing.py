@@ -51,6 +51,31 @@ def maxima(step: "Plan", partitions: Mapping[str, tuple[str, int]]) -> list[Colu
     return step.once(f"maxima {sorted(partitions)}", made)
 
 
+def readings(step: "Plan") -> list[Column]:
+    """Of each topic of change events the first and the last reading of the database's table among its records, to be observed.
+
+    By the names of `reading_names`.
+    """
+
+    def made() -> list[Column]:
+        columns = []
+        for source in step.sources.values():
+            if source.keys:
+                own = F.col(f"{RECORD}_reading")
+                if len(step.sources) > 1:
+                    own = F.when(F.col(f"{RECORD}_topic") == source.topic, own)
+                first, last = reading_names(source.topic)
+                columns += [F.min(own).alias(first), F.max(own).alias(last)]
+        return columns
+
+    return step.once("readings", made)
+
+
+def reading_names(topic: str) -> tuple[str, str]:
+    """What is observed of a topic's readings."""
+    return f"first reading of {topic}", f"last reading of {topic}"
+
+
 def _of_partition(step: "Plan", topic: str, partition: int) -> Column:
     """Whether a judged record came from that partition."""
     matches = F.col(f"{RECORD}_partition") == partition

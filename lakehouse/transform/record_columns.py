@@ -39,6 +39,8 @@ def judging(
         del named["timestamp"]
     if len(step.sources) == 1:
         del named["topic"]  # what all rows have in common need not go with each
+    if any(source.keys for source in step.sources.values()):
+        named["reading"] = F.col(f"{RECORD}.reading").alias(f"{RECORD}_reading")
     out_of_time = (
         []
         if step.by_ingestion

@@ -2,23 +2,32 @@
 
 import json
 import random
+import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import pytest
+from pyspark.sql import Row
 
 from lakehouse import changes, table
+from lakehouse.cli import query
 from lakehouse.declare.sources import KafkaSource
 from lakehouse.errors import DeclarationError
 from lakehouse.reconcile import reconciliation
+from lakehouse.storage import commit_log_repair
+from lakehouse.stream import readings
 from lakehouse.testing import COMMIT_POINTS, Stage, change_event
 from lakehouse.transform import decode
-from support import changed_accounts
+from support import ROOT, changed_accounts
 from support.change_events import events
+from support.torn_logs import cut
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+PAGE = (ROOT / "docs" / "change-data.md").read_text()
 CUSTOMERS = changes(
     "shop.public.customers",
     key="id",
@@ -272,6 +281,87 @@ def test_a_change_logged_before_a_snapshot_and_committed_after_it_counts(spark, 
     assert [
         row["owner"] for row in stage.rows("account_versions").where("valid_to IS NULL").collect()
     ] == ["new"]
+
+
+def row_of(id: int, balance: int) -> dict[str, Any]:
+    return {"id": id, "owner": "a", "balance": Decimal(balance)}
+
+
+def test_a_second_reading_is_noted_and_said(spark, tmp_path):
+    """It has another position than the first, in whatever step; a row that it lacks stays, so that is said."""
+    stage = Stage(spark, tmp_path, changed_accounts)
+    table_of = stage.session.catalog.table("account_log")
+    topic = changed_accounts.account_changes.topic
+
+    def known() -> Mapping[str, tuple[str, str]]:
+        return next(stage.session.commit_log(table_of).by_stream()).readings
+
+    first = [change_event("r", row_of(n, 1), position=20, sent=START) for n in (1, 2)]
+    stage.feed("account_log", first)
+    of_first = "0/00000000000000000020/00000000000000000020"
+    assert known() == {topic: (of_first, of_first)}
+    incremental: Any = change_event("r", row_of(3, 1), position=25, sent=START)
+    incremental["source"]["snapshot"] = "incremental"
+    changed = change_event("u", row_of(2, 5), position=30, sent=START)
+    stage.feed("account_log", [incremental, changed])
+    assert known() == {topic: (of_first, of_first)} and not readings.remark("account_log", known())
+    later = START + timedelta(seconds=9)
+    again = change_event("r", row_of(2, 6), position=90, sent=later)  # 1 was deleted meanwhile
+    stage.feed("account_log", [again], abort_at="rows")
+    stage.feed("account_log", [change_event("u", row_of(3, 7), position=95, sent=later)])
+    assert known() == {topic: (of_first, of_first.replace("20", "90"))}
+    said = readings.remark("account_log", known())
+    assert said.startswith(f"table=account_log, topic={topic}: Debezium has read the database's")
+    assert "first at 20/20, later at 90/90" in said and "a new topic (another topic.prefix)" in said
+    stage.run("accounts")
+    rows = {row["id"]: row["balance"] for row in stage.rows("accounts").collect()}
+    assert rows == {1: 1, 2: 5, 3: 7}, "the first is no more, and the second is old"
+    (asked,) = re.findall(r"```sql\n(SELECT id .*?)```", PAGE, re.DOTALL)
+    of_page = {"customers": "accounts", "customer_log": "account_log"}
+    sql = re.sub(r"customers|customer_log", lambda found: of_page[found[0]], asked)
+    assert query.run(stage.session, sql).rows == [(1,)], "those that are too many"
+
+    settings, noted = stage.session.settings, known()
+    cut(settings, "account_log", 2)
+    assert commit_log_repair.mend(settings, table_of) and known() == noted, "of the rows"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_an_instant_behind_the_frontier_has_whole_transactions_though_steps_end_within_them(
+    spark, tmp_path
+):
+    """The keyed table has half a transfer until the next step."""
+    stage = Stage(spark, tmp_path, changed_accounts)
+    stage.feed(
+        "account_log", [change_event("r", row_of(n, 50), position=9, sent=START) for n in (1, 2)]
+    )
+    halves, at = [], START
+    for number in (1, 2):
+        at += timedelta(seconds=3)  # more than the delay
+        moved = {"sent": at, "transaction": number}
+        halves += [
+            [change_event("u", row_of(1, 50 - number), position=20 * number, **moved)],
+            [change_event("u", row_of(2, 50 + number), position=20 * number + 1, **moved)],
+        ]
+    sums, instants = set(), 0
+    for before, now in pairwise([[], *halves, []]):
+        stage.feed("account_log", [*before, *now])  # what was sent before is sent again
+        stage.run("accounts", "account_versions")
+        sums.add(sum(row["balance"] for row in stage.rows("accounts").collect()))
+        frontier = stage.frontier("account_versions")
+        versions = stage.rows("account_versions").collect()
+        for instant in (START + timedelta(seconds=n) for n in range(7)):
+            if frontier and instant < frontier:
+                valid = [row["balance"] for row in versions if is_valid(row, instant)]
+                assert sum(valid) == 100, instant
+                instants += 1
+    assert sums == {100, 99} and instants > 7
+
+
+def is_valid(row: Row, instant: datetime) -> bool:
+    since, until = (each and each.astimezone(UTC) for each in (row["valid_from"], row["valid_to"]))
+    return since <= instant and (until is None or instant < until) and not row["deleted"]
 
 
 def test_a_versioned_table_without_the_position_is_refused(spark, tmp_path):

@@ -16,6 +16,7 @@ from confluent_kafka.admin import NewPartitions, NewTopic
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.changes import changes
 from lakehouse.declare.table import kafka, table
 from lakehouse.errors import BrokerError, TopicError
 from lakehouse.runtime import jars, kafka_broker
@@ -27,6 +28,8 @@ from lakehouse.stream import offsets, queries, records, topic_reader, topic_step
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.topic_check import check
 from lakehouse.stream.topic_steps import _between, _limited
+from lakehouse.testing import change_event
+from streaming_jobs.metrics import LakehouseCollector
 from support import schema_registry as registry
 from support.sensors_job import awaited
 
@@ -39,6 +42,7 @@ other_topic = kafka("other", schema=SCHEMA)
 marked_topic = kafka("marked", schema=SCHEMA, isolation="read_committed")
 grown_topic = kafka("grown", schema=SCHEMA)
 coded_topic = kafka("coded", schema=SCHEMA, format="avro")
+change_topic = changes("changed", key="id", schema="id BIGINT")
 large_topic = kafka("large", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL, text STRING")
 
 
@@ -70,6 +74,11 @@ def large(large_topic: DataFrame) -> DataFrame:
 @table(layer="bronze", event_time="at", delay="5 seconds")
 def coded(coded_topic: DataFrame) -> DataFrame:
     return coded_topic
+
+
+@table(layer="bronze", event_time="sent", delay="5 seconds")
+def changed(change_topic: DataFrame) -> DataFrame:
+    return change_topic
 
 
 @pytest.fixture
@@ -163,6 +172,45 @@ def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(session, monkey
     assert [c.arrived for c in made] == [500, *[1] * 6] and [c.batch for c in made] == list(
         range(7)
     )
+
+
+def test_a_second_reading_of_a_database_is_remarked_also_by_the_next_life(session):
+    kafka_broker.ensure_topics(session.settings, {"changed": 2})
+    producer = Producer(client_config(session.settings) | {"log_level": "0"})
+
+    def read(position: int) -> None:
+        for n in range(2):
+            event = change_event("r", {"id": n}, position=position, sent=START)
+            producer.produce("changed", json.dumps(event), json.dumps({"id": n}), partition=n)
+        assert producer.flush(30) == 0
+
+    read(10)
+    steps = query(session, "changed")
+    try:
+        steps.processAllAvailable()
+        assert not steps.remark
+        read(30)
+        steps.processAllAvailable()
+        assert (
+            "table=changed, topic=changed: Debezium has read the database's table again"
+            in steps.remark
+        )
+    finally:
+        steps.stop()
+    again = query(session, "changed")
+    awaited(lambda: again.remark == steps.remark, "the remark")
+    again.stop()
+    first, last = check(session, session.catalog.table("changed"))
+    assert not first.examples and "(first at 10/10, later at 30/30)" in last.examples
+    assert (last.rows, last.missing, last.doubled) == (2, 0, 0)
+    assert metric(session, "lakehouse_table_second_reading") == {"changed": 1}
+
+
+def metric(session: Session, name: str) -> dict[str, float]:
+    """By table."""
+    families = LakehouseCollector(session.settings, session.catalog).collect()
+    samples = (sample for family in families for sample in family.samples)
+    return {each.labels["table"]: each.value for each in samples if each.name == name}
 
 
 def test_a_step_takes_the_same_share_of_each_partition(session, monkeypatch):
