@@ -109,6 +109,20 @@ def check_readable(path: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
+def check_columns(path: Path, metadata: Mapping[str, Any], declared: Mapping[str, str]) -> None:
+    """Raises SourceError unless the table has these columns, with types of these names: what may be null is judged row by row."""
+    columns = StructType.fromJson(json.loads(metadata["schemaString"]))
+    there = {each.name: each.dataType.simpleString() for each in columns}
+    for name, wanted in declared.items():
+        if there.get(name) != wanted:
+            found = there.get(name, f"not there, but {', '.join(there)}")
+            raise SourceError(
+                f"table={path}, column={name}: the schema has it as {wanted}, and in the Delta table it is {found}; "
+                "declare the columns as they are there; of a topic's history, which has the topic's columns, have a copy "
+                "written with these types, and read the copy"
+            )
+
+
 def partition_types(path: Path) -> pa.Schema:
     """The columns by which the table is partitioned, which its files do not have."""
     metadata = about(path)["metaData"]

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from lakehouse.declare.sources import DeltaSource, FolderSource, column_names
@@ -47,12 +48,18 @@ class Feed(Protocol):
 
 
 def feed_of(
-    source: FolderSource | DeltaSource, register: Register, is_lost: Callable[[Registered], bool]
+    source: FolderSource | DeltaSource,
+    register: Register,
+    is_lost: Callable[[Registered], bool],
+    types: Mapping[str, str] = MappingProxyType({}),
 ) -> Feed:
-    """What follows the source; `is_lost`: whether it was accepted that the records of a file are lost."""
+    """What follows the source; `is_lost`: whether it was accepted that the records of a file are lost.
+
+    `types`: the names of the types that columns of a table must have.
+    """
     if isinstance(source, FolderSource):
         return FolderFeed(source, register, is_lost)
-    return TableFeed(source, register)
+    return TableFeed(source, register, types)
 
 
 class FolderFeed:
@@ -193,8 +200,9 @@ class FolderFeed:
 class TableFeed:
     """Follows a Delta table of others: first the files that it has, then those that each version adds."""
 
-    def __init__(self, source: DeltaSource, register: Register) -> None:
+    def __init__(self, source: DeltaSource, register: Register, types: Mapping[str, str]) -> None:
         self.register = register
+        self._types = types
         self._path = Path(source.topic)
         # versions and how many records there are with them, as far as this process has seen them
         self._ends = [(register.through, register.end)]
@@ -211,7 +219,9 @@ class TableFeed:
     def look(self, read: int, most: int) -> None:
         newest = foreign_log.latest(self._path)
         if self.register.through < 0:
-            foreign_log.check_readable(self._path, foreign_log.about(self._path))
+            known = foreign_log.about(self._path)
+            foreign_log.check_readable(self._path, known)
+            foreign_log.check_columns(self._path, known["metaData"], self._types)
             self._add(foreign_log.files_at(self._path, newest), newest)
         while self.register.through < newest and self.register.end - read < most:
             version = foreign_log.version(self._path, self.register.through + 1)

@@ -6,7 +6,9 @@ read in order: a source of one partition, whose offsets are the numbers of its r
 
 import logging
 import time
-from typing import Any
+from typing import Any, cast
+
+from pyspark.sql.types import StructType
 
 from lakehouse.declare.sources import DeltaSource, FolderSource
 from lakehouse.errors import SourceError
@@ -52,7 +54,9 @@ class FileSteps(SourceSteps):
                 f"it has {self._register.end:,} of them, and the table has read {number:,}"
             )
         self._begins = begins
-        self._feed = foreign_sources.feed_of(self._source, self._register, self._is_lost)
+        columns = cast(StructType, StructType.fromDDL(self._source.schema))
+        types = {each.name: each.dataType.simpleString() for each in columns}
+        self._feed = foreign_sources.feed_of(self._source, self._register, self._is_lost, types)
         self._reader = RecordReader(self._source, self._register)
         self._is_away = False  # the folder is not there, or a file that is to be read is not
         self._took = 0.0  # seconds of the last look

@@ -220,6 +220,31 @@ def test_a_table_of_others_before_a_topic_that_lost_messages_and_what_comes_afte
     assert stage.rows("events", side="quarantine").count() == 2, "58 and 59, of the topic"
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_table_of_others_without_a_row_is_a_history_and_one_of_other_types_is_refused(
+    spark, tmp_path, served
+):
+    there = tmp_path / "orders"
+    columns = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    DeltaTable.create(str(there), columns)
+    kafka_broker.ensure_topics(served, {"bare": 1}, OLD)
+    send(served, "bare", *((0, line(n), n) for n in range(50, 70)))
+    other = delta_table(str(there), schema="n INT NOT NULL, at TIMESTAMP NOT NULL")
+    topic = kafka("bare", schema=other.schema, history=other, starting=STARTING)
+    with pytest.raises(StepFailed, match="column=n: the schema has it as int, and in the Delta"):
+        stage_on(spark, served, tmp_path / "other", topic).run("events")
+    history = delta_table(str(there), schema=SCHEMA)
+    topic = kafka("bare", schema=SCHEMA, history=history, starting=STARTING)
+    stage = stage_on(spark, served, tmp_path / "root", topic)
+    stage.run("events")
+    rows = sorted(row.n for row in stage.rows("events").select("n").collect())
+    assert rows == [*range(CUT, 70)]
+    assert stage.frontier("events") > STARTING
+    of_table, of_topic = check(stage.session, stage.session.catalog.table("events"))
+    assert (of_table.rows, of_table.examples, of_topic.rows) == (0, "", 20)
+
+
 PAGE = (ROOT / "docs" / "topic-history.md").read_text()
 FILES, ROWS = 120, 20  # of the history, and of each file
 MESSAGES = 2_000

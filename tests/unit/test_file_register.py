@@ -332,6 +332,9 @@ def test_rows_of_parquet_are_handed_out_with_their_places(tmp_path):
     assert followed.reader.read(20_000, 20_001)["row"].to_pylist() == [{"n": 1.5}]
 
 
+N = {"name": "n", "type": "long", "nullable": True, "metadata": {}}
+
+
 class OfDelta:
     """The log of a Delta table, written by hand."""
 
@@ -345,7 +348,7 @@ class OfDelta:
             {
                 "metaData": {
                     "configuration": {},
-                    "schemaString": json.dumps({"type": "struct", "fields": []}),
+                    "schemaString": json.dumps({"type": "struct", "fields": [N]}),
                 }
             },
             self.add("first", 3),
@@ -374,8 +377,9 @@ class OfDelta:
         file = self.path / "_delta_log" / f"{self.version:020}.json"
         file.write_text("\n".join(json.dumps(line) for line in lines))
 
-    def feed(self):
-        return feed_of(self.source, Register(self.settings, readings), lambda known: False)
+    def feed(self, **types: str):
+        register = Register(self.settings, readings)
+        return feed_of(self.source, register, lambda known: False, types or {"n": "bigint"})
 
     def look(self, read: int = 10**9) -> list[tuple[str, int]]:
         feed = self.feed()
@@ -441,6 +445,25 @@ def test_a_version_that_the_log_has_lost_stops(orders):
     assert passed_over(orders.source, register) == 2
     register.add([], 2)
     assert orders.look() == [("first", 0), ("fourth", 3)]
+
+
+@pytest.mark.parametrize(
+    ("types", "said"),
+    [
+        ({"n": "int"}, "column=n: the schema has it as int, and in the Delta table it is bigint;"),
+        (
+            {"n": "bigint", "m": "date"},
+            "column=m: .* as date, and in the Delta .* not there, but n",
+        ),
+    ],
+)
+def test_columns_that_a_table_does_not_have_so_are_refused_before_a_row_is_read(
+    orders, types, said
+):
+    feed = orders.feed(**types)
+    with pytest.raises(SourceError, match=said):
+        feed.look(0, MOST)
+    assert not feed.register.files
 
 
 def test_a_table_with_mapped_columns_is_refused(orders):
