@@ -17,12 +17,14 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import (
+    avro,
     bank,
     beside,
     by_key,
     commits,
     late_rows,
     latency,
+    publishing,
     recovery,
     report,
     start,
@@ -44,6 +46,7 @@ PARTS = (
     "batch",
     "reconcile",
     "late",
+    "avro",
     "state",
     "by-key",
     "bank",
@@ -52,9 +55,18 @@ PARTS = (
     "beside",
     "recovery",
     "start",
+    "publish",
     "commits",
 )
-LONG = ("bank", "visits", "beside", "recovery", "start", "commits")  # no part of the quick run
+LONG = (
+    "bank",
+    "visits",
+    "beside",
+    "recovery",
+    "start",
+    "publish",
+    "commits",
+)  # no part of the quick run
 
 
 def main() -> int:
@@ -100,6 +112,12 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
                 loads = topic.loads(given.events, given.batches, late_rows.SHARE)
                 with throughput.field(base, loads[-1:], say) as late:
                     series += throughput.lates(ground, late, given.batches, given.rounds)
+    if "avro" in given.only:
+        if lacking := avro.missing():
+            say(lacking)
+        else:
+            rows = given.events // 5
+            series += avro.run(replace(base, root=base.root / "avro"), rows, given.rounds)
     runs = [latency.ours, latency.by_hand] if "live" in given.only else []
     runs += [latency.visits] if "visits" in given.only else []
     for run in runs[:1] if given.quick else runs:
@@ -126,8 +144,25 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
         if "start" in given.only
         else []
     )
+    published = (
+        publishing.run(
+            replace(base, root=base.root / "publish"), given.seconds, given.events // 20, say
+        )
+        if "publish" in given.only
+        else []
+    )
     return Found(
-        series, latencies, states, recoveries, aged, outcomes, besides, keyed, banks, starts
+        series,
+        latencies,
+        states,
+        recoveries,
+        aged,
+        outcomes,
+        besides,
+        keyed,
+        banks,
+        starts,
+        published,
     )
 
 

@@ -15,6 +15,7 @@ from benchmarks.commits import FEW, Aged
 from benchmarks.late_rows import UPDATED, WITHOUT
 from benchmarks.latency import Latency
 from benchmarks.measure import Cost
+from benchmarks.publishing import Published
 from benchmarks.reconciling import Reconciling
 from benchmarks.recovery import Recovery
 from benchmarks.start import Started
@@ -25,7 +26,9 @@ _THROUGHPUT = {
     ("catch-up", "hand-tuned"): 0.95,
     ("batch", "plain batch"): 0.95,
     ("late", WITHOUT): 0.97,
+    ("avro", "JSON"): 1.0,
 }
+_PUBLISHED = {"Kafka": 0.5, "PostgreSQL": 1.0}  # seconds from a commit to its rows in the target
 _LATENCY = 3.0
 NOTHING = Cost(0, 0)
 
@@ -94,6 +97,7 @@ class Found:
     by_key: Sequence[ByKey] = ()
     banks: Sequence[Bank] = ()
     starts: Sequence[Started] = ()
+    published: Sequence[Published] = ()
 
 
 def targets(measured: Found) -> list[Target]:
@@ -173,6 +177,11 @@ def targets(measured: Found) -> list[Target]:
                 at_least=False,
             )
         )
+    for each in measured.published:
+        if limit := _PUBLISHED.get(each.name):
+            what = f"publish: to {each.name}, median seconds from a commit to its rows"
+            found.append(Target(what, each.p50, limit, at_least=False))
+            found.append(Target(f"publish: to {each.name}, rows/s, catching up", each.rate, 50_000))
     for each in measured.aged:
         many = f"after {each.micro_batches:,} micro-batches / after {FEW}"
         found.append(
@@ -256,6 +265,12 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         console.print(
             f"{each.name}: {each.rows:,} rows, {each.keys:,} keys or versions: {each.rate:,.0f} rows/s, {each.times:.2f} times "
             "the seconds of Spark's static join or windowed aggregate",
+            highlight=False,
+        )
+    for each in measured.published:
+        console.print(
+            f"publish, {each.name}: {each.p50:.3f} s from a commit to its rows (95 % {each.p95:.3f}) of {len(each.delays)} "
+            f"versions; {each.rate:,.0f} rows/s, catching up",
             highlight=False,
         )
     for each in measured.banks:
@@ -359,6 +374,9 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
         "commits": [asdict(each) for each in measured.aged],
         "by_key": [asdict(each) | {"times": each.times} for each in measured.by_key],
         "banks": [asdict(each) | {"rate": each.rate} for each in measured.banks],
+        "published": [
+            asdict(each) | {"p50": each.p50, "p95": each.p95} for each in measured.published
+        ],
         "beside": [asdict(each) for each in measured.besides],
         "outcomes": [
             asdict(each) | {"times": each.times, "rate": each.rate} for each in measured.outcomes

@@ -36,7 +36,6 @@ acting           a table whose rows are posted and mailed, and a server whose an
 published        tables that are published, and versions of them written without Spark
 sinks            the sink of a page as a module, and sinks that are wrong
 dying            sinks that die at a point
-postgres         a server of PostgreSQL
 redis            a server of Redis
 debezium         Debezium's connector in Kafka Connect
 change_events    what Debezium sends, recorded

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
+from benchmarks import postgres
 from lakehouse.declare.catalog import load
 from lakehouse.runtime import jars, kafka_broker, spark_session
 from lakehouse.settings import Settings, from_environment
@@ -31,7 +32,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.stream import topic_check
 from streaming_jobs import supervisor
-from support import TESTS, debezium, postgres
+from support import TESTS, debezium
 from support.change_events import LOGICAL
 from support.sensors_job import awaited
 

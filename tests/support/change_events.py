@@ -17,9 +17,10 @@ from typing import Any
 import psycopg
 from confluent_kafka import Consumer
 
+from benchmarks import postgres
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
-from support import debezium, postgres
+from support import debezium
 
 FILE = Path(__file__).with_suffix(".jsonl.gz")
 LOGICAL = "-c wal_level=logical -c max_wal_senders=10 -c max_replication_slots=10"

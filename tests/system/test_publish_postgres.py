@@ -16,6 +16,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from benchmarks.postgres import Server, running
 from lakehouse import Position, RowChange, postgres
 from lakehouse.declare import catalog
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
@@ -32,7 +33,6 @@ from streaming_jobs.follower import Job
 from streaming_jobs.jobs import follower_of
 from support import published
 from support.dying import Dying
-from support.postgres import Server, running
 from support.sensors_job import awaited
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]

@@ -1,11 +1,18 @@
 """What makes a benchmark void, and what is drawn of its numbers. Its parts run by `make bench`; one of them in `test_ui`, too."""
 
+import json
+from contextlib import nullcontext
+from datetime import datetime
+
 import pytest
 
-from benchmarks import check, plot, report, soak
+from benchmarks import avro, check, plot, publishing, report, soak
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError, Cost
+from benchmarks.publishing import Published
 from benchmarks.report import Series
+from lakehouse.settings import Settings
+from lakehouse.sinks.avro import decoded, encoder
 
 VIEWS = {("a", 0): 3, ("b", 0): 1, ("a", 10_000): 2}
 
@@ -38,6 +45,56 @@ def test_targets_are_judged_round_by_round() -> None:
     by_hand = Series("catch-up", "hand-written", 1_000_000, [Cost(3, 4), Cost(6, 8), Cost(1, 4)])
     goals = report.targets(report.Found([ours, by_hand], [Latency("ours", (1.0, 9.0, 2.0), 0.5)]))
     assert [(goal.value, goal.met) for goal in goals] == [(1.5, True), (1.0, False), (2.0, True)]
+
+
+def test_targets_of_a_publication_are_those_of_its_target():
+    published = [
+        Published("Kafka", (0.2, 0.4, 0.9), 60_000),
+        Published("PostgreSQL", (0.9, 1.2, 1.4), 40_000),
+        Published(publishing.SPARK, (2.0,), 90_000),
+    ]
+    goals = report.targets(report.Found(published=published))
+    assert [(goal.value, goal.limit, goal.met) for goal in goals] == [
+        (0.4, 0.5, True),
+        (60_000, 50_000, True),
+        (1.2, 1.0, False),
+        (40_000, 50_000, False),
+    ]
+    assert published[1].p95 == pytest.approx(1.38)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wrong", "once", "void"),
+    [
+        ([0, 1, 2], 0, True, False),
+        ([0, 1, 1, 2], 0, False, False),
+        ([0, 1, 1, 2], 0, True, True),
+        ([0, 2], 0, False, True),
+        ([0, 1, 2, 3], 0, False, True),
+        ([0, 1, 2], 1, False, True),
+    ],
+)
+def test_a_topic_must_hold_the_rows_and_once_where_that_is_promised(numbers, wrong, once, void):
+    reader = publishing.TopicReader(Settings(bootstrap_servers="localhost:1"), "payments", once)
+    values = [{"n": n, "cents": publishing.cents(n) + wrong} for n in numbers]
+    reader._values = [json.dumps(each).encode() for each in values]
+    with pytest.raises(BenchmarkError, match="void") if void else nullcontext():
+        reader.check(3)
+
+
+def test_a_row_in_avro_is_the_row_in_json():
+    encoded = encoder(avro.SCHEMA, avro._ID)
+    for n in (0, 7, 12_345_678):
+        found, sent = (
+            decoded(encoded(avro.row(n)), json.dumps(avro.SCHEMA)),
+            avro._json(avro.row(n)),
+        )
+        found, sent = json.loads(found), json.loads(sent)
+        assert {"note": None, **found, "at": instant(found)} == {**sent, "at": instant(sent)}
+
+
+def instant(row: dict) -> datetime:
+    return datetime.fromisoformat(row["at"])
 
 
 def test_a_soak_finds_what_grows_after_its_warm_up():

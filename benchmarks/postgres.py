@@ -1,4 +1,4 @@
-"""A server of PostgreSQL for a test: in a folder of its own, on a port of the loopback that is free."""
+"""A server of PostgreSQL for a benchmark or a test: in a folder of its own, on a port of the loopback that is free."""
 
 import os
 import shutil
@@ -10,25 +10,31 @@ from contextlib import contextmanager
 from pathlib import Path
 
 USER = "postgres"
+_PROGRAMS = "/usr/lib/postgresql/*/bin"
+MISSING = "no server of PostgreSQL is installed (Debian and Ubuntu: apt install postgresql)"
+
+
+def installed() -> Path | None:
+    """The programs of the newest server that is installed."""
+    found = Path("/").glob(_PROGRAMS.lstrip("/"))
+    return max(found, key=lambda each: int(each.parent.name), default=None)
 
 
 class Server:
     """A server in a folder of its own."""
 
     def __init__(self, options: str = "") -> None:
-        found = list(Path("/usr/lib/postgresql").glob("*/bin"))
-        assert found, (
-            "no server of PostgreSQL is installed (Debian and Ubuntu: apt install postgresql)"
-        )
-        self._binaries = max(found, key=lambda each: int(each.parent.name))
+        found = installed()
+        assert found is not None, MISSING
+        self._binaries = found
         self._home = Path(tempfile.mkdtemp(prefix="pg-"))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+            self.port = free.getsockname()[1]
         if os.getuid() == 0:
             shutil.chown(self._home, USER)
-        self.dsn = f"host=127.0.0.1 port={port} user={USER} dbname=postgres"
-        self._options = f"-p {port} -k {self._home} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self.dsn = f"host=127.0.0.1 port={self.port} user={USER} dbname=postgres"
+        self._options = f"-p {self.port} -k {self._home} -c listen_addresses=127.0.0.1 -c fsync=off"
         self._options += f" {options}"
         self._do("initdb", "-U", USER, "--auth=trust", "--no-sync")
 
