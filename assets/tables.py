@@ -171,6 +171,7 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]
         "kind": catalog.kind(table),
         "delay": str(table.delay) if table.delay else "",
         "marker": table.marker,
+        "watermark by": table.watermark_by,
         "window": str(table.window or ""),
         "context": str(table.context or ""),
         "ttl": str(table.ttl or ""),

@@ -173,10 +173,13 @@ class Stage:
         """Moves the watermark of an ingest table to the event time of `row` less the delay, on every partition it has.
 
         Of an ingest table that reads several topics: those of its input `source`, and the least of
-        them all counts.
+        them all counts. With `watermark_by` time passes first, in which other values become idle.
         """
         table = self.session.catalog.table(ingest_table)
-        topic = self.session.catalog.sources_of(table)[source or table.inputs[0]].topic
+        read = self.session.catalog.sources_of(table)[source or table.inputs[0]]
+        topic = read.topic
+        if table.watermark_by:
+            self.wait(read.idle_timeout + timedelta(seconds=1))
         partitions = sorted(self._offsets.get(ingest_table, {}).get(topic) or [0])
         # the first raises the heads, the second carries the watermark that follows from them
         for _ in range(2):

@@ -1,13 +1,19 @@
-"""The watermark of an ingest table: pure functions of how far each partition of its topics has come."""
+"""The watermark of an ingest table: pure functions of how far each partition of its topics has come.
 
-from collections.abc import Mapping
+And, of a table with `watermark_by`, each value of that column in each topic.
+"""
+
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import blake2b
+
+MOST_VALUES = 1_000  # that hold a watermark back: each costs a hundred bytes of each commit's line
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How far one partition of a topic has come: its latest event time, and when it last had a record."""
+    """How far one partition of a topic, or one value in it, has come: its latest event time, and when it last had a record."""
 
     event_time: datetime
     active: datetime
@@ -28,9 +34,13 @@ def watermark(
     """
     if not heads:
         return before
-    last = max(h.active for h in heads.values())
-    awake = (h.event_time for key, h in heads.items() if last - h.active <= idle_timeout[key])
-    return max(before, min(awake) - delay)
+    least = min(head.event_time for head in _awake(heads, idle_timeout).values())
+    return max(before, least - delay)
+
+
+def _awake(heads: Mapping[str, Head], idle_timeout: Mapping[str, timedelta]) -> dict[str, Head]:
+    last = max(head.active for head in heads.values())
+    return {key: head for key, head in heads.items() if last - head.active <= idle_timeout[key]}
 
 
 class Silence:
@@ -69,3 +79,66 @@ def advanced(
         for p, event_time in latest.items()
     }
     return dict(heads) | moved
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """What holds the watermark of an ingest table back, each with its `idle_timeout`."""
+
+    partitions: Mapping[str, timedelta]  # by the names of their heads
+    topics: Mapping[str, timedelta]
+    column: str = ""  # each value of it, in each of the topics, holds it back as a partition does
+
+    def named(self, latest: Mapping[tuple[str, str], datetime]) -> dict[str, datetime]:
+        """The latest event times of values (topic, value) by the names of their heads.
+
+        A name has a hash of the value: it is short whatever the value, and no log names who is to be erased.
+        """
+        return {
+            self._prefix(topic) + blake2b(value.encode(), digest_size=8).hexdigest(): moment
+            for (topic, value), moment in latest.items()
+            if topic in self.topics
+        }
+
+    def heads(self, known: Mapping[str, tuple[datetime, datetime]]) -> dict[str, Head]:
+        """The heads of a commit, without those of another column or of partitions that are gone."""
+        idle = self._idle_timeouts(known)
+        return {name: Head(*head) for name, head in known.items() if name in idle}
+
+    def advanced(
+        self, heads: Mapping[str, Head], latest: Mapping[str, datetime], now: datetime
+    ) -> dict[str, Head]:
+        """As the function of that name; a value that is idle is forgotten, and is a new one when it comes back.
+
+        Beyond `MOST_VALUES` those are forgotten that had no row for the longest time, of these the ones
+        furthest ahead: a column of too many values must not end the stream.
+        """
+        moved = advanced(heads, latest, now)
+        if not self.column or not moved:
+            return moved
+        awake = _awake(moved, self._idle_timeouts(moved))
+        values = [name for name in awake if name not in self.partitions]
+        values.sort(key=lambda name: (now - moved[name].active, moved[name].event_time, name))
+        kept = {*self.partitions, *values[:MOST_VALUES]}
+        return {name: head for name, head in moved.items() if name in kept}
+
+    def is_full(self, heads: Mapping[str, Head]) -> bool:
+        """Whether as many values hold the watermark back as may."""
+        return len(heads.keys() - self.partitions.keys()) >= MOST_VALUES
+
+    def watermark(self, before: datetime, heads: Mapping[str, Head], delay: timedelta) -> datetime:
+        """As the function of that name."""
+        return watermark(before, heads, delay, self._idle_timeouts(heads))
+
+    def _idle_timeouts(self, names: Collection[str]) -> dict[str, timedelta]:
+        values = {
+            name: idle
+            for topic, idle in self.topics.items()
+            for name in (names if self.column else ())
+            if name.startswith(self._prefix(topic))
+        }
+        return {**self.partitions, **values}
+
+    def _prefix(self, topic: str) -> str:
+        # no topic's name has a colon, so it is no partition's
+        return f"{topic}:{self.column}="

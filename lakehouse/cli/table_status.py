@@ -158,6 +158,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "event time": catalog.event_time(table),
         "delay": str(table.delay) if table.delay else "",
         "marker": table.marker,
+        "watermark by": table.watermark_by,
         "window": str(table.window or ""),
         "context": str(table.context or ""),
         "ttl": str(table.ttl or ""),

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lakehouse.declare.windows import Window, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.ranges import Range
+from lakehouse.ranges import PARTITION_LENGTHS, PartitionBy, Range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,3 +59,13 @@ def report(suffix: str = "", draw: Draw | None = None) -> Report:
             "give it two parameters"
         )
     return Report(suffix, draw)
+
+
+def partition_as_window(report: Report, window: Window | None, partition_by: PartitionBy) -> Window:
+    """The window of a report, which is its partition."""
+    if window is not None:
+        raise DeclarationError(
+            f"report={report}, window={window}: a report is computed of whole partitions; leave window out, and choose "
+            "partition_by"
+        )
+    return tumbling(PARTITION_LENGTHS[partition_by])

@@ -209,11 +209,15 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
         raise DeclarationError(
             f"{where}: an ingest table needs an event time, by which rows are late; add event_time=<column>"
         )
-    if table.marker and (kind != "ingest" or table.event_time == INGESTION):
-        raise DeclarationError(
-            f"{where}, marker={table.marker!r}: it says which rows move the watermark, and only an ingest table with an event "
-            "time of its own has such rows; declare it there, or remove it"
-        )
+    for name, what in (
+        ("marker", "which rows move the watermark"),
+        ("watermark_by", "by which column rows hold the watermark back"),
+    ):
+        if getattr(table, name) and (kind != "ingest" or table.event_time == INGESTION):
+            raise DeclarationError(
+                f"{where}, {name}={getattr(table, name)!r}: it says {what}, and only an ingest table with an event time of its "
+                "own has such rows; declare it there, or remove it"
+            )
     if kind == "ingest" and table.window is not None:
         raise DeclarationError(
             f"{where}: an ingest table keeps every row; put the window into a table that reads it"

@@ -121,8 +121,8 @@ def kafka(
     :param max_bytes: the largest value that is parsed; a larger one is quarantined.
     :param max_future_skew: how far an event time may be ahead of the record's own timestamp.
     :param min_event_time: the earliest event time, with its time zone.
-    :param idle_timeout: a partition silent for so long, while another is not, no longer holds back the
-        watermark.
+    :param idle_timeout: a partition (and a value, of a table with `watermark_by`) silent for so long, while another
+        is not, no longer holds back the watermark.
     :param quiet_timeout: once all partitions have been silent for so long, event time goes on with the
         clock, so that the last windows close. What a producer held back for longer is late then; by default
         event time waits for the next record.
@@ -179,6 +179,7 @@ def folder(
     max_bytes: int = 1 << 20,
     max_future_skew: str | timedelta = "5 minutes",
     min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
+    idle_timeout: str | timedelta = "30 seconds",
     quiet_timeout: str | timedelta = "0 seconds",
 ) -> FolderSource:
     """A folder that others put files into, as the input of an ingest table: each file is read once.
@@ -206,6 +207,8 @@ def folder(
         as much as that.
     :param max_future_skew: how far an event time may be ahead of the modification time of its file.
     :param min_event_time: the earliest event time, with its time zone.
+    :param idle_timeout: of a table with `watermark_by`: a value silent for so long, while another is not, no longer holds
+        back the watermark.
     :param quiet_timeout: once no record has come for so long, event time goes on with the clock.
     :raises DeclarationError: for a schema or format that cannot be.
     """
@@ -222,6 +225,7 @@ def folder(
         max_bytes,
         duration(max_future_skew, "max_future_skew"),
         min_event_time,
+        idle_timeout=duration(idle_timeout, "idle_timeout"),
         quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
         pattern=pattern,
         header=format == "csv" and header is not False,
@@ -239,6 +243,7 @@ def delta_table(
     max_bytes: int = 1 << 20,
     max_future_skew: str | timedelta = "5 minutes",
     min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
+    idle_timeout: str | timedelta = "30 seconds",
     quiet_timeout: str | timedelta = "0 seconds",
 ) -> DeltaSource:
     """A Delta table of others, as the input of an ingest table: the rows that it has, then those that are appended to it.
@@ -254,6 +259,8 @@ def delta_table(
     :param max_bytes: the longest row as JSON that is parsed; a longer one is quarantined.
     :param max_future_skew: how far an event time may be ahead of the time at which its file was written.
     :param min_event_time: the earliest event time, with its time zone.
+    :param idle_timeout: of a table with `watermark_by`: a value silent for so long, while another is not, no longer holds
+        back the watermark.
     :param quiet_timeout: once no row has come for so long, event time goes on with the clock.
     :raises DeclarationError: for a schema that cannot be.
     """
@@ -265,6 +272,7 @@ def delta_table(
         max_bytes,
         duration(max_future_skew, "max_future_skew"),
         min_event_time,
+        idle_timeout=duration(idle_timeout, "idle_timeout"),
         quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
     )
     _check(source)

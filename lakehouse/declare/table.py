@@ -29,7 +29,7 @@ from lakehouse.declare.calling import called
 from lakehouse.declare.changes import changes
 from lakehouse.declare.expectations import Expectation, expect
 from lakehouse.declare.lookups import Lookup, lookup
-from lakehouse.declare.reports import Report, report
+from lakehouse.declare.reports import Report, partition_as_window, report
 from lakehouse.declare.sources import delta_table, files, folder, kafka, one_of
 from lakehouse.declare.targets import Target
 from lakehouse.declare.windows import (
@@ -109,6 +109,7 @@ class Table:
     refresh: timedelta = timedelta(0)  # zero: a reference table stands still while its job runs
     report: Report | None = None
     marker: str = ""
+    watermark_by: str = ""
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
     # completed by the catalog: of a report, the inputs by which it closes
     closes_with: tuple["Table", ...] = field(default=(), repr=False, compare=False)
@@ -166,7 +167,8 @@ class Table:
             self.expectations,
         )
         looked_up = self.lookup.meaning if self.lookup else ()
-        more = (self.deduplicate, self.context, self.keeps, self.ttl, self.marker, looked_up)
+        by = f"watermark_by {self.watermark_by}" if self.watermark_by else ""
+        more = (self.deduplicate, self.context, self.keeps, self.ttl, self.marker, looked_up, by)
         decided += tuple(each for each in more if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
@@ -197,6 +199,7 @@ class Declared(TypedDict, total=False):
     refresh: str | timedelta
     report: Report | None
     marker: str
+    watermark_by: str
 
 
 def table(
@@ -224,6 +227,7 @@ def table(
     refresh: str | timedelta = "0 seconds",
     report: Report | None = None,
     marker: str = "",
+    watermark_by: str = "",
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -267,6 +271,8 @@ def table(
         inputs have closed; the function may sort, limit and aggregate all of its rows.
     :param marker: of an ingest table: its BOOLEAN column that is true of rows which say that time has come
         to their event time. Only these move the watermark; by default all rows do.
+    :param watermark_by: of an ingest table: its column of few values, such as sites or devices, of which each holds
+        the watermark back as a partition of the topic does; by default partitions alone do.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -276,7 +282,7 @@ def table(
     one_of("keeps", keeps, ("", "latest", "versions"))
     option_rules.check_metrics(metrics, window, keys)
     if report:
-        window = _partition_as_window(report, window, partition_by)
+        window = partition_as_window(report, window, partition_by)
 
     def declare(function: Callable[..., "DataFrame"]) -> Table:
         return Table(
@@ -306,6 +312,7 @@ def table(
             refresh=duration(refresh, "refresh"),
             report=report,
             marker=marker,
+            watermark_by=watermark_by,
         )
 
     return declare
@@ -360,18 +367,6 @@ def sql_table(
     transformation.__name__, transformation.__doc__ = name, description
     transformation.__module__ = inspect.stack()[1].frame.f_globals["__name__"]
     return replace(table(**declared)(transformation), sql=query)
-
-
-def _partition_as_window(
-    report: Report, window: Window | None, partition_by: PartitionBy
-) -> Window:
-    """The window of a report, which is its partition."""
-    if window is not None:
-        raise DeclarationError(
-            f"report={report}, window={window}: a report is computed of whole partitions; leave window out, and choose "
-            "partition_by"
-        )
-    return tumbling(PARTITION_LENGTHS[partition_by])
 
 
 def _named(name: str) -> str:

@@ -38,6 +38,7 @@ commit_log            the commit log of a table, and the frontier
 commit_log_trimming   commit logs do not grow without end
 commit_log_repair     a commit log that was cut or removed is made whole
 commit_log_rebuild    its lines made again from the table's log
+latest_times          how far the rows of a commit had come in event time
 log_tables            commit logs and verdicts in Delta, for queries
 certificates          the recorded verdicts
 attempts              that a reconciliation began, and why it failed

@@ -45,6 +45,7 @@ _MEANING = {  # of a change, by the first word of what changed
     "reads": "rows before and after the change would be joined with other tables",
     "event": "rows are in partitions by that time",
     "marker": "rows before and after the change would be late by different rows",
+    "watermark_by": "rows before and after the change would be held to different watermarks",
     "delay": "rows before and after the change would be late by different delays",
     "window": "windows of both would stand in one table",
     "keys": _BOTH,
@@ -59,7 +60,7 @@ _MEANING = {  # of a change, by the first word of what changed
 }
 _RUNS = ("function", "query", "constant")
 _ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
-    "ingest": (*_RUNS, "delay", "marker", "schema"),
+    "ingest": (*_RUNS, "delay", "marker", "watermark_by", "schema"),
     "row": (*_RUNS, "reads", "duplicates", "lookup"),
     "window": (
         *_RUNS,
@@ -112,6 +113,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "event time": catalog.event_time(table),
         "delay": str(table.delay),
         "marker": table.marker,
+        "watermark_by": table.watermark_by,
         "window": str(table.window or ""),
         "keys": ", ".join(table.keys),
         "context": str(table.context or ""),

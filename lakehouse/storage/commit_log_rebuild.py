@@ -21,7 +21,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import checkpoint_files, delta_log
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.layout import table_path
-from lakehouse.watermarks import Head, advanced, watermark
+from lakehouse.watermarks import Holders
 
 
 def unknown(
@@ -170,65 +170,46 @@ def _with_heads(
     before: Commit | None,
     actions: list[dict],
 ) -> Commit:
-    """How far each partition of a topic had come, and the frontier that follows, as `ingest.ingest_batch` has them."""
-    files = (
-        table_path(settings, table) / unquote(action["add"]["path"])
-        for action in actions
-        if "add" in action
-    )
-    paths = list(files)
-    latest, at = _latest(table, paths)
+    """How far each partition of a topic (and each value in it) had come, and the frontier, as `ingest.ingest_batch` has them."""
+    from lakehouse.storage import latest_times
+
+    found = latest_times.of_commit(table, table_path(settings, table), actions)
     sources = catalog.sources_of(table).values()
     idle = {source.topic: source.idle_timeout for source in sources if not source.is_history}
-    keys = [
-        f"{topic}-{partition}"
+    partitions = {
+        f"{topic}-{partition}": idle[topic]
         for topic in sorted(commit.inputs.keys() & idle.keys())
         for partition in commit.inputs[topic]
-    ]
-    latest = {key: moment for key, moment in latest.items() if key in keys}
-    if table.event_time == INGESTION and latest and at:
-        latest = dict.fromkeys(keys, at)
-    heads = {key: Head(*head) for key, head in before.heads.items()} if before else {}
-    now = advanced(heads, latest, at or commit.at)
+    }
+    holders = Holders(partitions, idle, table.watermark_by)
+    named = {f"{topic}-{number}": moment for (topic, number), moment in found.partitions.items()}
+    latest = {key: moment for key, moment in named.items() if key in partitions}
+    if table.event_time == INGESTION and latest and found.at:
+        latest = dict.fromkeys(partitions, found.at)
+    latest |= holders.named(found.values)
+    heads = holders.heads(before.heads) if before else {}
+    now = holders.advanced(heads, latest, found.at or commit.at)
     mark = commit.watermark or EPOCH
-    frontier = watermark(mark, now, table.delay, {key: idle[key.rpartition("-")[0]] for key in now})
     return replace(
         commit,
-        frontier=frontier,
+        frontier=holders.watermark(mark, now, table.delay),
         heads={key: (head.event_time, head.active) for key, head in now.items()},
-        readings=_readings({s.topic for s in sources if s.keys}, before, paths),
+        readings=_readings(
+            {s.topic for s in sources if s.keys}, before, table_path(settings, table), actions
+        ),
     )
-
-
-def _latest(table: Table, files: list[Path]) -> tuple[dict[str, datetime], datetime | None]:
-    """The latest event time of each partition of a topic in these files of an ingest table, and when their rows arrived.
-
-    With a marker, that of marked rows; EPOCH of a partition without one.
-    """
-    import pyarrow.parquet as pq
-
-    latest: dict[str, datetime] = {}
-    at = None
-    for file in files:
-        columns = [table.event_time, ARRIVAL, *filter(None, [table.marker])]
-        for row in pq.ParquetFile(file).read(columns=columns).to_pylist():
-            key = f"{row[ARRIVAL]['topic']}-{row[ARRIVAL]['partition']}"
-            marked = not table.marker or row[table.marker]
-            moment = _utc(row[table.event_time]) if marked else EPOCH
-            latest[key] = max(latest.get(key, moment), moment)
-            at = _utc(row[ARRIVAL]["time"])
-    return latest, at
 
 
 def _readings(
-    topics: set[str], before: Commit | None, files: list[Path]
+    topics: set[str], before: Commit | None, path: Path, actions: list[dict]
 ) -> dict[str, tuple[str, str]]:
     """Which readings of databases' tables there were up to a commit of these files, as far as the rows have their position."""
     import pyarrow.parquet as pq
 
     known = dict(before.readings) if before else {}
-    for file in files if topics else ():
-        stored = pq.ParquetFile(file)
+    added = (action["add"]["path"] for action in actions if "add" in action)
+    for file in added if topics else ():
+        stored = pq.ParquetFile(path / unquote(file))
         if "position" not in stored.schema_arrow.names:
             continue
         for row in stored.read(columns=["position", ARRIVAL]).to_pylist():
@@ -237,10 +218,6 @@ def _readings(
                 positions = [*known.get(topic, ()), position]
                 known[topic] = min(positions), max(positions)
     return known
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _quarantined(settings: Settings, catalog: Catalog, table: Table, noted: dict) -> int:

@@ -1,17 +1,17 @@
 """The stream of an ingest table: the micro-batches of its sources, their offsets, and the watermark that follows from them."""
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from lakehouse import watermarks
 from lakehouse.declare.sources import KafkaSource
 from lakehouse.ranges import EPOCH, utc
-from lakehouse.storage import reference_versions
+from lakehouse.storage import delta_log, latest_times, reference_versions
 from lakehouse.storage.checkpoints import Written, beginning
 from lakehouse.stream import offsets, readings, records
 from lakehouse.stream.file_steps import FileSteps
@@ -20,7 +20,9 @@ from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.source_steps import SourceSteps
 from lakehouse.stream.topic_steps import TopicSteps
 from lakehouse.transform import observing
-from lakehouse.watermarks import Head
+from lakehouse.watermarks import MOST_VALUES, Holders
+
+_log = logging.getLogger(__name__)
 
 _INSTANT = timedelta(microseconds=1)
 
@@ -85,11 +87,8 @@ def ingest_batch(
         for p in sorted(log.inputs[t], key=int)
     }
     delay, idle = run.table.delay, {key: silent[topic] for key, (topic, _) in partitions.items()}
-    heads = (
-        {key: Head(*head) for key, head in before.heads.items() if key in partitions}
-        if before
-        else {}
-    )
+    holders = Holders(idle, silent, run.table.watermark_by)
+    heads = holders.heads(before.heads) if before else {}
     # a clock that was set back must not change the order in which rows arrived
     at = max([log.at, *(head.active + _INSTANT for head in heads.values())])
     if batch_id > run.committed:  # before the first row that it holds for
@@ -98,7 +97,7 @@ def ingest_batch(
         )
         reference_versions.take_up(run.session, run.table, readers, at)
     stood = max((before and before.watermark) or EPOCH, log.watermark)
-    mark = watermarks.watermark(stood, heads, delay, idle)
+    mark = holders.watermark(stood, heads, delay)
     if log.quiet is not None and heads:
         mark += log.quiet
     observed = [*observing.maxima(run.plan, partitions), *observing.readings(run.plan)]
@@ -109,10 +108,14 @@ def ingest_batch(
         if run.plan.by_ingestion and latest:
             # time goes on for a partition without records, too
             latest = dict.fromkeys(partitions, at)
-        now = watermarks.advanced(heads, latest, at)
+        if holders.column and latest:
+            latest |= _latest_of_values(run, holders, batch, batch_id, seen["version"])
+        now = holders.advanced(heads, latest, at)
+        if holders.is_full(now):
+            run.plan.once("full", lambda: _warn_of_many(run.table.name, holders.column))
         return {
             "arrived": seen["good"] + seen["bad"],  # the plan keeps every row
-            "frontier": watermarks.watermark(mark, now, delay, idle),
+            "frontier": holders.watermark(mark, now, delay),
             "heads": {key: (h.event_time, h.active) for key, h in now.items()},
             "readings": readings.merged(before.readings if before else {}, seen, of_changes),
         }
@@ -138,6 +141,31 @@ def ingest_batch(
         noted=noted,
         watermark=mark,
         inputs=log.inputs,
+    )
+
+
+def _latest_of_values(
+    run: StreamRun, holders: Holders, judged: DataFrame, batch_id: int, version: int
+) -> dict[str, datetime]:
+    """The latest event time of each value that holds the watermark back, by the name of its head.
+
+    From the files that were just written. Of a batch that is replayed these may be compacted away by
+    now: its records are grouped.
+    """
+    if batch_id <= run.committed:
+        latest = observing.latest_of_values(run.plan, judged)
+    else:
+        path = run.session.path(run.table)
+        actions = delta_log.actions(path, version) or []
+        latest = latest_times.of_commit(run.table, path, actions).values
+    return holders.named(latest)
+
+
+def _warn_of_many(table: str, column: str) -> None:
+    _log.warning(
+        f"table={table}, watermark_by={column!r}: {MOST_VALUES:,} values hold the watermark back, which is as many as "
+        "may; of more, those that have had no row for the longest time do not, and their rows may be late; name a column of "
+        "fewer values"
     )
 
 

@@ -223,7 +223,7 @@ class StreamRun:
         `rows`: of the input, if known; few are computed into this process's memory, and committed
         from there. `counts` makes the rest of that line from what was `observed` of the judged
         rows: in one place with the counts of good and bad, and before they are `completed`, since
-        each such place may cost a copy of every row. `noted`: with the rows, besides.
+        each such place may cost a copy of every row; and of the `version` that has them. `noted`: with the rows, besides.
         """
         started = time.monotonic()
         app = self.app(batch)
@@ -263,7 +263,8 @@ class StreamRun:
                 few if few is not None else completed(judged), aside, app, batch, metadata
             )
         self.reached("quarantine")
-        counted = {**known, **counts(seen), "quarantined": seen["bad"], "written": seen["good"]}
+        counted = {**known, **counts({**seen, "version": version})}
+        counted |= {"quarantined": seen["bad"], "written": seen["good"]}
         if self.again and batch == 0:  # its rows have been counted
             counted |= {"arrived": 0, "late": 0, "late_from": None, "late_to": None}
         self._add_line(batch, version, seconds=time.monotonic() - started, **counted)

@@ -1,7 +1,7 @@
 """What of a micro-batch is counted while Spark computes it."""
 
 from collections.abc import Mapping
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, Observation, Row
@@ -39,9 +39,7 @@ def maxima(step: "Plan", partitions: Mapping[str, tuple[str, int]]) -> list[Colu
     """
 
     def made() -> list[Column]:
-        moment = F.lit(EPOCH) if step.by_ingestion else F.col(step.event_time)
-        if marker := step.table.marker:
-            moment = F.when(F.col(marker), moment).otherwise(F.lit(EPOCH))
+        moment = F.lit(EPOCH) if step.by_ingestion else _moment(step)
         good = F.when(F.col(REASON).isNull(), moment)
         return [
             F.max(F.when(_of_partition(step, *where), good)).alias(key)
@@ -74,6 +72,26 @@ def readings(step: "Plan") -> list[Column]:
 def reading_names(topic: str) -> tuple[str, str]:
     """What is observed of a topic's readings."""
     return f"first reading of {topic}", f"last reading of {topic}"
+
+
+def latest_of_values(step: "Plan", judged: DataFrame) -> dict[tuple[str, str], datetime]:
+    """The latest event time among the good records of each value in each topic, of the column that the watermark goes by.
+
+    By a pass over the records of its own: as `storage.latest_times` finds it in what was written.
+    """
+    (first, *others) = step.sources.values()
+    topic = F.col(f"{RECORD}_topic") if others else F.lit(first.topic)
+    value = F.col(step.table.watermark_by).cast("string")
+    good = judged.where(F.col(REASON).isNull() & value.isNotNull())
+    grouped = good.groupBy(topic.alias("topic"), value.alias("value"))
+    rows = grouped.agg(F.max(_moment(step)).alias("moment")).collect()
+    return {(row["topic"], row["value"]): ranges.utc(row["moment"]) for row in rows}
+
+
+def _moment(step: "Plan") -> Column:
+    """The event time by which a record moves the watermark, if it does."""
+    moment, marker = F.col(step.event_time), step.table.marker
+    return F.when(F.col(marker), moment).otherwise(F.lit(EPOCH)) if marker else moment
 
 
 def _of_partition(step: "Plan", topic: str, partition: int) -> Column:

@@ -10,6 +10,8 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.transform import determinism, shapes, versions
 
+_FEW_VALUES = ("string", "boolean", "date", "tinyint", "smallint", "int", "bigint")
+
 
 def check_input(table: Table, name: str, rows: DataFrame) -> None:
     """Raises DeclarationError if the driving input of a window table has a column of the name that windows get."""
@@ -55,6 +57,8 @@ def check(
             f"{where}, marker={table.marker!r}: {dtype or 'no such column'}; the function returns a BOOLEAN column of that name, "
             "true of the rows that say that time has come to their event time"
         )
+    if table.watermark_by:
+        _check_values(table, dict(rows.dtypes).get(table.watermark_by), where)
     added = {INGESTION} if by_ingestion else set(versions.VALID) if kind == "versioned" else set()
     if own := [name for name in rows.columns if name.lower() in added]:
         raise DeclarationError(
@@ -70,6 +74,14 @@ def check(
     if unknown := [name for name in rows.columns if name.startswith("_") and name not in kept]:
         raise DeclarationError(
             f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}"
+        )
+
+
+def _check_values(table: Table, dtype: str | None, where: str) -> None:
+    if dtype not in _FEW_VALUES:
+        raise DeclarationError(
+            f"{where}, watermark_by={table.watermark_by!r}: {dtype or 'no such column'}; the function returns a column of that "
+            f"name, of one of the types {', '.join(_FEW_VALUES)}, by whose values rows hold the watermark back; cast it"
         )
 
 

@@ -151,6 +151,20 @@ def test_a_marker_is_of_an_ingest_table_with_an_event_time_of_its_own():
             declared(**{each.name: each})
 
 
+def test_values_hold_back_the_watermark_of_an_ingest_table_with_an_event_time_of_its_own():
+    @table(layer="silver", watermark_by="id")
+    def waiting(things):
+        return things
+
+    @table(layer="bronze", event_time="ingestion_time", watermark_by="id")
+    def arriving(topic):
+        return topic
+
+    for each in (waiting, arriving):
+        with pytest.raises(DeclarationError, match="watermark_by='id': it says by which column"):
+            declared(**{each.name: each})
+
+
 def test_a_table_of_several_inputs_has_the_event_time_of_the_first():
     @table(layer="silver", window=tumbling("1 minute"), keys=["value"])
     def counted(things):

@@ -91,6 +91,7 @@ def test_nothing_is_to_be_done_where_nothing_changed(settings):
         ("minutes", {"late": "drop"}, "in place", ""),
         ("rows", {"query": "SELECT * FROM {events} WHERE value > 1"}, "accept", "lakehouse table accept rows"),
         ("events", {"delay": "5 seconds"}, "accept", "lakehouse table accept events"),
+        ("events", {"watermark_by": "id"}, "accept", "lakehouse table accept events"),
         ("totals", {"query": "SELECT id, sum(value) AS n FROM {rows} GROUP BY id"}, "compute whole", "lakehouse backfill totals"),
         ("totals", {"ttl": "1 day"}, "compute whole", "lakehouse backfill totals"),
         ("minutes", {"window": tumbling("2 minutes")}, "upgrade", "lakehouse upgrade fill minutes"),

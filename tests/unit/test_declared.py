@@ -56,6 +56,7 @@ def refused(begun, name: str, **changes: object) -> str:
         ("visits", {"window": session("1 minute")}, "window=session, gap 0:01:00: its checkpoint was made with session, gap"),
         ("sums", {"keys": ("user", "at")}, "keys=user, at: its checkpoint was made with user, and rows of both would stand in"),
         ("clicks", {"delay": timedelta(minutes=1)}, "delay=0:01:00: its checkpoint was made with 0:00:05"),
+        ("clicks", {"watermark_by": "user"}, "watermark_by=user: its checkpoint was made with none, and rows before and after"),
         ("clicks", {"event_time": "seen"}, "event time=seen: its checkpoint was made with at, and rows are in partitions by"),
         ("counted", {"context": around(after="1 minute")}, "context=0:00:00 before to 0:01:00 after: its checkpoint was made"),
         ("counted", {"deduplicate": duplicates("user", within="1 minute")}, "duplicates=user within 0:01:00: its checkpoint"),

@@ -10,7 +10,7 @@ from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.ranges import EPOCH, Range, parse_instant, parse_range, partition_range
 from lakehouse.transform.lateness import closes, context
-from lakehouse.watermarks import Head, advanced, watermark
+from lakehouse.watermarks import MOST_VALUES, Head, Holders, advanced, watermark
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -125,3 +125,48 @@ def test_a_partition_that_is_not_marked_yet_holds_the_watermark_until_it_is_idle
     assert watermark(EPOCH, heads, SECOND, idle) == NOON + 8 * SECOND
     heads = advanced(heads, {"p-1": EPOCH}, NOON + 40 * SECOND)  # it is back: nothing goes back
     assert watermark(NOON + 8 * SECOND, heads, SECOND, idle) == NOON + 8 * SECOND
+
+
+def values(**moments: datetime) -> dict[tuple[str, str], datetime]:
+    return {("clicks", name): moment for name, moment in moments.items()}
+
+
+def test_a_value_holds_the_watermark_back_as_a_partition_does_and_is_forgotten_once_it_is_idle():
+    holders = Holders({"clicks-0": 30 * SECOND}, {"clicks": 30 * SECOND}, "site")
+    came = holders.named(values(north=NOON, south=NOON - 60 * SECOND) | {("other", "x"): EPOCH})
+    assert len(came) == 2 and not any("north" in name for name in came)
+    heads = holders.advanced({}, {"clicks-0": NOON, **came}, NOON)
+    assert holders.watermark(EPOCH, heads, 5 * SECOND) == NOON - 65 * SECOND
+    # a new value, further behind: nothing moves back
+    later = holders.named(values(north=NOON + SECOND, west=EPOCH))
+    heads = holders.advanced(heads, {"clicks-0": NOON + SECOND, **later}, NOON + SECOND)
+    mark = holders.watermark(NOON - 65 * SECOND, heads, 5 * SECOND)
+    assert (mark, len(heads)) == (NOON - 65 * SECOND, 4)
+    north = holders.named(values(north=NOON + 40 * SECOND))
+    heads = holders.advanced(heads, {"clicks-0": NOON + 40 * SECOND, **north}, NOON + 40 * SECOND)
+    assert set(heads) == {"clicks-0", *north}
+    assert holders.watermark(mark, heads, 5 * SECOND) == NOON + 35 * SECOND
+    # no time has passed since for anybody: a job that was stopped silences nobody
+    assert holders.heads({name: (h.event_time, h.active) for name, h in heads.items()}) == heads
+
+
+def test_heads_of_another_column_or_of_a_partition_that_is_gone_hold_nothing_back():
+    two = Holders(dict.fromkeys(("clicks-0", "clicks-1"), SECOND), {"clicks": SECOND}, "site")
+    latest = {"clicks-0": NOON, "clicks-1": NOON, **two.named(values(north=EPOCH))}
+    heads = two.advanced({}, latest, NOON)
+    stored = {name: (head.event_time, head.active) for name, head in heads.items()}
+    for column in ("", "tenant"):
+        other = Holders({"clicks-0": SECOND}, {"clicks": SECOND}, column)
+        assert set(other.heads(stored)) == {"clicks-0"}
+
+
+def test_as_many_values_as_may_hold_the_watermark_back_those_furthest_behind():
+    holders = Holders({"clicks-0": SECOND}, {"clicks": SECOND}, "user")
+    many = {("clicks", str(n)): NOON + n * SECOND for n in range(MOST_VALUES + 200)}
+    latest = {"clicks-0": NOON, **holders.named(many)}
+    heads = holders.advanced({}, latest, NOON)
+    assert holders.is_full(heads) and len(heads) == MOST_VALUES + 1
+    assert max(h.event_time for h in heads.values()) == NOON + (MOST_VALUES - 1) * SECOND
+    one = holders.named({("clicks", "new"): NOON + 9_999 * SECOND})
+    heads = holders.advanced(heads, one, NOON + SECOND)
+    assert len(heads) == MOST_VALUES + 1 and set(one) <= set(heads), "what came last stays"
