@@ -1,10 +1,14 @@
 """What a step of a keyed or versioned table costs: median and 95th percentile of seconds, and bytes written.
 
     python -m benchmarks.keyed_step --keys 1000000 --changed 1000
+    python -m benchmarks.keyed_step --ttl --keys 10000000 --changed 10000
 
 First through the store alone: a table of so many rows, of which each step replaces some by chance. Then through the stream: a
 record that fills a table with `keeps="latest"`, one with `keeps="versions"`, and one that joins the record with the first; first
 a commit of all keys, then of a few.
+
+With `--ttl` so many keys go through a keyed table with a `ttl` instead, each once. After a sixth of the steps as many expire in
+each as come. Of the first and second half of the steps behind that: seconds of a step, and rows, files and bytes of the table.
 """
 
 import argparse
@@ -24,6 +28,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import keyed_step_tables
+from benchmarks.keyed_step_tables import TTL
+from benchmarks.measure import BenchmarkError
 from lakehouse.ranges import EPOCH
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
@@ -42,6 +48,7 @@ from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 APP = "accounts:stream:1"
+_FILLING = 6  # of so many steps one fills the table that rows expire from
 COLUMNS = ("account", "amount", "city", "at")
 
 
@@ -83,27 +90,7 @@ def store(spark: SparkSession, root: Path, keys: int, changed: int, steps: int) 
 
 def stream(session: Session, keys: int, changed: int, changed_versions: int, steps: int) -> None:
     """Steps of the real streams, one commit of the record each."""
-    run, offset, batch = stream_run(session, session.catalog.table("movements")), 0, 0
-    chance = np.random.default_rng(2)
-
-    def feed(ids: DataFrame, count: int) -> None:
-        nonlocal offset, batch
-        at = START + timedelta(seconds=10 * batch)
-        value = F.to_json(F.struct(*(c for c in _accounts(ids, at).columns))).cast("binary")
-        placed = _accounts(ids, at).select(
-            F.lit(None).cast("binary").alias("key"),
-            value.alias("value"),
-            F.lit(0).alias("partition"),
-            (F.row_number().over(_any_order()) + offset - 1).cast("bigint").alias("offset")
-            if count <= 100_000
-            else (F.monotonically_increasing_id() + offset).alias("offset"),
-            F.lit(START + timedelta(days=3)).alias("timestamp"),
-        )
-        offset += count if count <= 100_000 else 1 << 40
-        log = BatchLog(EPOCH, datetime.now(UTC), {"movements": {"0": offset}})
-        ingest.ingest_batch(run, *run.judged({"movement_topic": placed}), batch, log)
-        batch += 1
-
+    chance, feed = np.random.default_rng(2), Feed(session, timedelta(seconds=10))
     feed(session.spark.range(0, keys, 1, max(2, keys // 1_000_000)), keys)
     started = {}
     for name in ("balances", "cities"):
@@ -156,6 +143,74 @@ def stream(session: Session, keys: int, changed: int, changed_versions: int, ste
         )
         query.stop()
     started["balances"].stop()
+
+
+class Feed:
+    """Commits of the record, each `apart` from the one before in event time."""
+
+    def __init__(self, session: Session, apart: timedelta) -> None:
+        self.run = stream_run(session, session.catalog.table("movements"))
+        self.apart, self.offset, self.batch = apart, 0, 0
+
+    def __call__(self, ids: DataFrame, count: int) -> None:
+        at = START + self.apart * self.batch
+        value = F.to_json(F.struct(*(c for c in _accounts(ids, at).columns))).cast("binary")
+        placed = _accounts(ids, at).select(
+            F.lit(None).cast("binary").alias("key"),
+            value.alias("value"),
+            F.lit(0).alias("partition"),
+            (F.row_number().over(_any_order()) + self.offset - 1).cast("bigint").alias("offset")
+            if count <= 100_000
+            else (F.monotonically_increasing_id() + self.offset).alias("offset"),
+            F.lit(START + timedelta(days=3)).alias("timestamp"),
+        )
+        self.offset += count if count <= 100_000 else 1 << 40
+        log = BatchLog(EPOCH, datetime.now(UTC), {"movements": {"0": self.offset}})
+        ingest.ingest_batch(self.run, *self.run.judged({"movement_topic": placed}), self.batch, log)
+        self.batch += 1
+
+
+def expiring(session: Session, keys: int, changed: int) -> None:
+    """So many keys, a step of `changed` new ones each, go through a table from which as many expire.
+
+    Raises BenchmarkError if the table holds other rows in the end than those that count.
+    """
+    steps = keys // changed
+    filling = max(1, steps // _FILLING)
+    if steps < 2 * _FILLING:
+        raise BenchmarkError(
+            f"keys={keys:,}, changed={changed:,}: {steps} steps, of which a sixth fill the table; give {2 * _FILLING} or more"
+        )
+    feed, table = Feed(session, TTL / filling), session.catalog.table("moved_lately")
+    path, process = session.path(table), psutil.Process()
+    query = queries.start(session, table)
+    taken: list[tuple[float, int, int, int, int]] = []
+    for number in range(steps):
+        feed(session.spark.range(number * changed, (number + 1) * changed, 1, 1), changed)
+        query.processAllAvailable()
+        spent = [_milliseconds(p) for p in list(query.recentProgress)[-10:] if _rows(p)]
+        files, memory = log_state.newest(path).files.values(), process.memory_info().rss
+        size = sum(file["size"] for file in files)
+        taken.append((spent[-1] / 1000, log_state.rows(path), len(files), size, memory))
+    query.stop()
+    measured = taken[filling + 2 :]  # expired is what lies an hour, and the delay, behind the step
+    half = len(measured) // 2
+    for name, part in (("first", measured[:half]), ("second", measured[half:])):
+        seconds, *amounts = zip(*part, strict=True)
+        rows, count, size, memory = map(median, amounts)
+        print(
+            f"ttl: {name} half, {len(part)} steps of {changed:,} new keys: median {median(seconds):.3f} s, 95 % "
+            f"{_high(list(seconds)):.3f} s; {rows:,.0f} rows, {count:.0f} files, {size / 2**20:,.1f} MiB; "
+            f"{memory / 2**20:,.0f} MiB of memory of Python (medians)",
+            flush=True,
+        )
+    frontier = next(session.commit_log(table).by_stream()).frontier
+    assert frontier is not None
+    wanted = changed * sum(START + feed.apart * n >= frontier - TTL for n in range(steps))
+    if taken[-1][1] != wanted:
+        raise BenchmarkError(
+            f"moved_lately has {taken[-1][1]:,} rows, and {wanted:,} count at its frontier; the run is void"
+        )
 
 
 def _accounts(ids: DataFrame, at: datetime = START) -> DataFrame:
@@ -219,28 +274,27 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--only", choices=("store", "stream"), help="one of the two parts")
+    parser.add_argument(
+        "--ttl", action="store_true", help="neither: keys go through a table in which rows expire"
+    )
     given = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="keyed_step"))
     spark = spark_session.create(from_environment(), "keyed_step")
+
+    def session() -> Session:
+        settings = {"fresh_within": "10 milliseconds", "max_files_per_trigger": 1_000}
+        return Stage(spark, root / "lakehouse", keyed_step_tables, **settings).session
+
+    fewer = max(1, given.changed // 10)
     measured: dict[str, Callable[[], None]] = {
         "store": lambda: store(spark, root, given.keys, given.changed, given.steps),
-        "stream": lambda: stream(
-            Stage(
-                spark,
-                root / "lakehouse",
-                keyed_step_tables,
-                fresh_within="10 milliseconds",
-                max_files_per_trigger=1_000,
-            ).session,
-            given.keys,
-            given.changed,
-            max(1, given.changed // 10),
-            given.steps,
-        ),
+        "stream": lambda: stream(session(), given.keys, given.changed, fewer, given.steps),
     }
+    if given.ttl:
+        measured = {"ttl": lambda: expiring(session(), given.keys, given.changed)}
     try:
         for name, part in measured.items():
-            if given.only in (None, name):
+            if given.ttl or given.only in (None, name):
                 part()
     finally:
         print(

@@ -1,9 +1,13 @@
-"""A record of accounts, the state and the history of them, for `benchmarks.keyed_step`."""
+"""A record of accounts, their state, what of it expires, and their history, for `benchmarks.keyed_step`."""
+
+from datetime import timedelta
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.table import kafka, table
+
+TTL = timedelta(hours=1)
 
 movement_topic = kafka(
     "movements",
@@ -29,6 +33,14 @@ def moved_and_left(movements: DataFrame, balances: DataFrame) -> DataFrame:
     """The greatest movement of each account beside what it has: a join without a bound, of rows and of keys."""
     greatest = movements.groupBy("account").agg(F.max("amount").alias("greatest"))
     return greatest.join(balances, "account").where("greatest < balance OR movements = 1")
+
+
+@table(layer="gold", keeps="latest", keys=["account"], ttl=TTL)
+def moved_lately(movements: DataFrame) -> DataFrame:
+    """What has moved of each account in the last hour; the accounts of which nothing has are not there."""
+    return movements.groupBy("account").agg(
+        F.sum("amount").alias("moved"), F.count("*").alias("movements")
+    )
 
 
 @table(layer="silver", keeps="versions", keys=["account"])
