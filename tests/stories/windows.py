@@ -1,4 +1,4 @@
-"""Windows of every kind over one ingest table of clicks, whose watermark each user holds back."""
+"""Windows of every kind over one ingest table of clicks."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -8,7 +8,7 @@ from lakehouse.declare.table import kafka, session, sliding, sql_table, table, t
 click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds", watermark_by="user")
+@table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
