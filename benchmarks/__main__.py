@@ -27,10 +27,13 @@ from benchmarks import (
     publishing,
     recovery,
     report,
+    rescale,
+    savepoint,
     start,
     state,
     throughput,
     topic,
+    upgrade,
 )
 from benchmarks.catch_up import CASES
 from benchmarks.latency import Latency
@@ -56,17 +59,23 @@ PARTS = (
     "recovery",
     "start",
     "publish",
+    "upgrade",
+    "savepoint",
+    "rescale",
     "commits",
 )
-LONG = (
+LONG = (  # no part of the quick run
     "bank",
     "visits",
     "beside",
     "recovery",
     "start",
     "publish",
+    "upgrade",
+    "savepoint",
+    "rescale",
     "commits",
-)  # no part of the quick run
+)
 
 
 def main() -> int:
@@ -151,7 +160,7 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
         if "publish" in given.only
         else []
     )
-    return Found(
+    found = Found(
         series,
         latencies,
         states,
@@ -164,6 +173,22 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
         starts,
         published,
     )
+    return replace(found, **_changes(base, given))
+
+
+def _changes(base: Settings, given: argparse.Namespace) -> dict[str, list]:
+    """What is asked for of changing a pipeline."""
+    of_keys = (given.keys, given.rounds)
+    runs = {
+        "upgrade": lambda of: upgrade.run(of, given.hours, given.past_rate, given.rounds),
+        "savepoint": lambda of: savepoint.run(of, *of_keys),
+        "rescale": lambda of: rescale.run(of, *of_keys),
+    }
+    return {
+        f"{part}s": [run(replace(base, root=base.root / part))]
+        for part, run in runs.items()
+        if part in given.only
+    }
 
 
 def _arguments() -> argparse.Namespace:
@@ -182,6 +207,9 @@ def _arguments() -> argparse.Namespace:
         "--times", type=int, default=4, help="calls of the batch job in one process"
     )
     parser.add_argument("--keys", type=int, default=1_000_000, help="in state at once")
+    parser.add_argument(
+        "--hours", type=int, default=1, help="of 5,000 events a second behind an upgrade"
+    )
     parser.add_argument(
         "--micro-batches", type=int, default=10_000, help="of a table that has many behind it"
     )
@@ -204,9 +232,10 @@ def _arguments() -> argparse.Namespace:
     )
     given = parser.parse_args()
     given.batches, given.advances, given.kills = 10, 150, 10
+    given.past_rate = latency.RATE
     if given.quick:
         given.events, given.batches, given.rounds, given.seconds, given.times = 100_000, 2, 1, 35, 2
-        given.keys, given.advances, given.kills = 20_000, 20, 1
+        given.keys, given.advances, given.kills, given.past_rate = 20_000, 20, 1, 20
         given.only = [part for part in given.only if part not in LONG] or given.only
     return given
 

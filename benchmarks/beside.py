@@ -4,22 +4,17 @@ The real job at 5,000 events a second, after a day of history. The rows of that 
 computes, compares and replaces each of its partitions; in the end every window is the oracle's.
 """
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
-from threading import Event
 
 from deltalake import DeltaTable
 
-from benchmarks import check, latency, topic
-from benchmarks.measure import BenchmarkError
+from benchmarks import check, commands, latency, topic
+from benchmarks.commands import awaited
 from lakehouse.declare import catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
@@ -27,10 +22,10 @@ from lakehouse.examples import producer
 from lakehouse.examples.ads import producer as ads
 from lakehouse.examples.ads.producer import WINDOW_MS
 from lakehouse.producers.sender import send
-from lakehouse.ranges import Range, floor, text
+from lakehouse.ranges import EPOCH, Range, floor, text
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.settings import Settings, to_environment
+from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.layout import table_path
 
@@ -54,7 +49,7 @@ class Beside:
 def run(
     settings: Settings,
     seconds: int,
-    recompute: Callable[[Settings, Range], None] | None = None,
+    recompute: Callable[[Settings, Range], object] | None = None,
     past_rate: int = 20,
 ) -> Beside:
     """The stream alone for `seconds`, of which the warm-up does not count, then beside the backfill. Raises BenchmarkError.
@@ -71,26 +66,20 @@ def run(
     bronze, gold = (
         table_path(settings, known.table(name)) for name in ("ad_events", "campaign_views")
     )
-    stop = Event()
-    with topic.brokers(settings) as servers, ThreadPoolExecutor() as beside:
+    with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers)
         kafka_broker.ensure_topics(settings, {sent.topic: live.partitions}, topic.TOPIC)
         rows = send(sent.records(past, start_ms, end_ms), sent.topic, client_config(settings)).sent
         with latency.our_job(settings):
             latency.await_rows(bronze, rows)
             live_ms = int(time.time() * 1000)
-            sending = beside.submit(
-                send, sent.records(live, live_ms, None), sent.topic, client_config(settings), stop
-            )
-            try:
+            with topic.sending(settings, sent.records(live, live_ms, None), sent.topic) as sending:
                 time.sleep(seconds)
-                _await_closed(settings, known.table("campaign_views"), day)
-                _deleted(gold, day)
+                await_closed(settings, known.table("campaign_views"), day.end)
+                delete(gold, day)
                 began = time.time()
                 (recompute or by_command)(settings, day)
                 ended = time.time()
-            finally:
-                stop.set()
             rows += sending.result().sent
             latency.await_rows(bronze, rows)
     until_ms = live_ms + sending.result().sent * 1000 // live.rate
@@ -108,26 +97,23 @@ def run(
     return Beside(alone, during, ended - began)
 
 
-def _await_closed(settings: Settings, table: Table, day: Range) -> None:
-    deadline = time.monotonic() + _CLOSED
-    while (ahead := frontier(settings, table)) is None or ahead < day.end:
-        if time.monotonic() > deadline:
-            raise BenchmarkError(
-                f"beside: the frontier is {ahead}, and not past the day, after {_CLOSED:.0f} s; the run is void"
-            )
-        time.sleep(0.2)
+def await_closed(settings: Settings, table: Table, end: datetime) -> None:
+    """Until the table is complete up to that instant. Raises BenchmarkError."""
+    awaited(
+        lambda: (frontier(settings, table) or EPOCH) >= end,
+        f"{table.name}: a frontier past {end}",
+        _CLOSED,
+    )
 
 
-def _deleted(gold: Path, day: Range) -> None:
-    hours = ", ".join(f"'{hour}'" for hour in day.partitions("hour"))
+def delete(gold: Path, span: Range) -> None:
+    """Removes the rows of these hours by hand."""
+    hours = ", ".join(f"'{hour}'" for hour in span.partitions("hour"))
     DeltaTable(str(gold)).delete(f"{PARTITION} IN ({hours})")
 
 
-def by_command(settings: Settings, day: Range) -> None:
-    span = ["--start", text(day.start), "--end", text(day.end)]
-    command = [sys.executable, "-m", "lakehouse", "backfill", "campaign_views", *span]
-    # as Dagster has it
-    environment = os.environ | to_environment(replace(settings, spark_master="local[1]"))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise BenchmarkError(f"beside: the backfill failed: {done.stdout}{done.stderr}")
+def by_command(settings: Settings, span: Range) -> float:
+    """Has the hours of the table computed again, on one core, as Dagster has it; how many seconds that took."""
+    ends = ("--start", text(span.start), "--end", text(span.end))
+    one_core = replace(settings, spark_master="local[1]")
+    return commands.run(one_core, "backfill", "campaign_views", *ends).seconds

@@ -184,13 +184,13 @@ def _fed(
     return start_ms, end_ms, cpu
 
 
-def await_rows(bronze: Path, rows: int) -> None:
+def await_rows(bronze: Path, rows: int, limit: float = _START) -> None:
     """Until the table holds so many; for a job that is told to end reads its topic no further."""
-    deadline = time.monotonic() + _START
+    deadline = time.monotonic() + limit
     while (found := check.rows(bronze)) < rows:
         if time.monotonic() > deadline:
             raise BenchmarkError(
-                f"{bronze.name}: {found:,} rows {_START:.0f} s after {rows:,} were sent; the run is void"
+                f"{bronze.name}: {found:,} rows {limit:.0f} s after {rows:,} were sent; the run is void"
             )
         time.sleep(0.2)
 

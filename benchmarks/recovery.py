@@ -9,25 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
-from itertools import takewhile
 from statistics import median
-from threading import Event, Thread
 
 from benchmarks import topic
-from benchmarks.measure import BenchmarkError
+from benchmarks.commands import awaited, first_commit
 from lakehouse.declare import catalog
 from lakehouse.examples import producer
-from lakehouse.producers.sender import send
 from lakehouse.ranges import parse_instant
 from lakehouse.runtime import kafka_broker
-from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage.commit_log import CommitLog
 from streaming_jobs import desired, supervisor
 
 RATE = 1_000
@@ -58,10 +52,7 @@ def run(settings: Settings, kills: int) -> Recovery:
         supervisor.start(settings, "ads", wait=_LIMIT)
         try:
             records = sent.records(workload, int(time.time() * 1000), None)
-            with (
-                _sending(partial(send, records, sent.topic, client_config(settings))),
-                _supervised(settings),
-            ):
+            with topic.sending(settings, records, sent.topic), _supervised(settings):
                 found = [_recovered(settings) for _ in range(kills)]
         finally:
             supervisor.stop(settings, "ads")
@@ -71,18 +62,21 @@ def run(settings: Settings, kills: int) -> Recovery:
 def _recovered(settings: Settings) -> tuple[float, float, float]:
     record = catalog.load(settings).table("ad_events")
     began = datetime.now(UTC)
-    _await(lambda: _committed(settings, record, began), "a micro-batch before the kill")
+    awaited(
+        lambda: first_commit(settings, record, began), "recovery: a commit before a kill", _LIMIT
+    )
     desired.wish(settings, "ads", "running", "benchmark")
     before = supervisor.status(settings, "ads")
     killed = datetime.now(UTC)
     os.kill(before.pid, signal.SIGKILL)
-    committed = _await(lambda: _committed(settings, record, killed), "a micro-batch after the kill")
+    after = "recovery: a commit after a kill"
+    committed = awaited(lambda: first_commit(settings, record, killed), after, _LIMIT)
     event = next(
         e
         for e in desired.history(settings, "ads")
         if e.what in ("started", "restarted") and e.moment > killed
     )
-    now = _await(lambda: _at_work(settings, before.pid), "the queries run")
+    now = awaited(lambda: _at_work(settings, before.pid), "recovery: running queries", _LIMIT)
     return tuple((at - killed).total_seconds() for at in (event.moment, now, committed))
 
 
@@ -91,33 +85,6 @@ def _at_work(settings: Settings, before: int) -> datetime | None:
     status = supervisor.status(settings, "ads")
     at = [parse_instant(q.since) for q in status.queries] if status.pid != before else []
     return min(at, default=None)
-
-
-def _committed(settings: Settings, record, after: datetime) -> datetime | None:
-    """The instant of the first live commit after that one."""
-    newer = list(takewhile(lambda c: c.at > after, CommitLog(settings, record).by_stream()))
-    return newer[-1].at if newer else None
-
-
-def _await(look: Callable[[], datetime | None], what: str) -> datetime:
-    deadline = time.monotonic() + _LIMIT
-    while (found := look()) is None:
-        if time.monotonic() > deadline:
-            raise BenchmarkError(f"recovery: {what}: not within {_LIMIT:.0f} s")
-        time.sleep(0.05)
-    return found
-
-
-@contextmanager
-def _sending(to_topic: Callable[[Event], object]) -> Iterator[None]:
-    stop = Event()
-    thread = Thread(target=to_topic, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What was measured as values, as a table for people and as JSON; and the targets, met or not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import truediv
 from statistics import median
@@ -18,8 +18,11 @@ from benchmarks.measure import Cost
 from benchmarks.publishing import Published
 from benchmarks.reconciling import Reconciling
 from benchmarks.recovery import Recovery
+from benchmarks.rescale import Rescaled
+from benchmarks.savepoint import Saved
 from benchmarks.start import Started
 from benchmarks.state import State
+from benchmarks.upgrade import Upgraded
 
 _THROUGHPUT = {
     ("catch-up", "hand-written"): 1.2,
@@ -98,6 +101,9 @@ class Found:
     banks: Sequence[Bank] = ()
     starts: Sequence[Started] = ()
     published: Sequence[Published] = ()
+    upgrades: Sequence[Upgraded] = ()
+    savepoints: Sequence[Saved] = ()
+    rescales: Sequence[Rescaled] = ()
 
 
 def targets(measured: Found) -> list[Target]:
@@ -229,7 +235,42 @@ def targets(measured: Found) -> list[Target]:
                 at_least=False,
             )
         )
-    return found
+    return [*found, *_of_changes(measured)]
+
+
+def _of_changes(measured: Found) -> list[Target]:
+    """Of changing a pipeline."""
+    limits = [
+        limit
+        for each in measured.upgrades
+        for limit in (
+            ("upgrade: seconds in which a reader failed or saw wrong rows", each.wrong, 0),
+            (
+                "upgrade: seconds of the exchange itself, at worst",
+                max(exchange.exchange for exchange in each.exchanges),
+                1,
+            ),
+            ("upgrade: seconds, filling the version beside / a backfill", each.times, 1.2),
+        )
+    ]
+    for each in measured.savepoints:
+        limits += [
+            (
+                "savepoint: median seconds without a commit while it is created",
+                median(each.paused),
+                5,
+            ),
+            (
+                "savepoint: median seconds from the restore to a commit",
+                median(each.first),
+                30,
+            ),
+        ]
+    limits += [
+        ("rescale: median seconds from the command to a commit", median(each.first), 30)
+        for each in measured.rescales
+    ]
+    return [Target(*limit, at_least=False) for limit in limits]
 
 
 def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
@@ -281,11 +322,41 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         )
     if measured.aged:
         console.print(_aged(measured.aged))
+    for line in _changes(measured):
+        console.print(line, highlight=False)
     for goal in goals:
         verdict = "[green]met[/green]" if goal.met else "[red]not met[/red]"
         sign = "at least" if goal.at_least else "at most"
         console.print(
             f"{verdict}: {goal.text}: {goal.value:.2f} ({sign} {goal.limit:g})", highlight=False
+        )
+
+
+def _changes(measured: Found) -> Iterator[str]:
+    for each in measured.upgrades:
+        yield (
+            f"upgrade: {each.events:,} events, {each.hours} h of event time: "
+            f"{_range(each.fills, '.1f')} s to fill the version beside, {_range(each.backfills, '.1f')} s to backfill"
+        )
+        for exchange in each.exchanges:
+            yield (
+                f"upgrade, {exchange.command}: {exchange.exchange:.2f} s for the exchange, {exchange.still:.1f} s from the stop "
+                "to a new row"
+            )
+        yield (
+            f"upgrade: {each.looks:,} queries one after the other, {each.longest:.2f} s the longest, {each.wrong:.2f} s of them "
+            f"wrong{''.join(f'; {error}' for error in each.errors)}"
+        )
+    for each in measured.savepoints:
+        yield (
+            f"savepoint: {each.keys:,} keys: {_range(each.created, '.1f')} s to create, at most {_range(each.paused, '.1f')} s "
+            f"without a commit meanwhile, {_range(each.usual, '.1f')} s before; {_range(each.restored, '.1f')} s to restore, "
+            f"{_range(each.first, '.1f')} s to a commit, {_range(each.all_tables, '.1f')} s to one of each table"
+        )
+    for each in measured.rescales:
+        yield (
+            f"rescale: {each.keys:,} keys: {_range(each.command, '.1f')} s of the command, {_range(each.first, '.1f')} s to a "
+            f"commit, {_range(each.all_tables, '.1f')} s to one of each table"
         )
 
 
@@ -378,6 +449,9 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
             asdict(each) | {"p50": each.p50, "p95": each.p95} for each in measured.published
         ],
         "beside": [asdict(each) for each in measured.besides],
+        "upgrade": [asdict(each) | {"times": each.times} for each in measured.upgrades],
+        "savepoint": [asdict(each) for each in measured.savepoints],
+        "rescale": [asdict(each) for each in measured.rescales],
         "outcomes": [
             asdict(each) | {"times": each.times, "rate": each.rate} for each in measured.outcomes
         ],

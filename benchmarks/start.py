@@ -10,13 +10,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 
 from benchmarks import topic
-from benchmarks.measure import BenchmarkError
+from benchmarks.commands import awaited
 from lakehouse.declare import catalog
 from lakehouse.examples import producer
 from lakehouse.producers.sender import send
@@ -61,7 +60,7 @@ def _job(settings: Settings) -> float:
         began = time.monotonic()
         try:
             supervisor.start(settings, "ads", wait=_LIMIT)
-            _await(lambda: _rows(settings, "ad_events"), "the first commit of the job")
+            awaited(lambda: _rows(settings, "ad_events"), "start: a job's first commit", _LIMIT)
             return time.monotonic() - began
         finally:
             supervisor.stop(settings, "ads")
@@ -89,7 +88,7 @@ def _demo(settings: Settings) -> tuple[float, float]:
                         seen[what] = time.monotonic() - began
                 return len(seen) == len(looks)
 
-            _await(both, "of the demo, a gold row, and its jobs and UI")
+            awaited(both, "start: of the demo, a gold row, and its jobs and UI", _LIMIT)
             return tuple(seen[what] for what in looks)
         finally:
             process.terminate()
@@ -114,11 +113,3 @@ def _all_up(settings: Settings, port: int) -> bool:
     ):
         return True
     return False
-
-
-def _await(done: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _LIMIT
-    while not done():
-        if time.monotonic() > deadline:
-            raise BenchmarkError(f"start: {what}: not within {_LIMIT:.0f} s")
-        time.sleep(0.1)

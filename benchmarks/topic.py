@@ -1,13 +1,15 @@
 """The topic that every case reads, and the oracle: how many views each campaign has in each window."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Event
 
 from lakehouse.examples import producer
 from lakehouse.examples.ads import producer as ads
-from lakehouse.producers.sender import send
-from lakehouse.producers.workload import Workload
+from lakehouse.producers.sender import Summary, send
+from lakehouse.producers.workload import Record, Workload
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config
@@ -82,3 +84,17 @@ def fill(settings: Settings, load: Load) -> None:
     records = ads.records(load.workload, START_MS, load.end_ms)
     summary = send(records, producer("ads").topic, client_config(settings))
     assert summary.sent == load.sent, (summary.sent, load.sent)
+
+
+@contextmanager
+def sending(
+    settings: Settings, records: Iterable[Record], to_topic: str
+) -> Iterator[Future[Summary]]:
+    """Sends beside the block, until it ends; what was sent is known then."""
+    stop = Event()
+    with ThreadPoolExecutor(1) as beside:
+        summary = beside.submit(send, records, to_topic, client_config(settings), stop)
+        try:
+            yield summary
+        finally:
+            stop.set()

@@ -2,15 +2,26 @@
 
 import json
 from contextlib import nullcontext
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from benchmarks import avro, check, plot, publishing, report, soak
+from benchmarks import (
+    avro,
+    check,
+    keyed_stream,
+    plot,
+    publishing,
+    report,
+    savepoint,
+    soak,
+    upgrade,
+)
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError, Cost
 from benchmarks.publishing import Published
 from benchmarks.report import Series
+from benchmarks.upgrade import Exchange, Look, Upgraded
 from lakehouse.settings import Settings
 from lakehouse.sinks.avro import decoded, encoder
 
@@ -116,3 +127,65 @@ def test_a_soak_finds_what_grows_after_its_warm_up():
         soak.trends(samples, 3_500)
     drawn = plot.svg(samples["seconds"], {"JVM & driver": samples["driver memory"]})
     assert drawn.count("L") == 120 and "JVM &amp; driver" in drawn
+
+
+def of(revision: int, held: int, most: int = 1) -> dict[str, int]:
+    return {"revision": revision, "held": held, "most": most}
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        ([of(1, 9), of(2, 1)], "rows of the versions [1, 2]"),
+        ([], "rows of the versions []"),
+        ([of(2, 12, most=2)], "a window is there 2 times"),
+        ([of(2, 9)], "9 rows, and 10 before"),
+        ([of(2, 10)], ""),
+    ],
+)
+def test_a_reader_sees_what_is_mixed_twice_or_missing(found: list[dict], wrong: str):
+    last = Look(0, 1, revision=1, rows=10)
+    now = upgrade.seen(1, 1.5, found, last)
+    assert now == Look(1, 1.5, wrong=wrong) if wrong else now == Look(1, 1.5, 2, 10)
+
+
+def test_what_a_reader_saw_wrong_counts_by_its_seconds():
+    def look(at: float, revision: int, wrong: str = "") -> Look:
+        return Look(at, at + 0.25, revision, 10, wrong)
+
+    looks = [look(0, 1), look(1, 0, "it failed"), look(2, 2), look(3, 0, "it failed"), look(4, 1)]
+    assert upgrade.summary(looks) == (5, 0.25, 0.5, ("it failed",))
+    with pytest.raises(BenchmarkError, match=r"saw the versions \[1, 2\]; the run is void"):
+        upgrade.summary(looks[:4])
+    exchanges = (Exchange("promote", 0.5, 30), Exchange("roll-back", 1.5, 20))
+    found = Upgraded(
+        1, 100, (12.0, 10.0, 11.0), (10.0, 10.0, 10.0), exchanges, *upgrade.summary(looks)
+    )
+    goals = report.targets(report.Found(upgrades=[found]))
+    assert [(goal.value, goal.met) for goal in goals] == [(0.5, False), (1.5, False), (1.1, True)]
+
+
+def test_a_key_that_was_counted_twice_or_not_makes_the_run_void():
+    wanted = keyed_stream.counted(3, 7)
+    assert sorted(wanted.values()) == [2, 2, 3]
+    rows = list(wanted.items())
+    keyed_stream.compare("totals", rows, wanted)
+    key, n = rows[0]
+    for found in (rows[1:], [*rows, rows[0]], [(key, n + 1), *rows[1:]], [*rows, ("other", 1)]):
+        with pytest.raises(BenchmarkError, match=r"totals: . rows for 3 keys, .*; the run is void"):
+            keyed_stream.compare("totals", found, wanted)
+    messages = list(keyed_stream.records(range(7), 3, 1_000))
+    assert len({message.value for message in messages}) == 7
+    assert {key for key in wanted if any(key in str(each.value) for each in messages)} == {*wanted}
+
+
+def test_a_pause_that_began_before_or_ends_after_counts_whole():
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    at = [start + timedelta(seconds=second) for second in range(60)]
+    commits = [at[second] for second in (0, 1, 2, 9, 10, 30)]
+    gaps = [
+        savepoint.longest_gap(commits, at[a], at[b]) for a, b in ((0, 2), (0, 3), (8, 9), (11, 12))
+    ]
+    assert gaps == [1, 7, 7, 20]
+    with pytest.raises(BenchmarkError, match="no two commits"):
+        savepoint.longest_gap(commits, at[40], at[50])

@@ -1,0 +1,23 @@
+"""Windows of an hour and totals by key, both with their state in Spark, for `benchmarks.keyed_stream`."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.declare.table import kafka, table, tumbling
+
+many_key_topic = kafka("many-keys", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="1 second")
+def keyed_events(many_key_topic: DataFrame) -> DataFrame:
+    return many_key_topic
+
+
+@table(layer="gold", window=tumbling("1 hour"), keys=["id"])
+def hourly(keyed_events: DataFrame) -> DataFrame:
+    return keyed_events.groupBy("window", "id").agg(F.count("*").alias("n"))
+
+
+@table(layer="gold", keeps="latest", keys=["id"])
+def totals(keyed_events: DataFrame) -> DataFrame:
+    return keyed_events.groupBy("id").agg(F.count("*").alias("n"))
