@@ -5,12 +5,14 @@ The nodes show what the process reports (`streaming_jobs.progress`).
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import Field
 
 from assets.metadata import instant, of_job
-from assets.resources import LakehouseResource, refusals
+from assets.resources import BATCH, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.sources import KafkaSource, RecordSource
 from lakehouse.settings import Settings
@@ -19,6 +21,9 @@ from streaming_jobs import desired, scheduled, supervisor
 from streaming_jobs.jobs import target_of
 from streaming_jobs.progress import JobStatus
 
+if TYPE_CHECKING:
+    from lakehouse.stream.rescaling import Rescaled
+
 _DESCRIPTION = """The process that fills {tables} as a stream.
 
 | job | what it does |
@@ -26,6 +31,7 @@ _DESCRIPTION = """The process that fills {tables} as a stream.
 | `start_{pipeline}` | the process is to run: starts it, unless it runs |
 | `stop_{pipeline}` | the process is to stop: drains it, or kills it with `now: true` in the configuration |
 | `restart_{pipeline}` | stops the process in the same way and starts it again; paused queries are tried again |
+| `rescale_{pipeline}` | drains and starts it on the present settings, with the state that Spark keeps divided as these say |
 
 The sensor `supervise_streaming_jobs` restarts a process that died, hangs or failed, and stops restarting one in a crash
 loop. The process goes on without Dagster. A scheduled pipeline is run by the schedule `run_{pipeline}` alone."""
@@ -67,10 +73,9 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
 
 
 def jobs(catalog: Catalog) -> list[dg.JobDefinition]:
-    """Three jobs for each pipeline: start, stop and restart."""
-    return [
-        make(pipeline) for pipeline in catalog.pipelines() for make in (_start, _stop, _restart)
-    ]
+    """Four jobs for each pipeline: start, stop, restart and rescale."""
+    kinds = (_start, _stop, _restart, _rescale)
+    return [make(pipeline) for pipeline in catalog.pipelines() for make in kinds]
 
 
 def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
@@ -81,6 +86,23 @@ def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
     return dg.AssetObservation(
         job_key(name), metadata=metadata | instant("next_run", scheduled.next_run(settings, name))
     )
+
+
+def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
+    """The tables whose state was divided again. Raises Failure if the rows of one are not those of before."""
+    from lakehouse.stream.rescaling import Rescaled
+
+    columns = [dg.TableColumn(each.name) for each in fields(Rescaled)]
+    rows = [dg.TableRecord(asdict(each)) for each in rescaled]
+    metadata = {"divided": dg.MetadataValue.table(rows, dg.TableSchema(columns))}
+    if differ := [each.table for each in rescaled if each.verdict == "DIFFERENT"]:
+        raise dg.Failure(
+            f"table={', '.join(differ)}: the state was built again, and the rows are not those of before; the job `reconcile` "
+            "says which are those of the batch run",
+            metadata=metadata,
+            allow_retries=False,
+        )
+    return dg.Output(state, metadata=metadata)
 
 
 def _sources(catalog: Catalog, pipeline: str, kind: type[RecordSource]) -> list[str]:
@@ -144,6 +166,30 @@ def _restart(pipeline: str) -> dg.JobDefinition:
         restart()
 
     return restart_job
+
+
+def _rescale(pipeline: str) -> dg.JobDefinition:
+    # it may start Spark, as batch runs do
+    @dg.op(name=f"rescale_{pipeline}_job", pool=BATCH)
+    def rescale(
+        context: dg.OpExecutionContext, lakehouse: LakehouseResource
+    ) -> Iterator[dg.AssetObservation | dg.Output]:
+        from streaming_jobs import rescaling
+
+        settings, by = lakehouse.settings, asked_by(context)
+        with refusals():
+            status, rescaled = rescaling.rescale(settings, pipeline, by=by, says=context.log.info)
+        yield observed(settings, status)
+        yield divided(rescaled, status.state)
+
+    @dg.job(
+        name=f"rescale_{pipeline}",
+        description=f"Starts the streaming job of `{pipeline}` on the present settings, with the state that Spark keeps.",
+    )
+    def rescale_job() -> None:
+        rescale()
+
+    return rescale_job
 
 
 def _observing(

@@ -90,6 +90,7 @@ def test_the_location_loads_without_error(ui):
         "start_sensors",
         "stop_sensors",
         "restart_sensors",
+        "rescale_sensors",
         "reconcile",
         "repair",
         "update",

@@ -6,8 +6,9 @@ import dagster as dg
 import pytest
 
 from assets import definitions
-from assets.streams import job_key
+from assets.streams import divided, job_key
 from lakehouse.settings import Resources, Settings
+from lakehouse.stream.rescaling import Rescaled
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_jobs_and_checks(built):
     jobs = {j.name for j in built.resolve_all_job_defs() if not j.name.startswith("__")}
     streams = {
         f"{does}_{pipeline}"
-        for does in ("start", "stop", "restart")
+        for does in ("start", "stop", "restart", "rescale")
         for pipeline in ("sensors", "ads")
     }
     of_batch = {"reconcile", "repair", "update", "bootstrap", "replay", "maintain"}
@@ -110,3 +111,12 @@ def test_a_streaming_job_shows_what_its_process_is_given():
         name: graph.get(job_key(name)).metadata["driver_memory"] for name in ("ads", "sensors")
     }
     assert shown == {"ads": "3g", "sensors": given.driver_memory}
+
+
+def test_a_rescale_fails_where_the_rows_are_not_those_of_before():
+    same = Rescaled("totals", 2, 4, 10, "1f", "EQUAL")
+    other = Rescaled("visits", 2, 4, 11, "2f", "DIFFERENT")
+    assert divided([same], "running").metadata["divided"].records[0].data["now"] == 4
+    with pytest.raises(dg.Failure, match=r"table=visits: .* `reconcile`") as failed:
+        divided([same, other], "running")
+    assert len(failed.value.metadata["divided"].records) == 2
