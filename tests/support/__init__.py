@@ -22,6 +22,7 @@ workloads        workloads of the producers
 lines            lines of commit logs that tests write themselves
 kinds_of_change  kinds of change of a running table, with what `lakehouse plan` says of each
 killed_savepoints  a savepoint created or forked, killed before one step after another: a program
+killed_run       a run of a job of Dagster's, killed before one of its steps: a program
 orders           two topics, and a process function over both
 sites            readings of sites that are slow, and whose watermark waits for them
 sales            reports over rows that may come late
