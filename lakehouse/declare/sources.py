@@ -19,6 +19,7 @@ OF_REGISTRY = ("avro", "json_schema", "protobuf")
 """Formats of values whose schema is in a schema registry."""
 OF_ROWS = ("parquet", "delta")
 """Formats of rows with columns of their own, which become records as JSON."""
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # a comment
 _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
@@ -332,14 +333,20 @@ Source = KafkaSource | FolderSource | DeltaSource | FileSource
 
 def column_names(schema: str) -> list[str]:
     """The names of the columns of Spark DDL, without Spark."""
+    return [name for name, _ in _columns(schema)]
+
+
+def _columns(schema: str) -> list[tuple[str, str]]:
+    """The columns of Spark DDL, each with what is said of it; without comments."""
     depth, parts = 0, [""]
-    for letter in schema:
+    for letter in _QUOTED.sub("", schema):
         depth += (letter in "<(") - (letter in ">)")
         if letter == "," and not depth:
             parts.append("")
         else:
             parts[-1] += letter
-    return [re.split(r"[\s:]", part.strip(), maxsplit=1)[0].strip("`") for part in parts]
+    columns = (re.split(r"[\s:]", part.strip(), maxsplit=1) for part in parts)
+    return [(name.strip("`"), "".join(said)) for name, *said in columns]
 
 
 def _absolute(path: str) -> str:
@@ -356,6 +363,12 @@ def _check_names(schema: str) -> None:
             f"schema, column={unusable[0]}: names that begin so are the library's, for columns that it adds while it computes; "
             "rename the field where it is sent or written"
         )
+    for name, said in _columns(schema):
+        if re.search(r"\bDEFAULT\b", re.sub("<.*>", "", said), re.IGNORECASE):
+            raise DeclarationError(
+                f"schema, column={name}, DEFAULT: rows from before the column was added would be without the default; leave it "
+                f"out, and have the function that reads the table take coalesce({name}, ...), which holds for all of its rows"
+            )
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

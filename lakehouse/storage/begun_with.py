@@ -69,6 +69,10 @@ _ONWARD = {  # kind -> what may change from here on: its query has no state, and
 }
 Way = Literal["accept", "compute whole", "upgrade", "another name"]
 _ANOTHER = "declare it under another name, or take the change back"
+_AS_STORED = (
+    "have its function return the columns that the table has; a field that was renamed where it is sent is declared by both "
+    "names, and the function takes coalesce(new, former) for the former"
+)
 _SHOWN = 90  # characters of a line of code in a message
 
 
@@ -314,6 +318,8 @@ def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
     """The remedy for a table whose columns on disk cannot become the declared ones."""
     if begins(lakehouse, table):
         return f"it has read no row, so `lakehouse stream restart {table.pipeline}` under this code has it begin with these"
+    if lakehouse.catalog.kind(table) == "ingest":
+        return f"{_AS_STORED}; or {_ANOTHER}"
     whether = upgradable(lakehouse.catalog, table, ())
     return f"{_upgrade(table)}; or {_ANOTHER}" if whether else _ANOTHER
 

@@ -318,3 +318,18 @@ def test_stale_are_tables_that_are_added_to_and_not_too_soon():
         declared(
             changing=changing, still=still, addresses=files("addresses.csv", schema="id STRING")
         )
+
+
+@pytest.mark.parametrize(
+    "schema", ["id STRING, n INT DEFAULT 5", "`n` INT NOT NULL default 'a, b'"]
+)
+@pytest.mark.parametrize("source", [kafka, files])
+def test_a_default_in_a_schema_is_refused_with_the_remedy(source, schema):
+    with pytest.raises(DeclarationError, match=r"column=n, DEFAULT: .* coalesce\(n, \.\.\.\)"):
+        source("things", schema=schema)
+
+
+def test_a_column_may_be_named_default_and_a_comment_may_speak_of_it():
+    kafka(
+        "things", schema="default INT, a struct<default: INT>, b INT COMMENT 'DEFAULT 3, or more'"
+    )
