@@ -41,7 +41,11 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             *tables.specs_and_assets(settings, loaded),
             *targets.specs(loaded),
         ],
-        asset_checks=[*checks.checks(loaded), *targets.checks(loaded)],
+        asset_checks=[
+            *checks.checks(loaded),
+            *targets.checks(loaded),
+            *upgrades.checks(settings, loaded),
+        ],
         jobs=[
             *streams.jobs(loaded),
             reconciling.reconcile,
@@ -54,6 +58,7 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             savepoints.restore_savepoint,
             upgrades.plan_changes,
             upgrades.fill_upgrade,
+            upgrades.compare_versions,
             upgrades.exchange_versions,
         ],
         schedules=[
@@ -62,6 +67,7 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             schedules.merge_late_rows(settings, loaded),
             maintenance.maintain_hourly,
             savepoints.savepoint_daily,
+            upgrades.follow_versions(settings, loaded),
             *scheduled.schedules(settings, loaded),
             *targets.schedules(loaded),
         ],

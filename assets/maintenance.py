@@ -20,6 +20,7 @@ JOBS = (
     "repair",
     "update",
     "maintain",
+    "compare_versions",
 )
 
 

@@ -1,16 +1,24 @@
-"""The jobs that plan what a start would change, fill another version of a table, and exchange the two."""
+"""The jobs that plan what a start would change, fill another version of a table, keep it beside that, and exchange the two."""
 
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
 from pydantic import Field
 
 from assets.resources import BATCH, LakehouseResource, refusals
-from lakehouse.ranges import optional_range, parse_instant
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
+from lakehouse.ranges import Range, optional_range, parse_instant
+from lakehouse.settings import Settings
+from lakehouse.storage.lakehouse import Lakehouse
 
 if TYPE_CHECKING:
     from lakehouse.cli.change_plan import Planned
+    from lakehouse.storage.comparisons import Compared
+    from lakehouse.storage.upgrades import Upgrade
+
+VERSIONS_AGREE = "versions_agree"
 
 
 @dg.op
@@ -58,33 +66,28 @@ class Filled(dg.Config):
 
 
 @dg.op(pool=BATCH)
-def fill(config: Filled, lakehouse: LakehouseResource) -> dg.Output[int]:
+def fill(
+    config: Filled, lakehouse: LakehouseResource
+) -> Iterator[dg.AssetCheckEvaluation | dg.Output]:
     """Fills a changed table beside the present one and compares the two: `lakehouse upgrade fill`. The streams go on.
 
     Its output is in how many partitions rows differ. It fails if rows differ where they may not.
     """
-    from batch_jobs import upgrade as job
-    from lakehouse.storage import upgrades
-
     with refusals():
         ends = ((config.differs_from, "from"), (config.differs_until, "until"))
         first, last = (parse_instant(text, name) if text else None for text, name in ends)
-        may_differ = optional_range(first, last)
+        within = optional_range(first, last)
         table = lakehouse.catalog.table(config.table)
-        with upgrades.alone(lakehouse.settings, table):
-            session = lakehouse.session_of(table)
-            planned = job.plan(session, table.name)
-            rows = sum(commit.written for commit in job.fill(session, table.name, planned))
-            upgrade, partitions = job.compare(session, table.name, may_differ)
-    columns = [dg.TableColumn(name) for name in asdict(partitions[0])] if partitions else []
-    differing = [dg.TableRecord(asdict(each)) for each in partitions if each.differs]
+    upgrade, partitions, rows = _compared(lakehouse, table, within)
+    yield dg.AssetCheckEvaluation(dg.AssetKey(table.name), VERSIONS_AGREE, **_outcome(upgrade))
+    differing = [each for each in partitions if each.differs]
     metadata: dict[str, Any] = dict(upgrade.compared) | {
         "rows_filled": rows,
-        "differing_partitions": dg.MetadataValue.table(differing, dg.TableSchema(columns)),
+        "differing_partitions": _table(differing),
     }
     if upgrade.refused:
         raise dg.Failure(f"{table.name}: {upgrade.refused}", metadata=metadata, allow_retries=False)
-    return dg.Output(len(differing), metadata=metadata)
+    yield dg.Output(len(differing), metadata=metadata)
 
 
 @dg.job(
@@ -92,6 +95,157 @@ def fill(config: Filled, lakehouse: LakehouseResource) -> dg.Output[int]:
 )
 def fill_upgrade() -> None:
     fill()
+
+
+def _compared(
+    lakehouse: LakehouseResource, table: Table, within: Range | None
+) -> "tuple[Upgrade, list[Compared], int]":
+    """Brings the version beside the table up to the present and compares; also how many rows batch runs wrote for that."""
+    from batch_jobs import upgrade as job
+    from lakehouse.storage import full_disk, upgrades
+
+    doing, stands = f"the version beside {table.name}", lambda: "the table is as it was"
+    with (
+        refusals(),
+        full_disk.named(lakehouse.settings, doing, stands),
+        upgrades.alone(lakehouse.settings, table),
+    ):
+        session = lakehouse.session_of(table)
+        planned = job.plan(session, table.name)
+        rows = sum(commit.written for commit in job.fill(session, table.name, planned))
+        return *job.compare(session, table.name, within), rows
+
+
+def _table(partitions: "Sequence[Compared]") -> dg.MetadataValue:
+    columns = [dg.TableColumn(name) for name in partitions[0].counts] if partitions else []
+    records = [dg.TableRecord(each.counts) for each in partitions]
+    return dg.MetadataValue.table(records, dg.TableSchema(columns))
+
+
+def _outcome(upgrade: "Upgrade") -> dict[str, Any]:
+    """What was compared of a table and the version beside it, as a check: it fails if rows differ where they may not."""
+    compared, where = dict(upgrade.compared), f", within {upgrade.within}" if upgrade.within else ""
+    summary = (
+        f"{compared['differing']} of {compared['partitions']} partitions differ{where}"
+        if compared
+        else "not compared yet"
+    )
+    return {
+        "passed": bool(compared) and not upgrade.refused,
+        "metadata": compared | {"state": upgrade.state, "at": upgrade.at},
+        "severity": dg.AssetCheckSeverity.ERROR if compared else dg.AssetCheckSeverity.WARN,
+        "description": upgrade.refused or summary,
+    }
+
+
+class Beside(dg.Config):
+    tables: list[str] = Field(
+        default=[],
+        description="tables with a version beside them; if none is named, all whose version was filled with this code",
+    )
+
+
+@dg.op(pool=BATCH)
+def compare(
+    config: Beside, lakehouse: LakehouseResource
+) -> Iterator[dg.AssetCheckEvaluation | dg.Output]:
+    """Brings versions beside tables up to the present and compares what has closed since: `lakehouse upgrade follow`, once.
+
+    Its output is in how many partitions rows differ. It fails if rows differ where they may not: where
+    they may is as the version was last filled or followed with.
+    """
+    from lakehouse.storage import upgrades
+
+    with refusals():
+        reading, held = beside(lakehouse.declared)
+        tables = [lakehouse.catalog.table(name) for name in config.tables or reading]
+    if not tables:
+        raise dg.Failure("\n".join(held) or _NONE, allow_retries=False)
+    differing, refused = 0, []
+    for table in tables:
+        noted = upgrades.upgrade(lakehouse.settings, table)
+        upgrade, _, _ = _compared(lakehouse, table, noted.within if noted else None)
+        yield dg.AssetCheckEvaluation(dg.AssetKey(table.name), VERSIONS_AGREE, **_outcome(upgrade))
+        differing += upgrade.compared["differing"]
+        refused += [f"{table.name}: {upgrade.refused}"] if upgrade.refused else []
+    if refused:
+        raise dg.Failure("\n".join(refused), allow_retries=False)
+    yield dg.Output(differing, metadata={"tables": [table.name for table in tables]})
+
+
+@dg.job(
+    description="Brings the versions beside tables up to the present and compares both, while the streams go on."
+)
+def compare_versions() -> None:
+    compare()
+
+
+_NONE = "no table has a version beside it; `fill_upgrade` fills one"
+
+
+def beside(lakehouse: Lakehouse) -> tuple[list[str], list[str]]:
+    """The tables whose versions beside can read on under this code, and why others cannot."""
+    from lakehouse.storage import upgrades
+
+    why = {
+        name: upgrades.hindrance(lakehouse, lakehouse.catalog.table(name))
+        for name in upgrades.of_all(lakehouse)
+    }
+    return [name for name in why if not why[name]], [each for each in why.values() if each]
+
+
+def follow_versions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
+    """Every ten minutes, one run for all versions beside tables that this code can read on with. Off until it is switched on."""
+
+    @dg.schedule(
+        name="follow_versions",
+        cron_schedule="*/10 * * * *",
+        execution_timezone="UTC",
+        job=compare_versions,
+        description="Keeps versions beside their tables up to the present, and compares partitions as they close. Off until "
+        "it is switched on.",
+    )
+    def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        reading, held = beside(Lakehouse(settings, catalog))
+        if not reading:
+            return dg.SkipReason("; ".join(held) or _NONE)
+        return dg.RunRequest(
+            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
+            run_config=dg.RunConfig(ops={"compare": Beside(tables=reading)}),
+            tags={"tables": ", ".join(reading)[:200]},
+        )
+
+    return evaluate
+
+
+def checks(settings: Settings, catalog: Catalog) -> list[dg.AssetChecksDefinition]:
+    """`versions_agree` for each table that has a version beside it when the code location is loaded."""
+    from lakehouse.storage import layout
+
+    return [
+        _versions_agree(catalog.table(name))
+        for name in layout.upgraded(settings)
+        if name in catalog.tables
+    ]
+
+
+def _versions_agree(table: Table) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=table.name,
+        name=VERSIONS_AGREE,
+        description="The table and the version beside it have the same rows, but for where they may differ, as they were last "
+        "compared: by `fill_upgrade`, `compare_versions`, or `lakehouse upgrade follow`.",
+    )
+    def check(lakehouse: LakehouseResource) -> dg.AssetCheckResult:
+        from lakehouse.storage import upgrades
+
+        with refusals():
+            upgrade = upgrades.upgrade(lakehouse.settings, table)
+        if upgrade is None:
+            return dg.AssetCheckResult(passed=True, description="there is no version beside it now")
+        return dg.AssetCheckResult(**_outcome(upgrade))
+
+    return check
 
 
 class Exchanged(dg.Config):
@@ -105,16 +259,23 @@ class Exchanged(dg.Config):
 @dg.op(pool=BATCH)
 def exchange(config: Exchanged, lakehouse: LakehouseResource) -> dg.Output[str]:
     """Has the version beside a table take its place, or takes that back. The table's streaming job must be stopped."""
+    from lakehouse.storage import full_disk
     from lakehouse.stream import beside
     from streaming_jobs import exchange as job
 
     with refusals():
-        done = job.exchange(
-            lakehouse.declared,
-            config.table,
-            config.command,
-            lambda table: beside.catch_up(lakehouse.session_of(table), table),
-        )
+        chosen = lakehouse.catalog.table(config.table)
+        with full_disk.named(
+            lakehouse.settings,
+            f"the exchange of the versions of {chosen.name}",
+            lambda: job.stands(lakehouse.settings, chosen),
+        ):
+            done = job.exchange(
+                lakehouse.declared,
+                config.table,
+                config.command,
+                lambda table: beside.catch_up(lakehouse.session_of(table), table),
+            )
     return dg.Output(done.state, metadata={"at": done.at, "code_version": done.code_version})
 
 

@@ -24,6 +24,7 @@ from lakehouse.storage.session import Session
 from lakehouse.stream.lag import lag
 from lakehouse.transform import creation
 
+_EVER = Range(EPOCH, datetime(9999, 1, 1, tzinfo=UTC))
 _LOOK = 1.0  # seconds between two looks at how far the streams are
 
 
@@ -83,11 +84,13 @@ def _run(
             ]
             yield from _published(session, table, units, planned.at_once, planned.run, ask)
     for other, span in reading(session, table, planned.span) if cascade else ():
-        yield from _followed(session, other, span, planned.at_once)
+        yield from followed(session, other, span, planned.at_once)
 
 
-def _followed(session: Session, table: Table, span: Range, at_once: int) -> Iterator[Commit]:
-    """Has what is closed of `span` show what was rewritten in the table's input.
+def followed(
+    session: Session, table: Table, span: Range = _EVER, at_once: int = 1
+) -> Iterator[Commit]:
+    """Has what is closed of `span` show what was rewritten in the table's inputs.
 
     What is open waits until it closes.
     """

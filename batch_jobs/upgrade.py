@@ -1,21 +1,23 @@
 """The other version of a table is filled beside it, up to the present, and compared with what the table holds."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from batch_jobs import bootstrap
+from batch_jobs import backfill, bootstrap, maintain
 from batch_jobs.planning import Backfill
 from lakehouse import ranges
+from lakehouse.batch import late_merge
 from lakehouse.declare.columns import ARRIVAL, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, partition_range
-from lakehouse.storage import delta_log, read_holds, upgrades
+from lakehouse.storage import comparisons, delta_log, read_holds, upgrades
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.comparisons import Compared
 from lakehouse.storage.digest import EMPTY, NONE, differences, digests_by, reconciled_columns
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.session import Session
@@ -24,33 +26,21 @@ from lakehouse.stream import beside
 from lakehouse.transform import creation, lateness
 
 _EXAMPLES = 20
+_OF_A_PARTITION = 3  # examples that are kept
 _ARRIVED = "arrived as"
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The rows of both versions in one partition of the new one; how many are in one alone, or with other values."""
-
-    partition: str
-    rows_before: int
-    rows_after: int
-    missing: int
-    extra: int
-    changed: int
-
-    @property
-    def differs(self) -> bool:
-        return bool(self.missing or self.extra or self.changed)
 
 
 def plan(session: Session, table_name: str) -> Backfill | None:
     """Sets where the batch run of the other version ends and its stream begins, and says what that batch run does.
 
-    None if there is no history behind it. Raises UnknownTable, JobError, RangeError.
+    None if there is no history behind it, or it was filled. Raises UnknownTable, JobError, RangeError.
     """
     table = session.catalog.table(table_name)
     other = upgrades.begin(session, table)
     beside_session = replace(session, settings=other)
+    noted = upgrades.upgrade(session.settings, table)
+    if noted and noted.state != "filling":
+        return None
     inputs = session.catalog.timed_inputs(table)
     if len(inputs) == 1:
         return bootstrap.plan(beside_session, table_name)
@@ -65,7 +55,10 @@ def plan(session: Session, table_name: str) -> Backfill | None:
 
 
 def fill(session: Session, table_name: str, planned: Backfill | None) -> Iterator[Commit]:
-    """Fills the other version up to the present. One that was cut short goes on where it was."""
+    """Fills the other version up to the present. One that was cut short goes on where it was.
+
+    What was rewritten in its inputs behind its frontier it follows as well, and it is kept small, as any table.
+    """
     table = session.catalog.table(table_name)
     beside_session = replace(session, settings=upgrades.beside(session.settings, table))
     with read_holds.under_way(session.settings):
@@ -73,18 +66,28 @@ def fill(session: Session, table_name: str, planned: Backfill | None) -> Iterato
             yield from bootstrap.run(beside_session, planned)
         with publishing(beside_session.settings, table):
             beside.catch_up(session, table)
+        if table.late == "update":
+            with publishing(beside_session.settings, table):
+                yield from late_merge.update(beside_session, table)
+        else:
+            yield from backfill.followed(beside_session, table)
+        for _ in maintain.run(beside_session, table.name):
+            pass
 
 
 def compare(
     session: Session, table_name: str, may_differ: Range | None
 ) -> tuple[Upgrade, list[Compared]]:
-    """Compares what both versions have closed, and notes the result.
+    """Compares what both versions have closed, notes the result, and returns it with all partitions that were compared.
+
+    A partition that was compared before, and has the same files, is not read again.
 
     `may_differ`: outside of this range no row may; then the version beside cannot be promoted.
     """
     table = session.catalog.table(table_name)
     beside_session = replace(session, settings=upgrades.beside(session.settings, table))
-    compared, examples = _compared(session, beside_session, table)
+    with read_holds.under_way(session.settings):
+        compared = _compared(session, beside_session, table)
     outside = [
         each
         for each in compared
@@ -101,11 +104,10 @@ def compare(
         "differing": sum(each.differs for each in compared),
         "rows_before": sum(each.rows_before for each in compared),
         "rows_after": sum(each.rows_after for each in compared),
-        "examples": examples,
+        "examples": [e for each in compared for e in each.examples][:_EXAMPLES],
     }
-    return upgrades.note(
-        session.settings, table, "filled", compared=summary, refused=refused
-    ), compared
+    noted = upgrades.note_compared(session.settings, table, summary, may_differ, refused)
+    return noted, compared
 
 
 def _within(partition: str, table: Table, span: Range) -> bool:
@@ -113,11 +115,33 @@ def _within(partition: str, table: Table, span: Range) -> bool:
     return span.start <= whole.start and whole.end <= span.end
 
 
-def _compared(session: Session, there: Session, table: Table) -> tuple[list[Compared], list[str]]:
+def _compared(session: Session, there: Session, table: Table) -> list[Compared]:
+    """All closed partitions that have rows, those with other files than when they were compared last compared now."""
     closed = min(frontier(of.settings, table) or EPOCH for of in (session, there))
-    first = ranges.floor(closed, PARTITION_LENGTHS[table.partition_by])
-    ahead = first.strftime(ranges.partition_format(table.partition_by))
-    sides = [_rows(of, table).where(F.col(PARTITION) < ahead) for of in (session, there)]
+    ahead = ranges.floor(closed, PARTITION_LENGTHS[table.partition_by])
+    found = {
+        key: each
+        for key, each in comparisons.noted(session.settings, table).items()
+        if partition_range(key, table.partition_by).start < ahead
+    }
+    # before rows are read: what is rewritten meanwhile is compared once more
+    files = dict.fromkeys(found, "") | comparisons.files_of((session, there), table, ahead)
+    due = sorted(key for key in files if key not in found or found[key].files != files[key])
+    if due:
+        compared = [
+            replace(each, files=files[each.partition])
+            for each in _of_rows(session, there, table, due)
+        ]
+        comparisons.note(session.settings, table, compared)
+        found |= {each.partition: each for each in compared}
+    return [found[key] for key in sorted(found) if found[key].rows_before or found[key].rows_after]
+
+
+def _of_rows(
+    session: Session, there: Session, table: Table, partitions: Sequence[str]
+) -> list[Compared]:
+    """These partitions of both versions, compared by checksum, and row by row where that differs."""
+    sides = [_rows(of, table, partitions) for of in (session, there)]
     common = [
         field.name
         for field in sides[0].schema
@@ -135,27 +159,28 @@ def _compared(session: Session, there: Session, table: Table) -> tuple[list[Comp
             keys,
             PARTITION,
             table.tolerance,
-            _EXAMPLES,
+            _OF_A_PARTITION,
             ("before", "after"),
         )
         if unequal
         else {}
     )
-    compared = [
+    return [
         Compared(
             key,
             ours.get(key, EMPTY).rows,
             theirs.get(key, EMPTY).rows,
             *((d := differing.get(key, NONE)).missing, d.extra, d.changed),
+            d.examples,
         )
-        for key in sorted(ours | theirs)
+        for key in partitions
     ]
-    return compared, [e for each in differing.values() for e in each.examples][:_EXAMPLES]
 
 
-def _rows(session: Session, table: Table) -> DataFrame:
-    """The rows with what is compared of them, by the partitions of the new declaration."""
-    rows = session.read(table)
+def _rows(session: Session, table: Table, partitions: Sequence[str]) -> DataFrame:
+    """The rows of these partitions of the new declaration, with what is compared of them."""
+    spans = ranges.joined(partition_range(key, table.partition_by) for key in partitions)
+    rows = session.spanning(table, Range(spans[0].start, spans[-1].end), within=spans)
     moment = lateness.instant_of(table.window, session.catalog.event_time(table))
     position = (F.col(f"{ARRIVAL}.{name}") for name in ("topic", "partition", "offset"))
     arrived = [F.concat_ws(":", *position).alias(_ARRIVED)] if not table.window else []
@@ -163,4 +188,4 @@ def _rows(session: Session, table: Table) -> DataFrame:
         *reconciled_columns(rows),
         *arrived,
         lateness.partition_of(moment, table.partition_by).alias(PARTITION),
-    )
+    ).where(F.col(PARTITION).isin(list(partitions)))

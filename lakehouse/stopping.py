@@ -1,6 +1,9 @@
 """The wish to stop, which a signal may utter at any moment."""
 
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _NAP = 0.05  # seconds between two looks
 
@@ -31,3 +34,25 @@ class Stop:
         while not self._set and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, _NAP))
         return self._set
+
+
+@contextmanager
+def by_signals() -> Iterator[Stop]:
+    """A wish that the first SIGINT or SIGTERM sets; a second one has its usual effect."""
+    stop = Stop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask_to_stop(number: int, frame: object) -> None:
+        stop.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, ask_to_stop)
+    try:
+        yield stop
+    finally:
+        restore()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from lakehouse.declare.table import Table
+from lakehouse.settings import Settings
 from lakehouse.storage import upgrades
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
@@ -30,3 +31,13 @@ def exchange(
         if not upgrades.check(lakehouse, table, command):
             catch_up(table)
         return upgrades.exchange(lakehouse, table, command)
+
+
+def stands(settings: Settings, table: Table) -> str:
+    """How things are when an exchange of the table has ended before it was done."""
+    begun = upgrades.upgrade(settings, table)
+    return (
+        "its readers see one version or the other, whole, and nothing starts until it is done"
+        if begun and begun.command
+        else "the table is as it was"
+    )

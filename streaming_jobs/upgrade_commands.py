@@ -38,13 +38,22 @@ def roll_back(table: _Name) -> None:
 def _exchange(name: str, command: "Command") -> None:
     from lakehouse.runtime import spark_session
     from lakehouse.settings import from_environment
+    from lakehouse.storage import full_disk
     from lakehouse.storage.lakehouse import load
     from lakehouse.storage.session import Session
     from lakehouse.stream import beside
-    from streaming_jobs.exchange import exchange
+    from streaming_jobs.exchange import exchange, stands
 
     lakehouse = load(from_environment())
-    with console.working(f"exchanging the versions of {name}") as now:
+    chosen = lakehouse.catalog.table(name)
+    with (
+        full_disk.named(
+            lakehouse.settings,
+            f"the exchange of the versions of {name}",
+            lambda: stands(lakehouse.settings, chosen),
+        ),
+        console.working(f"exchanging the versions of {name}") as now,
+    ):
 
         def catch_up(table: "Table") -> None:
             now("starting Spark")

@@ -213,8 +213,8 @@ def query(
 ) -> None:
     """Query all tables in SQL.
 
-    The query can name tables, TABLE__quarantine, TABLE__early, TABLE__late, and the log tables
-    _commits and _certificates.
+    The query can name tables, TABLE__quarantine, TABLE__early, TABLE__late, TABLE__beside (the
+    version beside a table), and the log tables _commits and _certificates.
     """
     from lakehouse.cli import query as engine
 

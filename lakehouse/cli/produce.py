@@ -1,7 +1,6 @@
 """`lakehouse produce`: events for a topic, those of a pipeline that ships or one's own."""
 
 import json
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from lakehouse.producers.topics import ensure_topics
 from lakehouse.producers.workload import Producer, Record, Workload
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.stopping import Stop
+from lakehouse.stopping import by_signals
 from lakehouse.stream import offsets
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -127,7 +126,7 @@ def _send_own(topic: str | None, file: list[str] | None, key: str | None, as_jso
 def _send(
     settings: Settings, records: Iterator[Record], topic: str, total: int | None, as_json: bool
 ) -> None:
-    with _stopped_by_signals() as stop, _shown(total, hidden=as_json) as progress:
+    with by_signals() as stop, _shown(total, hidden=as_json) as progress:
         summary = send(records, topic, client_config(settings), stop, progress)
     _report(summary, as_json)
 
@@ -189,28 +188,6 @@ def _end(now_ms: int, live: bool, seconds: float | None) -> int | None:
     if not live:
         return now_ms
     return None if seconds is None else now_ms + int(seconds * 1000)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[Stop]:
-    """A wish that the first SIGINT or SIGTERM sets; a second one has its usual effect."""
-    stop = Stop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def ask_to_stop(number: int, frame: object) -> None:
-        stop.set()
-        restore()
-
-    for number in before:
-        signal.signal(number, ask_to_stop)
-    try:
-        yield stop
-    finally:
-        restore()
 
 
 @contextmanager

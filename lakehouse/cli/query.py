@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lakehouse.storage.session import Session
 
 _COMMITS = "_commits"
+_BESIDE = "__beside"
 _COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)
 _UNKNOWN = re.compile(r"table '(?:datafusion\.public\.)?(.+?)' not found")
 
@@ -40,7 +41,7 @@ class Answer:
 
 
 def names(lakehouse: Lakehouse) -> dict[str, Path]:
-    """What SQL can name and is on disk: tables, their quarantines, early results and answers, the log tables."""
+    """What SQL can name and is on disk: tables, their quarantines, early results, answers and versions beside, the log tables."""
     return {name: path for name, path in _paths(lakehouse).items() if delta_log.exists(path)}
 
 
@@ -59,6 +60,11 @@ def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
         f"{t.name}__early": table_path(lakehouse.settings, t, "early")
         for t in lakehouse.catalog
         if t.early_results
+    }
+    paths |= {
+        f"{name}{_BESIDE}": layout.beside_path(lakehouse.settings, lakehouse.catalog.table(name))
+        for name in layout.upgraded(lakehouse.settings)
+        if name in lakehouse.catalog.tables
     }
     return paths | {
         name: layout.log_table(lakehouse.settings, name) for name in get_args(layout.LogTable)
@@ -207,6 +213,10 @@ def _unknown(name: str, lakehouse: Lakehouse) -> UnknownTable:
     if name in readable:
         return UnknownTable(
             f"table={name!r} (root={lakehouse.settings.root}): nothing has been written to the table yet; start its job"
+        )
+    if name.endswith(_BESIDE) and (of := name.removesuffix(_BESIDE)) in lakehouse.catalog.tables:
+        return UnknownTable(
+            f"table={name!r}: there is no version beside {of}; `lakehouse upgrade fill {of}` fills one with changed code"
         )
     near = get_close_matches(name, readable) or sorted(lakehouse.catalog.tables)
     return UnknownTable(f"table={name!r}: no module declares it; did you mean {', '.join(near)}?")

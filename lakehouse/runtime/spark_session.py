@@ -144,11 +144,17 @@ def opened(settings: Settings, name: str) -> Iterator[SparkSession]:
 
     What is on disk when it begins can be read until it ends (`read_holds`).
     """
+    with under_way(settings), lasting(settings, name) as spark:
+        yield spark
+
+
+@contextmanager
+def lasting(settings: Settings, name: str) -> Iterator[SparkSession]:
+    """As `opened`, for what goes on without end: each piece of its work holds what it reads by itself."""
     running = SparkSession.getActiveSession()
-    with under_way(settings):
-        spark = running or create(settings, name)
-        try:
-            yield spark
-        finally:
-            if running is None:
-                spark.stop()
+    spark = running or create(settings, name)
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()

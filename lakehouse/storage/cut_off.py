@@ -23,8 +23,7 @@ def check(settings: Settings) -> None:
 
 def promoting(settings: Settings) -> Iterator[tuple[str, str]]:
     """The tables whose versions are being exchanged, each with the command that does it."""
-    folder = layout.upgrades(settings)
-    for name in sorted(path.parent.name for path in folder.glob("*/upgrade.json")):
+    for name in layout.upgraded(settings):
         note = upgrade(settings, name)
         if note.get("command"):
             yield name, note["command"]

@@ -23,6 +23,7 @@
 <root>/_savepoints/forked.json          of a fork: which lakehouse it was forked from, and where that publishes
 <root>/_savepoints/.lock                held while one is created, restored or removed
 <root>/_upgrades/<table>/upgrade.json   how far an upgrade of the table is
+<root>/_upgrades/<table>/compared.jsonl what was compared of the two versions, a line for each partition
 <root>/_upgrades/<table>/beside/        its other version: a root of its own, with links to what it reads
 <root>/_upgrades/<table>/taken/         the present version, while the two are exchanged
 <root>/_upgrades/<table>/gone/          what is about to be removed of them
@@ -195,9 +196,21 @@ def upgrades(settings: Settings) -> Path:
 
 
 def upgrade(
-    settings: Settings, name: str, part: Literal["upgrade.json", "beside", "taken", "gone"]
+    settings: Settings,
+    name: str,
+    part: Literal["upgrade.json", "compared.jsonl", "beside", "taken", "gone"],
 ) -> Path:
     return upgrades(settings) / name / part
+
+
+def upgraded(settings: Settings) -> list[str]:
+    """The names of the tables that have another version beside them, declared or not."""
+    return sorted(path.parent.name for path in upgrades(settings).glob("*/upgrade.json"))
+
+
+def beside_path(settings: Settings, table: Table) -> Path:
+    """The folder of the version beside a table."""
+    return upgrade(settings, table.name, "beside") / table.layer / table.name
 
 
 def upgrade_lock(settings: Settings, name: str) -> Path:

@@ -1,7 +1,7 @@
 """Locks between processes: a lock is a file, and goes with the process that has it."""
 
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -34,9 +34,14 @@ def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractCont
         with file:
             raise Locked(path, _noted(file)) from err
     if note:
-        file.truncate(0)
-        file.write(note)
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(note)
+            file.flush()
+        except OSError:  # the disk is full, say: who did not get it must not have it
+            with suppress(OSError):
+                file.close()
+            raise
     return file  # its end closes the file, which releases the lock
 
 

@@ -40,6 +40,7 @@ def restore(lakehouse: Lakehouse, name: str, *, keep: bool = True) -> str:
     saved = savepoints.verify(lakehouse.settings, name)
     before = begun["before"] if begun else ""
     if not begun:
+        _check_none_beside(lakehouse.settings, name)
         _check_readers(lakehouse, saved)
         if keep:
             now = datetime.now(UTC)
@@ -179,6 +180,15 @@ def put(source: Path, to: Path) -> None:
     if beside.is_dir():
         beside.rename(to)
     shutil.rmtree(gone, ignore_errors=True)
+
+
+def _check_none_beside(settings: Settings, name: str) -> None:
+    if tables := layout.upgraded(settings):
+        raise SavepointError(
+            f"savepoint={name}, table={tables[0]}: the version beside the table would have read more than its inputs hold then, "
+            f"and miss what comes in its place; `lakehouse upgrade drop {tables[0]}` removes it, and afterwards it can be "
+            "filled again"
+        )
 
 
 def _check_readers(lakehouse: Lakehouse, found: Savepoint) -> None:

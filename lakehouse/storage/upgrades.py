@@ -23,16 +23,18 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
-from lakehouse.ranges import Range, partition_range
+from lakehouse.ranges import Range, optional_range, parse_instant, text
 from lakehouse.settings import Settings
 from lakehouse.storage import (
     begun_with,
     checkpoint_files,
     checkpoints,
+    comparisons,
     cut_off,
     delta_log,
     delta_writer,
     layout,
+    locks,
     restoring,
     savepoints,
 )
@@ -60,6 +62,7 @@ class Upgrade:
     :param at: ISO 8601 UTC: when it became so.
     :param code_version: of the table's declaration with which the version beside was filled.
     :param compared: rows of the two, and how many differ, within what both have closed.
+    :param may_differ: the two instants between which alone rows may differ; empty if they may anywhere.
     :param refused: why it cannot be promoted; empty if it can.
     :param command: what exchanges the versions now, or was cut off; empty if none does.
     :param generation: the last one of the table's stream before the exchange.
@@ -69,9 +72,15 @@ class Upgrade:
     at: str
     code_version: str
     compared: Mapping[str, Any] = field(default_factory=dict)
+    may_differ: Sequence[str] = ()
     refused: str = ""
     command: str = ""
     generation: int = 0
+
+    @property
+    def within(self) -> Range | None:
+        """Where alone rows may differ; None if they may anywhere."""
+        return optional_range(*map(parse_instant, self.may_differ)) if self.may_differ else None
 
 
 def upgrade(settings: Settings, table: Table) -> Upgrade | None:
@@ -80,8 +89,26 @@ def upgrade(settings: Settings, table: Table) -> Upgrade | None:
 
 
 def of_all(lakehouse: Lakehouse) -> dict[str, Upgrade]:
-    upgrades = ((table.name, upgrade(lakehouse.settings, table)) for table in lakehouse.catalog)
-    return {name: each for name, each in upgrades if each}
+    """Of all declared tables that have another version beside them. Raises JobError if a note cannot be read."""
+    names = (
+        name for name in layout.upgraded(lakehouse.settings) if name in lakehouse.catalog.tables
+    )
+    upgrades = {name: upgrade(lakehouse.settings, lakehouse.catalog.table(name)) for name in names}
+    return {name: each for name, each in upgrades.items() if each}
+
+
+def note_compared(
+    settings: Settings,
+    table: Table,
+    compared: Mapping[str, Any],
+    within: Range | None,
+    refused: str,
+) -> Upgrade:
+    """Notes what was compared of the two versions; the one beside is up to the present then."""
+    begun = upgrade(settings, table)
+    state: State = begun.state if begun and begun.state != "filling" else "filled"
+    may_differ = [text(within.start), text(within.end)] if within else []
+    return note(settings, table, state, compared=compared, may_differ=may_differ, refused=refused)
 
 
 def note(settings: Settings, table: Table, state: State, **more: Any) -> Upgrade:
@@ -105,21 +132,24 @@ def beside(settings: Settings, table: Table) -> Settings:
 def begin(lakehouse: Lakehouse, table: Table) -> Settings:
     """Makes the root of the other version, if it is not there, and notes that it is filled.
 
+    One that was filled reads on, also one that was exchanged, under its own code.
+
     :raises JobError: if the table cannot be upgraded, or the version beside it is another one.
     """
     begun = upgrade(lakehouse.settings, table)
-    if begun and begun.state not in ("filling", "filled"):
-        raise JobError(
-            f"table={table.name}, upgrade={begun.state}: the other version beside it is kept for `lakehouse upgrade "
-            f"{'roll-back' if begun.state == 'promoted' else 'promote'} {table.name}`; if it is of no use any more, "
-            f"`lakehouse upgrade drop {table.name}` removes it, and a next one can be filled"
-        )
+    if begun and begun.command:
+        raise JobError(_was_cut_off(table, begun.command))
     _check_kind(lakehouse, table)
     other = beside(lakehouse.settings, table)
     _check_code(other, lakehouse.catalog, table)
     link_inputs(lakehouse, table)
-    note(lakehouse.settings, table, "filling")
+    if begun is None or begun.state == "filling":
+        note(lakehouse.settings, table, "filling", may_differ=begun.may_differ if begun else ())
     return other
+
+
+def _was_cut_off(table: Table, command: str) -> str:
+    return f"table={table.name}: `lakehouse upgrade {command} {table.name}` was cut off; run that again first"
 
 
 def _check_kind(lakehouse: Lakehouse, table: Table) -> None:
@@ -175,9 +205,7 @@ def check(lakehouse: Lakehouse, table: Table, command: Command) -> bool:
     ready = ("promoted",) if command == "roll-back" else ("filled", "rolled back")
     if begun and begun.command:
         if begun.command != command:
-            raise JobError(
-                f"table={table.name}: `lakehouse upgrade {begun.command} {table.name}` was cut off; run that again first"
-            )
+            raise JobError(_was_cut_off(table, begun.command))
         return True
     if begun is None or begun.state not in ready:
         state = begun.state if begun else "none"
@@ -185,7 +213,7 @@ def check(lakehouse: Lakehouse, table: Table, command: Command) -> bool:
         raise JobError(
             f"table={table.name}, upgrade={state}: there is no version beside it to {command}; {remedy}"
         )
-    if begun.refused:
+    if begun.refused and command == "promote":
         raise JobError(
             f"table={table.name}: {begun.refused}; drop it and fill it with other code, or fill again and let rows differ there "
             "(--differs-from, --differs-until)"
@@ -216,21 +244,32 @@ def exchange(lakehouse: Lakehouse, table: Table, command: Command) -> Upgrade:
             other.rename(gone)
         taken.rename(other)
     link_inputs(lakehouse, table)
+    comparisons.forget(lakehouse.settings, table)
     done = note(lakehouse.settings, table, "promoted" if command == "promote" else "rolled back")
     shutil.rmtree(gone, ignore_errors=True)
     return done
+
+
+def hindrance(lakehouse: Lakehouse, table: Table) -> str:
+    """Why the version beside the table cannot read on now, under this code and by this process; empty if it can."""
+    begun = upgrade(lakehouse.settings, table)
+    if begun and begun.command:
+        return _was_cut_off(table, begun.command)
+    if pid := locks.holder(layout.upgrade_lock(lakehouse.settings, table.name)):
+        return f"table={table.name} (pid={pid}): that process fills, follows or exchanges its version beside"
+    try:
+        _check_code(beside(lakehouse.settings, table), lakehouse.catalog, table)
+    except JobError as err:
+        return str(err)
+    return ""
 
 
 def drop(settings: Settings, table: Table) -> None:
     """Removes the version beside the table. Raises JobError if there is none, or it is being exchanged."""
     begun = upgrade(settings, table)
     if begun is None or begun.command:
-        what = (
-            f"`lakehouse upgrade {begun.command} {table.name}` was cut off; run that again first"
-            if begun
-            else "there is no other version"
-        )
-        raise JobError(f"table={table.name}: {what}")
+        why = f"table={table.name}: there is no other version"
+        raise JobError(_was_cut_off(table, begun.command) if begun else why)
     layout.upgrade(settings, table.name, "upgrade.json").unlink()
     shutil.rmtree(layout.upgrades(settings) / table.name)
 
@@ -308,9 +347,7 @@ def _span(versions: Sequence[Settings], table: Table) -> Range | None:
         for of in versions
         for file in delta_log.files(table_path(of, table))
     } - {None}
-    spans = [
-        partition_range(key, "day" if len(key) == len("2026-01-01") else "hour") for key in keys
-    ]
+    spans = [comparisons.span_of(key) for key in keys]
     return Range(min(s.start for s in spans), max(s.end for s in spans)) if spans else None
 
 

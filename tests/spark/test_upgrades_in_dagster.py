@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from datetime import UTC, datetime
 
 import dagster as dg
 import pytest
@@ -33,6 +34,19 @@ def taken(orders: DataFrame) -> DataFrame:
 def ids(stage: Stage) -> list[int]:
     rows = stage.session.read(stage.session.catalog.table("taken"))
     return sorted({row["id"] for row in rows.select("id").collect()})  # the last in each partition
+
+
+def in_order(resources: dict[str, LakehouseResource]) -> list[str] | str:
+    """The tables that the schedule launches a run for now, or why it launches none."""
+    declared = resources["lakehouse"].declared
+    schedule = jobs.follow_versions(declared.settings, declared.catalog)
+    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
+    now = dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
+    tick = schedule.evaluate_tick(now)
+    if tick.skip_message:
+        return tick.skip_message
+    (request,) = tick.run_requests
+    return request.run_config["ops"]["compare"]["config"]["tables"]
 
 
 @pytest.mark.slow
@@ -86,9 +100,23 @@ def test_a_change_is_planned_filled_promoted_and_rolled_back(spark, tmp_path, mo
         run(jobs.exchange_versions, "exchange")
     assert ids(stage) == [2, 3, 9]
     assert run(jobs.fill_upgrade, "fill").output_for_node("fill") == 1
+    stage.feed("orders", [{"id": n, "at": "2026-01-01T09:30:00Z"} for n in (1, 2, 8)])
+    stage.advance("orders", {"id": 9, "at": "2026-01-01T11:00:00Z"})
+    stage.run("taken")
+    assert in_order(after) == ["taken"]
+    compared = jobs.compare_versions.execute_in_process(resources=after)
+    assert compared.output_for_node("compare") == 2, "another hour has closed meanwhile"
+    (checked,) = compared.get_asset_check_evaluations()
+    assert checked.passed and checked.check_name == jobs.VERSIONS_AGREE
+    assert checked.metadata["differing"].value == 2 and checked.metadata["rows_before"].value == 6
+    declared = after["lakehouse"].declared
+    (check,) = jobs.checks(declared.settings, declared.catalog)
+    assert [key.to_user_string() for key in check.check_keys] == ["taken:versions_agree"]
+    assert "was filled with" in in_order(resources("before"))
+    after = resources("after")
     assert run(jobs.exchange_versions, "exchange").output_for_node("exchange") == "promoted"
-    assert ids(stage) == [3, 9]
+    assert ids(stage) == [3, 8, 9]
     after = resources("before")
     taken_back = run(jobs.exchange_versions, "exchange", command="roll-back")
     assert taken_back.output_for_node("exchange") == "rolled back"
-    assert ids(stage) == [2, 3, 9]
+    assert ids(stage) == [2, 3, 8, 9]

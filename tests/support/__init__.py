@@ -4,6 +4,7 @@ sensors_job      the job of the sensors: what is sent to it, and what its tables
 dagster_dev      a live Dagster, and its API
 cluster          a Spark cluster
 full_disk        the job of the sensors on a disk that is full for a while: a program
+full_disk_under_an_upgrade  a table that is upgraded on a disk that is full: a program
 hungry           a pipeline that takes as much memory as a message asks for
 observed         what the control loop sees of a job
 sensors_log      commits of a table of the sensors, as its commit log has them

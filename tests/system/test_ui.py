@@ -100,7 +100,7 @@ def test_the_location_loads_without_error(ui):
     assert {s["name"]: s["scheduleState"]["status"] for s in schedules} == dict.fromkeys(
         ("reconcile_closed_partitions", "repair_differences", "merge_late_rows", "maintain_hourly"),
         "RUNNING",
-    ) | {"savepoint_daily": "STOPPED"}
+    ) | dict.fromkeys(("savepoint_daily", "follow_versions"), "STOPPED")
     assert {s["name"]: s["sensorState"]["status"] for s in sensors} == dict.fromkeys(
         (
             "closed_partitions", "report_written_tables", "streaming_job_states", "supervise_streaming_jobs",

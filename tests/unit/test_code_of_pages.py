@@ -11,6 +11,7 @@ from support import ROOT
 
 # pages with blocks that use what the page, or one before it, has declared
 PAGES = (
+    "change-a-pipeline",
     "change-data",
     "folders",
     "joins",

@@ -93,7 +93,7 @@ def test_jobs_and_checks(built):
     }
     of_batch = {"reconcile", "repair", "update", "bootstrap", "replay", "maintain"}
     of_versions = {"create_savepoint", "restore_savepoint"}
-    of_versions |= {"plan_changes", "fill_upgrade", "exchange_versions"}
+    of_versions |= {"plan_changes", "fill_upgrade", "compare_versions", "exchange_versions"}
     assert jobs == streams | of_batch | of_versions
     checks = {
         (k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys
