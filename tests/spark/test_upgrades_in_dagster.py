@@ -97,6 +97,13 @@ def test_a_change_is_planned_filled_promoted_and_rolled_back(spark, tmp_path, mo
             differs_until="2026-01-01T03:00Z",
         )
     with pytest.raises(dg.Failure, match="rows differ in 2026-01-01-01"):
+        jobs.compare_versions.execute_in_process(resources=after)
+    declared = after["lakehouse"].declared
+    (check,) = jobs.checks(declared.settings, declared.catalog)
+    assert [key.to_user_string() for key in check.check_keys] == ["taken:versions_agree"]
+    failed = check(lakehouse=after["lakehouse"])
+    assert not failed.passed and "rows differ in 2026-01-01-01" in failed.description
+    with pytest.raises(dg.Failure, match="rows differ in 2026-01-01-01"):
         run(jobs.exchange_versions, "exchange")
     assert ids(stage) == [2, 3, 9]
     assert run(jobs.fill_upgrade, "fill").output_for_node("fill") == 1
@@ -109,9 +116,7 @@ def test_a_change_is_planned_filled_promoted_and_rolled_back(spark, tmp_path, mo
     (checked,) = compared.get_asset_check_evaluations()
     assert checked.passed and checked.check_name == jobs.VERSIONS_AGREE
     assert checked.metadata["differing"].value == 2 and checked.metadata["rows_before"].value == 6
-    declared = after["lakehouse"].declared
-    (check,) = jobs.checks(declared.settings, declared.catalog)
-    assert [key.to_user_string() for key in check.check_keys] == ["taken:versions_agree"]
+    assert check(lakehouse=after["lakehouse"]).passed
     assert "was filled with" in in_order(resources("before"))
     after = resources("after")
     assert run(jobs.exchange_versions, "exchange").output_for_node("exchange") == "promoted"

@@ -127,8 +127,17 @@ def test_a_table_of_a_job_is_upgraded_and_rolled_back_with_a_reader_beside(forme
     assert filling.poll() is None, done(filling)
     os.killpg(filling.pid, signal.SIGKILL)
     filling.communicate()
+    following = upgrade(changed, "follow", TABLE, "--every", "0.5")
+    other = replace(former, root=beside_it)
+    noted = beside_it.with_name("upgrade.json")
+    awaited(lambda: '"filled"' in noted.read_text() or following.poll() is not None, "filled", 240)
+    read = arrived(other, TABLE)
     sent.append(produce(former, 1, 2))
-    shown = done(upgrade(changed, "fill", TABLE))
+    awaited(
+        lambda: arrived(other, TABLE) > read or following.poll() is not None, "it reads on", 240
+    )
+    following.send_signal(signal.SIGINT)
+    shown = done(following)
     assert f"{TABLE}:" in shown and "differ" in shown
     assert "stop" in done(upgrade(changed, "promote", TABLE), exit_code=2)
     awaited(lambda: arrived(former, "sensor_readings") == sum(sent), "it went on meanwhile")
