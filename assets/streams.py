@@ -14,7 +14,7 @@ from pydantic import Field
 from assets.metadata import instant, of_job
 from assets.resources import BATCH, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import KafkaSource, RecordSource
+from lakehouse.declare.sources import KafkaSource, PythonSource, RecordSource
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
 from streaming_jobs import desired, scheduled, supervisor
@@ -24,6 +24,7 @@ from streaming_jobs.progress import JobStatus
 if TYPE_CHECKING:
     from lakehouse.stream.rescaling import Rescaled
 
+_KINDS = {"kafka": KafkaSource, "python": PythonSource}  # by what a job reads
 _DESCRIPTION = """The process that fills {tables} as a stream.
 
 | job | what it does |
@@ -64,7 +65,7 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
                 tables=", ".join(f"`{t.name}`" for t in catalog.of_pipeline(pipeline)),
             ),
             group_name="streaming_jobs",
-            kinds={"spark", "kafka"} if _sources(catalog, pipeline, KafkaSource) else {"spark"},
+            kinds={"spark", *(k for k, of in _KINDS.items() if _sources(catalog, pipeline, of))},
             tags={"pipeline": pipeline},
             metadata={name: getattr(settings.for_pipeline(pipeline), name) for name in RESOURCES},
         )

@@ -19,7 +19,7 @@ from assets.metadata import (
 from assets.resources import BATCH, LakehouseResource, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog, Kind
-from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource, Source
+from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource, PythonSource, Source
 from lakehouse.declare.table import Table
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
@@ -74,6 +74,12 @@ def _source(source: Source) -> dg.AssetSpec:
             f"The Delta table `{source.topic}` of others: the rows that are appended to it.",
             "delta",
             {"path": source.topic},
+        )
+    elif isinstance(source, PythonSource):
+        text, kind, where = (
+            f"The source `{source.topic}`: records ({source.format}) that `{source.class_name}` reads.",
+            "python",
+            {"class": source.class_name},
         )
     else:
         text, kind, where = "Files, read whole.", source.format, {"path": source.path}

@@ -8,7 +8,7 @@ The rooms, each above what it imports:
     errors, settings, addresses, ranges, durations, watermarks, freshness, cron    values
     declare        what a user declares
     storage        what is kept below the root
-    runtime        Spark, its jars, Kafka
+    runtime        Spark, its jars, Kafka, services and sources outside
     sinks          tables published to targets, version by version
     transform      the plan of a table: one for stream and batch
     batch          the batch run of a range
@@ -27,6 +27,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lakehouse.declare.own_sources import python_source
+    from lakehouse.declare.readers import SourceReader, SourceRecord
     from lakehouse.declare.table import (
         around,
         changes,
@@ -84,6 +86,8 @@ __all__ = [
     "Row",
     "RowChange",
     "Sink",
+    "SourceReader",
+    "SourceRecord",
     "State",
     "Target",
     "Timers",
@@ -109,6 +113,7 @@ __all__ = [
     "not_followed_by",
     "postgres",
     "process",
+    "python_source",
     "redis_keys",
     "report",
     "session",
@@ -144,7 +149,9 @@ _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is a
     "kafka_topic": "sinks.kafka",
     "mail": "sinks.mail",
     "postgres": "sinks.postgres",
+    "python_source": "declare.own_sources",
     "redis_keys": "sinks.redis",
+    **dict.fromkeys(("SourceReader", "SourceRecord"), "declare.readers"),
     "webhook": "sinks.webhook",
 }
 

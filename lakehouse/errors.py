@@ -59,6 +59,10 @@ class SourceError(LakehouseError):
     pass
 
 
+class SourceAway(SourceError):
+    pass
+
+
 class TopicError(SourceError):
     pass
 

@@ -10,7 +10,7 @@
 Real Spark, real Delta, the same code as in a streaming job; only the topic is left out: a fed row
 enters the ingest table as a raw Kafka record of the partition and time that the test chooses.
 
-`assert_exactly_once` tries a target of your own; it needs no Spark.
+`assert_exactly_once` tries a target of your own, and `assert_resettable` a source; they need no Spark.
 """
 
 import base64
@@ -37,6 +37,7 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.sources import RecordSource, column_names
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.reconcile import reconciliation
+from lakehouse.runtime.resettable import assert_resettable as assert_resettable
 from lakehouse.settings import Settings
 from lakehouse.sinks.trial import assert_exactly_once as assert_exactly_once
 from lakehouse.storage.certificates import Certificate
@@ -251,6 +252,19 @@ class Stage:
                 f"{name}: Spark itself dropped {dropped} rows that the late filter had accepted"
             )
             self.resumed += before is not None and before != self._last_batch(name)
+            if session.catalog.sources_of(table):
+                self._go_on_behind(name)
+
+    def _go_on_behind(self, ingest_table: str) -> None:
+        """What is fed next follows what the query itself has read."""
+        table = self.session.catalog.table(ingest_table)
+        last = next(self.session.commit_log(table).by_stream(), None)
+        if last is not None:
+            self._batches[ingest_table] = last.batch + 1
+            self._offsets[ingest_table] = {
+                topic: {int(p): offset for p, offset in ends.items()}
+                for topic, ends in last.inputs.items()
+            }
 
     def _last_batch(self, name: str) -> tuple[int, int] | None:
         last = next(self.session.commit_log(self.session.catalog.table(name)).by_stream(), None)

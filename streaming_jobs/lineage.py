@@ -29,7 +29,13 @@ from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import DeltaSource, FileSource, FolderSource, KafkaSource
+from lakehouse.declare.sources import (
+    DeltaSource,
+    FileSource,
+    FolderSource,
+    KafkaSource,
+    PythonSource,
+)
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.ranges import EPOCH, parse_instant, text
@@ -197,7 +203,7 @@ class Lineage:
         )
 
     def _dataset(self, of: Table, name: str, version: object) -> dict[str, Any]:
-        """An input or the output of a table: a topic, a folder, files, or a table, as OpenLineage names them.
+        """An input or the output of a table: a topic, a folder, a source of one's own, files or a table, as they are named.
 
         `version`: of a topic or a folder its offsets.
         """
@@ -215,6 +221,12 @@ class Lineage:
             }
         if isinstance(source, FolderSource | DeltaSource):
             return {"namespace": "file", "name": source.topic, "facets": facets}
+        if isinstance(source, PythonSource):
+            return {
+                "namespace": f"python://{source.class_name}",
+                "name": source.topic,
+                "facets": facets,
+            }
         if isinstance(source, FileSource):
             return {"namespace": "file", "name": source.path, "facets": facets}
         path = layout.table_path(self.settings, self.catalog.table(name))

@@ -1,4 +1,4 @@
-"""The commands of the `lakehouse` command line about what ingest tables read: topics, folders, tables of others."""
+"""The commands of the `lakehouse` command line about what ingest tables read: topics, folders, tables, sources of one's own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,21 +18,24 @@ if TYPE_CHECKING:
     from lakehouse.storage.lakehouse import Lakehouse
     from lakehouse.stream.offsets import Broker
 
-group = console.group("Topics and folders that ingest tables read.")
+group = console.group("Topics, folders and other sources that ingest tables read.")
 
 _Ingest = Annotated[
-    str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic or a folder")
+    str,
+    typer.Argument(
+        metavar="TABLE", help="An ingest table: it reads a topic, a folder or another source"
+    ),
 ]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
 
 
 @group.command("check")
 def offsets(table: _Ingest, as_json: AsJson = False) -> None:
-    """Compare an ingest table with its topics or its folder, record by record: missing, doubled.
+    """Compare an ingest table with what it reads, record by record: missing, doubled.
 
-    The command compares what the topics still hold, or all records that were registered of the
-    folder's files, up to the table's last commit, beside the stream. Exit code 0 if each is there
-    once, 1 if not, 2 when refused.
+    The command compares what the topics still hold, all records that were registered of the folder's
+    files, or what a source of your own gives when it is read once more. It does so up to the table's
+    last commit, beside the stream. Exit code 0 if each is there once, 1 if not, 2 when refused.
     """
     from lakehouse.settings import from_environment
     from lakehouse.storage.lakehouse import load
@@ -98,7 +101,7 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
 
 @group.command("accept-gap")
 def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
-    """Accept that records which the topic or folder no longer has, and the table has not read, are lost.
+    """Accept that records which the source no longer has, and the table has not read, are lost.
 
     Of a Delta table of others, that a version which removes rows, or that its log has lost, is not
     read. The table continues behind them. Its job must be stopped. Exit code 0 when done, 2 when
@@ -115,10 +118,12 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
         if files and not files[0].is_history:
             _accept_files(lakehouse, declared, last, yes)
             return
-        topics = _on_broker(lakehouse, declared)
-        positions.check_ids(
-            lakehouse.settings, declared, {topic: each.id for topic, each in topics.items()}
-        )
+        topics = _of_own(lakehouse, declared)
+        if not topics:
+            topics = _on_broker(lakehouse, declared)
+            positions.check_ids(
+                lakehouse.settings, declared, {topic: each.id for topic, each in topics.items()}
+            )
         gaps = positions.lost(lakehouse.settings, declared, topics, last) if last else []
         if files and last is None:  # the topic must reach back to its history
             accepted = positions.known(lakehouse.settings, declared).gaps
@@ -128,7 +133,7 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
             return
         if not gaps:
             raise RangeError(
-                f"table={table}: its topics have every message that it has not read, so nothing is lost; start its job"
+                f"table={table}: what it reads has every record that it has not read, so nothing is lost; start its job"
             )
         for gap in gaps:
             console.print_text(
@@ -222,13 +227,29 @@ def _on_broker(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
     return positions.on_broker(positions.admin(lakehouse.settings), topics)
 
 
+def _of_own(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
+    """What the class of a source of one's own says of it; nothing of other tables. Raises SourceError."""
+    from contextlib import closing
+
+    from lakehouse.declare.sources import PythonSource
+    from lakehouse.runtime.own_source import OwnReader
+    from lakehouse.stream import offsets as positions
+
+    found = {}
+    for source in lakehouse.catalog.sources_of(table).values():
+        if isinstance(source, PythonSource):
+            with closing(OwnReader(source)) as reader:
+                ends = reader.ends()
+                found[source.topic] = positions.Broker("", reader.begins(ends), ends)
+    return found
+
+
 def _no_source(catalog: "Catalog", table: "Table") -> "RangeError":
     from lakehouse.errors import RangeError
 
-    kind = "folder's" if catalog.sources_of(table) else catalog.kind(table)
-    return RangeError(
-        f"table={table.name}: a {kind} table has no topic; name an ingest table, which reads one"
-    )
+    reads = ", ".join(source.topic for source in catalog.sources_of(table).values())
+    what = f"it reads {reads}, which is no topic" if reads else f"a {catalog.kind(table)} table"
+    return RangeError(f"table={table.name}: {what}; name an ingest table that reads a topic")
 
 
 def _ask(yes: bool, what: str) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
-from lakehouse.errors import RangeError, RegistryAway
+from lakehouse.errors import RangeError, RegistryAway, SourceAway
 from lakehouse.settings import from_environment
 
 if TYPE_CHECKING:
@@ -188,10 +188,8 @@ def _refused_by_spark(lakehouse: "Lakehouse", tables: "list[Table]") -> list[str
             refused += filter(None, [refusal(session, table)])
             try:
                 refused += unreadable(session, table)
-            except RegistryAway as err:
-                console.print_note(
-                    f"table={table.name}, its topics' schemas were not compared: {err}"
-                )
+            except (RegistryAway, SourceAway) as err:
+                console.print_note(f"table={table.name}, what it reads was not looked at: {err}")
     return refused
 
 
@@ -262,6 +260,7 @@ def quarantine(
     Each row has its offset, or its file and line, its time of arrival and its value.
     """
     from lakehouse.cli import query as engine
+    from lakehouse.declare.sources import DeltaSource, FolderSource
 
     lakehouse = _lakehouse()
     if not lakehouse.catalog.has_quarantine(chosen := lakehouse.catalog.table(table)):
@@ -276,7 +275,8 @@ def quarantine(
             lakehouse, f"SELECT count(*) AS rows, reason {matching} GROUP BY 2 ORDER BY 1 DESC"
         )
         console.print_rows(counts.columns, counts.rows)
-    of_file = lakehouse.catalog.sources_of(chosen) and not lakehouse.catalog.topics_of(chosen)
+    sources = lakehouse.catalog.sources_of(chosen).values()
+    of_file = sources and all(isinstance(s, FolderSource | DeltaSource) for s in sources)
     place = "key" if of_file else "_arrival['partition'] AS partition"  # it names file and line
     columns = f"{place}, _arrival['offset'] AS offset, _arrival['time'] AS arrived, value"
     newest = f"SELECT reason, {columns} {matching} ORDER BY arrived DESC, 2, offset DESC"

@@ -7,7 +7,13 @@ from typing import Literal
 
 from lakehouse.cli import query
 from lakehouse.declare.catalog import Catalog, Kind
-from lakehouse.declare.sources import DeltaSource, FileSource, FolderSource, KafkaSource
+from lakehouse.declare.sources import (
+    DeltaSource,
+    FileSource,
+    FolderSource,
+    KafkaSource,
+    PythonSource,
+)
 from lakehouse.declare.table import Layer, Table
 from lakehouse.ranges import EPOCH
 from lakehouse.reconcile import coverage
@@ -226,6 +232,8 @@ def _input(catalog: Catalog, name: str) -> str:
         return f"{name} (folder {source.topic})"
     if isinstance(source, DeltaSource):
         return f"{name} (Delta table {source.topic})"
+    if isinstance(source, PythonSource):
+        return f"{name} (source {source.topic}, read by {source.class_name})"
     return f"{name} ({source.format} files)" if isinstance(source, FileSource) else name
 
 

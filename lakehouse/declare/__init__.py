@@ -4,6 +4,8 @@ table              `@table` and `sql_table`: the one concept
 calling            which table's function is being called
 sources            topics of Kafka, and files
 changes            a topic of the changes of a database's table
+readers            the contract of what reads a source of one's own
+own_sources        such a source
 history            a folder or a table of others that is read before a topic
 targets            where tables are published, and the contract of what writes there
 windows            windows, intervals, the horizon of duplicates

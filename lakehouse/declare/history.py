@@ -4,7 +4,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 from lakehouse.declare.columns import INGESTION
-from lakehouse.declare.sources import KafkaSource, RecordSource, Source
+from lakehouse.declare.sources import (
+    DeltaSource,
+    FolderSource,
+    KafkaSource,
+    RecordSource,
+    Source,
+)
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 
@@ -47,6 +53,10 @@ def _check_parted(topic: KafkaSource) -> None:
             f"{where}, starting={starting}: an instant needs its time zone; add tzinfo=UTC"
         )
     where += f", history={history.topic}"
+    if not isinstance(history, FolderSource | DeltaSource):
+        raise DeclarationError(
+            f"{where}: a history is a folder or a Delta table of others; read other sources by an ingest table of their own"
+        )
     if topic.key:
         raise DeclarationError(
             f"{where}, key={topic.key!r}: files do not say that a key was deleted; read them by an ingest table of their own"

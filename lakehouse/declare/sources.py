@@ -1,13 +1,14 @@
-"""What tables are computed from: topics of Kafka, folders and tables of others that grow, and files that are read whole."""
+"""What tables are computed from: what grows (topics, folders, tables of others, sources of one's own), and files read whole."""
 
 import inspect
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 from lakehouse.declare import columns
+from lakehouse.declare.readers import SourceReader
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
@@ -30,7 +31,7 @@ class RecordSource:
     Columns marked NOT NULL in `schema` are required, else: quarantine.
     """
 
-    topic: str  # its name in `_arrival`: a topic, or the path of a folder or of a table
+    topic: str  # its name in `_arrival`: a topic, the path of a folder or of a table, or a name
     schema: str
     format: ValueFormat | FolderFormat | Literal["delta"] = "json"
     unknown_fields: UnknownFields = "ignore"
@@ -75,6 +76,19 @@ class FolderSource(RecordSource):
 @dataclass(frozen=True, slots=True)
 class DeltaSource(RecordSource):
     """A Delta table of others; each row that is appended to it is a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSource(RecordSource):
+    """A source of one's own; its records are those that a class reads."""
+
+    reader: type[SourceReader] = field(kw_only=True)
+    options: tuple[tuple[str, str | int | float | bool | None], ...] = ()
+    poll_interval: timedelta = timedelta(seconds=1)
+
+    @property
+    def class_name(self) -> str:
+        return f"{self.reader.__module__}.{self.reader.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +171,7 @@ def kafka(
         history=history and replace(history, until=starting),
         starting=starting,
     )
-    _check(source)
+    check_records(source)
     if key and (
         format == "text"
         or not re.search(rf"(^|,)\s*{re.escape(key)}\s+STRING\b", schema, re.IGNORECASE)
@@ -232,7 +246,7 @@ def folder(
         header=format == "csv" and header is not False,
         settle=duration(settle, "settle"),
     )
-    _check(source)
+    check_records(source)
     return source
 
 
@@ -276,11 +290,11 @@ def delta_table(
         idle_timeout=duration(idle_timeout, "idle_timeout"),
         quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
     )
-    _check(source)
+    check_records(source)
     return source
 
 
-def _check(source: RecordSource) -> None:
+def check_records(source: RecordSource) -> None:
     """What is asked of each kind of source."""
     one_of("unknown_fields", source.unknown_fields, ("ignore", "quarantine"))
     _check_names(source.schema)
@@ -328,7 +342,7 @@ def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -
     return FileSource(_absolute(path), schema, format, header=header)
 
 
-Source = KafkaSource | FolderSource | DeltaSource | FileSource
+Source = KafkaSource | FolderSource | DeltaSource | PythonSource | FileSource
 
 
 def column_names(schema: str) -> list[str]:

@@ -1,10 +1,12 @@
-"""What the library runs on: Spark, its jars, Kafka.
+"""What the library runs on: Spark, its jars, Kafka, services and sources outside.
 
 spark_session      the Spark session
 jars               the jars that pip does not bring
 cds_archive        Spark's classes, mapped instead of loaded
 schema_registry    the schema registry, asked over HTTP
 protobuf           its schemas of Protobuf, compiled
+own_source         the class of a source of one's own, called and held against its contract
+resettable         its test kit: the same range always gives the same records
 service            the service of a lookup: questions, retries, a cache
 kafka_options      the Kafka properties of the settings, in both dialects
 kafka_broker       the embedded broker

@@ -20,7 +20,7 @@ from typing import Literal
 
 from lakehouse.declare import code_version, rules
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import FolderSource, RecordSource
+from lakehouse.declare.sources import FolderSource, PythonSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import text
@@ -37,7 +37,9 @@ _CODE = "rows before and after the change would be computed by different code"
 _MEANING = {  # of a change, by the first word of what changed
     "layer": "the rows that are there would stay behind in that layer's folder",
     "kind": "another kind of table has another checkpoint",
-    "topics": "an ingest table keeps the topics, the folder or the table that it began with, and the history of a topic",
+    "topics": "an ingest table keeps the topics, the folder or the table that it began with, or the source of your own, and the "
+    "history of a topic",
+    "reader": "its positions may be those of other records",
     "history": "rows between the two instants would be there twice, or not at all",
     "schema": "rows before and after the change would be read differently from where they come from",
     "input": "its positions are those of that table",
@@ -60,7 +62,7 @@ _MEANING = {  # of a change, by the first word of what changed
 }
 _RUNS = ("function", "query", "constant")
 _ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
-    "ingest": (*_RUNS, "delay", "marker", "watermark_by", "schema"),
+    "ingest": (*_RUNS, "delay", "marker", "watermark_by", "schema", "reader"),
     "row": (*_RUNS, "reads", "duplicates", "lookup"),
     "window": (
         *_RUNS,
@@ -106,6 +108,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "kind": catalog.kind(table),
         "topics": ", ".join(sorted(source.topic for source in sources.values())),
         **{f"schema of {source.topic}": _schema(source) for source in sources.values()},
+        **{f"reader of {s.topic}": _reader(s) for s in sources.values()},
         "history": ", ".join(f"until {text(s.until)}" for s in sources.values() if s.until),
         "input": ", ".join(each.name for each in catalog.followed_inputs(table)),
         "versioned tables": ", ".join(sorted(t.name for t in catalog.versioned_inputs(table))),
@@ -220,7 +223,9 @@ def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
     of_topics = any(
         each.what == "topics" for each in changed
     )  # then what is said of them is other, too
-    return [each for each in changed if not (of_topics and each.what in ("schema", "history"))]
+    return [
+        each for each in changed if not (of_topics and each.what in ("schema", "history", "reader"))
+    ]
 
 
 def accept(lakehouse: Lakehouse, table: Table) -> list[Change]:
@@ -336,6 +341,14 @@ def _schema(source: RecordSource) -> str:
     if source.format == "csv" and isinstance(source, FolderSource) and not source.header:
         how = ", without a header"
     return f"{source.format}{how}: {columns}"
+
+
+def _reader(source: RecordSource) -> str:
+    """What reads a source of one's own; empty of others."""
+    if not isinstance(source, PythonSource):
+        return ""
+    options = ", ".join(f"{name}={value!r}" for name, value in source.options)
+    return f"{source.class_name}({options})"
 
 
 def _apart(then: str, now: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ advance         one limited step after another
 source_steps    the steps of an ingest table: ranges of offsets
 topic_steps     those of one that reads topics
 file_steps      those of one that reads a folder, or a table of others
+own_steps       those of one that reads a source of one's own
 history_steps   those of one whose topic has a history: that first
 topic_starts    where such a topic begins, and whether its history is read
 records         raw records from offsets to offsets
@@ -16,6 +17,7 @@ positions       how far a table has read its input
 news            who has committed
 ingest          micro-batches of sources, and the watermark
 readings        how often Debezium has read a database's table whole
+spans           ranges of offsets, shared out
 offsets         offsets join on from commit to commit
 topic_check     whether each message is there once
 keyed           a row, or versions, for each key

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.sources import KafkaSource, PythonSource
 from lakehouse.ranges import EPOCH, utc
 from lakehouse.storage import delta_log, latest_times, reference_versions
 from lakehouse.storage.checkpoints import Written, beginning
@@ -17,6 +17,7 @@ from lakehouse.stream import offsets, readings, records
 from lakehouse.stream.file_steps import FileSteps
 from lakehouse.stream.history_steps import HistorySteps
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
+from lakehouse.stream.own_steps import OwnSteps
 from lakehouse.stream.source_steps import SourceSteps
 from lakehouse.stream.topic_steps import TopicSteps
 from lakehouse.transform import observing
@@ -32,11 +33,9 @@ def steps(
 ) -> SourceSteps:
     """The query of an ingest table.
 
-    Raises SourceError, CommitError, DeclarationError, BrokerError (`TopicSteps`, `FileSteps`, `HistorySteps`).
+    Raises SourceError, CommitError, DeclarationError, BrokerError (`TopicSteps`, `FileSteps`, `HistorySteps`, `OwnSteps`).
     """
-    of_topics = [isinstance(each, KafkaSource) for each in run.plan.sources.values()]
-    make = TopicSteps if all(of_topics) else HistorySteps if any(of_topics) else FileSteps
-    return make(
+    return _kind(run)(
         run,
         lambda judged, *step: ingest_batch(run, *judged, *step),
         partial(finish, run),
@@ -44,6 +43,15 @@ def steps(
         available_now=available_now,
         pace=pace,
     )
+
+
+def _kind(run: StreamRun) -> type[SourceSteps]:
+    """What reads the table's sources."""
+    sources = run.plan.sources.values()
+    of_topics = [isinstance(each, KafkaSource) for each in sources]
+    if any(of_topics):
+        return TopicSteps if all(of_topics) else HistorySteps
+    return OwnSteps if any(isinstance(each, PythonSource) for each in sources) else FileSteps
 
 
 def finish(run: StreamRun, written: Written) -> None:
@@ -55,7 +63,9 @@ def finish(run: StreamRun, written: Written) -> None:
     starts = offsets.known(session.settings, table).starts
     begins = offsets.behind(session.settings, table, before, starts)
     read = {
-        name: records.between(session, table, source, begins.get(source.topic), written.inputs)
+        name: records.between(
+            session, table, source, begins.get(source.topic), written.inputs, written.at
+        )
         for name, source in run.plan.sources.items()
     }
     ingest_batch(

@@ -1,14 +1,24 @@
 """The raw records of an ingest table's sources, from offsets to offsets."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
+from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource, RecordSource
+from lakehouse.declare.sources import (
+    DeltaSource,
+    FolderSource,
+    KafkaSource,
+    PythonSource,
+    RecordSource,
+)
 from lakehouse.declare.table import Table
+from lakehouse.runtime.own_source import OwnReader
 from lakehouse.storage.file_register import Register
-from lakehouse.storage.foreign_records import PARTITION, RecordReader
+from lakehouse.storage.foreign_records import PARTITION, RECORDS, RecordReader
 from lakehouse.storage.session import Session
 from lakehouse.stream.offsets import Offsets
 from lakehouse.transform import decode
@@ -32,10 +42,16 @@ def between(
     source: RecordSource,
     begins: Mapping[str, int] | None,
     ends: Offsets,
+    at: datetime | None = None,
 ) -> DataFrame | pa.Table:
-    """The records of a source from the offsets of its partitions, or the first, up to those of `ends`."""
+    """The records of a source from the offsets of its partitions, or the first, up to those of `ends`.
+
+    `at`: the time of the step that had read them.
+    """
     if isinstance(source, KafkaSource):
         return decode.topic_rows(session.spark, session.settings, source, begins, ends)
+    if isinstance(source, PythonSource):
+        return _of_own(source, begins or {}, ends[source.topic], at)
     begin, end = (begins or {}).get(PARTITION, 0), ends[source.topic][PARTITION]
     reader = RecordReader(file_source(source), Register(session.settings, table))
     try:
@@ -44,6 +60,31 @@ def between(
         reader.close()
     assert rows.num_rows == end - begin, "a step ends where the columns of its rows change"
     return held(session, rows)
+
+
+def _of_own(
+    source: PythonSource, begins: Mapping[str, int], ends: Mapping[str, int], at: datetime | None
+) -> pa.Table:
+    with closing(OwnReader(source)) as reader:
+        first = begins if ends.keys() <= begins.keys() else {**reader.begins(ends), **begins}
+        pieces = [reader.table(p, first[p], end)[0] for p, end in ends.items() if first[p] < end]
+    rows = pa.concat_tables([RECORDS.empty_table(), *pieces])
+    return dated(rows, at) if at else rows
+
+
+def dated(rows: pa.Table, at: datetime) -> pa.Table:
+    """Records of which those without a timestamp have this one: that of their step, so that each run of it has the same."""
+    number = rows.schema.get_field_index("timestamp")
+    field = rows.schema.field(number)
+    filled = pc.fill_null(rows["timestamp"], pa.scalar(at, field.type))
+    return rows.set_column(number, field, filled)
+
+
+def own_source(sources: Iterable[RecordSource]) -> PythonSource:
+    """The source of one's own among them: of an ingest table that reads one, the only one."""
+    (source,) = sources
+    assert isinstance(source, PythonSource), source
+    return source
 
 
 def file_source(source: RecordSource) -> FolderSource | DeltaSource:

@@ -1,7 +1,7 @@
 """The steps of an ingest table: a range of offsets each, from where the table's last commit ends to where its sources end.
 
-What topics, folders and tables of others have in common; how each is read is in `topic_steps` and
-`file_steps`.
+What topics, folders, tables of others and sources of one's own have in common; how each is read is in
+`topic_steps`, `file_steps` and `own_steps`.
 """
 
 import json

@@ -1,19 +1,22 @@
 """Whether an ingest table and its quarantine have each record of their sources once, as far as topics still reach.
 
-Without Spark: positions from the tables' files, messages from the broker, files from the register. Offsets that a topic
+Without Spark: positions from the tables' files, messages from the broker, files from the register, records of a source of
+one's own from its class. Offsets that a topic
 cannot deliver (markers of transactions, what compaction removed) are not missing: where an offset
 is not in the table the topic is read to see. Of changes of a database, what is no change is not missing either.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lakehouse.declare.sources import DeltaSource, FolderSource, RecordSource
+from lakehouse.declare.sources import DeltaSource, FolderSource, PythonSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
 from lakehouse.runtime.kafka_options import client_config, isolated
+from lakehouse.runtime.own_source import LOT, OwnReader
 from lakehouse.settings import Settings
 from lakehouse.storage import foreign_sources
 from lakehouse.storage.commit_log import CommitLog
@@ -68,6 +71,9 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
     checked = [
         _checked_files(lakehouse.settings, table, each, last) for each in file_sources(sources)
     ]
+    for each in sources:
+        if isinstance(each, PythonSource):
+            checked += _checked_own(lakehouse.settings, table, each, last)
     by_topic = {source.topic: source for source in lakehouse.catalog.topics_of(table).values()}
     if not by_topic:
         return checked
@@ -135,6 +141,33 @@ def _checked_files(
         0,
         "; ".join(examples),
     )
+
+
+def _checked_own(
+    settings: Settings, table: Table, source: PythonSource, last: Commit
+) -> Iterator[Checked]:
+    """A source of one's own, read once more from its first offsets on."""
+    import numpy as np
+
+    read = last.inputs.get(source.topic, {})
+    stored = _stored(settings, table, source.topic, "")
+    with closing(OwnReader(source)) as reader:
+        begins = reader.begins(reader.ends())
+        for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
+            start = min(begins.get(partition, 0), end)
+            there = [
+                offset
+                for first in range(start, end, LOT)
+                for offset, *_ in reader.records(partition, first, min(first + LOT, end))
+            ]
+            own = stored.get(int(partition), np.empty(0, np.int64))
+            own = own[(own >= start) & (own < end)]
+            once, counts = np.unique(own, return_counts=True)
+            doubled = once[counts > 1]
+            missing = np.setdiff1d(np.array(there, np.int64), once)
+            examples = _examples(missing, doubled, str)
+            counts_of = len(own), len(missing), len(doubled), 0
+            yield Checked(source.topic, int(partition), start, end, *counts_of, "; ".join(examples))
 
 
 def _checked(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakehouse.declare.sources import KafkaSource
 from lakehouse.errors import BrokerError, TopicError
 from lakehouse.runtime.kafka_options import isolated
-from lakehouse.stream import offsets, readings
+from lakehouse.stream import offsets, readings, spans
 from lakehouse.stream.advance import IDLE, LOOK, Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.offsets import Offsets
@@ -121,9 +121,9 @@ class TopicSteps(SourceSteps):
             return None
         self.trouble = ""
         settings = self.run.session.settings
-        ends = _up_to(self._ends, self._until) if self._until else self._ends
-        end = _limited(self._at, ends, settings.max_offsets_per_trigger)
-        rows = _between(self._at, end)
+        ends = spans.up_to(self._ends, self._until) if self._until else self._ends
+        end = spans.limited(self._at, ends, settings.max_offsets_per_trigger)
+        rows = spans.between(self._at, end)
         if rows:
             self._idle.clear()
         if rows > settings.step_rows:
@@ -196,7 +196,7 @@ class TopicSteps(SourceSteps):
         return offsets.ends(self._client, self._reading, partitions)
 
     def _is_past(self, position: Offsets) -> bool:
-        return self._at is not None and not _between(self._at, position)
+        return self._at is not None and not spans.between(self._at, position)
 
     def _take(self, piece: Records, number: int, log: BatchLog) -> None:
         super()._take(piece, number, log)
@@ -215,33 +215,3 @@ class TopicSteps(SourceSteps):
     def _close(self) -> None:
         if self._reader is not None:
             self._reader.close()
-
-
-def _between(begin: Offsets, end: Offsets) -> int:
-    """How many offsets lie between: of a partition that ends before where it begins none."""
-    return sum(
-        max(offset - begin.get(topic, {}).get(p, 0), 0)
-        for topic, partitions in end.items()
-        for p, offset in partitions.items()
-    )
-
-
-def _up_to(ends: Offsets, until: Offsets) -> Offsets:
-    return {
-        t: {p: min(end, until[t].get(p, end)) for p, end in partitions.items()}
-        for t, partitions in ends.items()
-    }
-
-
-def _limited(begin: Offsets, end: Offsets, most: int) -> Offsets:
-    """The same share of what waits in each partition, at most so many in all, so that none gets ahead of the others."""
-    if (waiting := _between(begin, end)) <= most:
-        return end
-
-    def limited(first: int, last: int) -> int:
-        return first + max((last - first) * most // waiting, min(last - first, 1))
-
-    return {
-        t: {p: limited(begin[t][p], offset) for p, offset in parts.items()}
-        for t, parts in end.items()
-    }

@@ -1,9 +1,13 @@
 """What the functions of tables are refused for, or may differ by, found on no rows: no broker is asked and nothing is made."""
 
+from contextlib import closing
+
 from pyspark.errors import PySparkException
 
+from lakehouse.declare.sources import PythonSource
 from lakehouse.declare.table import Table
-from lakehouse.errors import LakehouseError, SettingsError
+from lakehouse.errors import LakehouseError, SettingsError, SourceAway, SourceError
+from lakehouse.runtime.own_source import OwnReader
 from lakehouse.storage.session import Session
 from lakehouse.transform import determinism, plan, schemas
 
@@ -28,12 +32,28 @@ def ties(session: Session, table: Table) -> list[str]:
 
 
 def unreadable(session: Session, table: Table) -> list[str]:
-    """Why the newest schemas of an ingest table's topics cannot be read as its columns; empty if they can.
+    """Why the newest schemas of an ingest table's topics cannot be read as its columns, or what a class of one's own gives
+    and must not; empty if all is well.
 
-    Raises RegistryAway.
+    Raises RegistryAway, SourceAway.
     """
+    sources = session.catalog.sources_of(table).values()
+    if wrong := [why for s in sources if isinstance(s, PythonSource) and (why := _wrong(table, s))]:
+        return wrong
     topics = [each for each in session.catalog.topics_of(table).values() if each.of_registry]
     try:
         return list(filter(None, (schemas.refusal(session, table, each) for each in topics)))
     except SettingsError as err:
         return [str(err)]
+
+
+def _wrong(table: Table, source: PythonSource) -> str:
+    """What the class of a source of one's own says of its offsets and must not; empty if it may. Raises SourceAway."""
+    try:
+        with closing(OwnReader(source)) as reader:
+            reader.begins(reader.ends())
+    except SourceAway:
+        raise
+    except SourceError as err:
+        return f"table={table.name}, {err}"
+    return ""

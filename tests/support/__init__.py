@@ -38,6 +38,7 @@ places           a service that says where an address is: slow, failing or of an
 acting           a table whose rows are posted and mailed, and a server whose answers are given
 published        tables that are published, and versions of them written without Spark
 sinks            the sink of a page as a module, and sinks that are wrong
+own_sources      the sources of a page as a module, one that a test fills, and classes that break the contract
 dying            sinks that die at a point
 redis            a server of Redis
 debezium         Debezium's connector in Kafka Connect

@@ -27,7 +27,6 @@ from lakehouse.storage.session import Session
 from lakehouse.stream import offsets, queries, records, topic_reader, topic_steps
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.topic_check import check
-from lakehouse.stream.topic_steps import _between, _limited
 from lakehouse.testing import change_event
 from streaming_jobs.metrics import LakehouseCollector
 from support import schema_registry as registry
@@ -430,12 +429,3 @@ def test_a_topic_that_ends_before_what_was_read_is_refused_after_a_while(
         steps.awaitTermination(60)
     assert isinstance(failed.value.__cause__, TopicError)
     assert "may still recover it" in capsys.readouterr().err
-
-
-def test_what_lies_between_offsets_is_shared_out():
-    begin, end = {"t": {"0": 10, "1": 0, "2": 5}}, {"t": {"0": 110, "1": 1, "2": 5}}
-    assert _between(begin, end) == 101 and _limited(begin, end, 101) == end
-    assert _limited(begin, end, 10) == {"t": {"0": 19, "1": 1, "2": 5}}, (
-        "a partition with something gives at least one"
-    )
-    assert _between({"t": {"0": 10}}, {"t": {"0": 7}}) == 0

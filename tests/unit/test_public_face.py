@@ -12,7 +12,7 @@ FACE = {  # a name that goes, or is renamed, breaks users' modules
     "side_output",
     "sliding", "sql_table", "table", "followed_by",
     "tumbling", "folder", "delta_table", "file_folder", "kafka_topic", "postgres", "redis_keys", "webhook", "mail",
-    "Action", "Position", "RowChange", "Sink", "Target",
+    "Action", "Position", "RowChange", "Sink", "Target", "python_source", "SourceReader", "SourceRecord",
 }  # fmt: skip
 
 

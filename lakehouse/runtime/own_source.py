@@ -1,0 +1,282 @@
+"""A source of one's own, asked: what its class gives is held against the contract, and becomes records as a topic has them.
+
+What the class raises means that the source is away (SourceAway). What it gives and must not is an error of the class, and
+lasts (SourceError).
+"""
+
+import base64
+import json
+import logging
+import operator
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from lakehouse.declare.readers import SourceReader, SourceRecord
+from lakehouse.declare.sources import PythonSource
+from lakehouse.errors import SourceAway, SourceError
+from lakehouse.storage.foreign_records import RECORDS
+
+_log = logging.getLogger(__name__)
+
+_PARTITION_MOST, _OFFSET_MOST = (1 << 31) - 1, (1 << 63) - 1  # as `_arrival` has them
+_SHOWN = 200  # characters of a value in a message
+_EVERY = 1 << 62  # bytes
+LOT = 10_000
+"""Numbers that `read` is asked for at once, at most: it may make them all before it gives the first."""
+Raw = tuple[int, bytes | None, bytes | None, datetime | None]
+"""Offset, key, value and timestamp of a record."""
+Ends = Mapping[str, int]
+"""Partition -> offset, with partitions as positions have them."""
+
+
+class OwnReader:
+    """Calls the class of a source. One that has raised is closed, and the next call makes another instance."""
+
+    def __init__(self, source: PythonSource) -> None:
+        self.source = source
+        self._made: SourceReader | None = None
+
+    def ends(self) -> dict[str, int]:
+        """The offsets behind the last records, by partition. Raises SourceAway, SourceError."""
+        with self._calling("latest_offset") as reader:
+            given = reader.latest_offset()
+        return self._offsets("latest_offset", given)
+
+    def begins(self, ends: Ends) -> dict[str, int]:
+        """The first offsets of these partitions. Raises SourceAway, SourceError."""
+        with self._calling("earliest_offset") as reader:
+            given = reader.earliest_offset()
+        offsets = self._offsets("earliest_offset", given)
+        if not isinstance(given, Mapping):  # the same of all
+            offsets = dict.fromkeys(ends, offsets["0"])
+        begins = {partition: offsets.get(partition, 0) for partition in ends}
+        for partition, offset in begins.items():
+            if offset > ends[partition]:
+                raise self._wrong(
+                    f"partition={partition}, earliest_offset={offset}",
+                    f"it is behind latest_offset, which is {ends[partition]}; of an empty partition both are the same",
+                )
+        return begins
+
+    def records(self, partition: str, start: int, end: int) -> Generator[Raw, None, None]:
+        """The records of a range, one by one, as they are asked for. Raises SourceAway, SourceError."""
+        where, number = f"partition={partition}, range=[{start}, {end})", start
+        sparse = self.source.reader.sparse
+        for item in self._read(int(partition), start, end):
+            record = item if isinstance(item, SourceRecord) else SourceRecord(item)
+            if number == end:
+                raise self._wrong(
+                    f"{where}, record={_shown(item)}",
+                    "it is one more than the range has; end is not part of it",
+                )
+            if sparse or record.offset is not None:
+                number = self._number(record.offset, number, end if sparse else number + 1, where)
+            yield number, *self._raw(record, item, f"{where}, offset={number}")
+            number += 1
+        if number < end and not sparse:
+            raise self._wrong(
+                where,
+                f"read gave {number - start:,} records of {end - start:,}, so those from {number} on would be lost; give all "
+                "that latest_offset has promised, or, if numbers may be missing, declare sparse = True and give each its offset",
+            )
+
+    def table(
+        self,
+        partition: str,
+        start: int,
+        end: int,
+        size: int = _EVERY,
+        seconds: float = float("inf"),
+    ) -> tuple[pa.Table, int]:
+        """The records of a range as a topic would hand them out, and the offset behind what was read.
+
+        It ends before the range does once the values are about so many bytes, or took so long. Raises SourceAway, SourceError.
+        """
+        columns: list[list[Any]] = [[], [], [], []]
+        reached, until = start, time.monotonic() + seconds
+
+        def is_enough() -> bool:
+            return size <= 0 or time.monotonic() > until
+
+        while reached < end:
+            last = min(reached + LOT, end)
+            with closing(self.records(partition, reached, last)) as records:
+                for record in records:
+                    for column, value in zip(columns, record, strict=True):
+                        column.append(value)
+                    size -= len(record[1] or b"") + len(record[2] or b"")
+                    reached = record[0] + 1
+                    if is_enough():
+                        break
+                else:
+                    reached = last
+            if is_enough():
+                break
+        offsets, keys, values, timestamps = columns
+        where = [int(partition)] * len(offsets)
+        arrays = (keys, values, where, offsets, timestamps)
+        named = [pa.array(array, f.type) for array, f in zip(arrays, RECORDS, strict=True)]
+        return pa.Table.from_arrays(named, schema=RECORDS), reached
+
+    def close(self) -> None:
+        """Has the instance let go of what it holds. What it raises then is logged."""
+        made, self._made = self._made, None
+        if made is not None:
+            self._let_go(made.close)
+
+    def _let_go(self, close: Callable[[], None]) -> None:
+        try:
+            close()
+        except Exception as err:
+            _log.warning(f"source={self.source.topic}: its close {self._raised(err)}")
+
+    def _read(self, partition: int, start: int, end: int) -> Iterator[Any]:
+        """What `read` gives. An iterator that is left early is closed."""
+        with self._calling("read", f"partition={partition}, range=[{start}, {end})") as reader:
+            given = reader.read(partition, start, end)
+            try:
+                items = iter(given)
+            except TypeError:
+                items = None
+        if items is None or isinstance(given, str | bytes | Mapping | SourceRecord):
+            raise self._wrong(
+                f"read={_shown(given)}", "it must give the records of a range, one after another"
+            )
+        try:
+            while True:
+                with self._calling("read", f"partition={partition}, range=[{start}, {end})"):
+                    item = next(items, _END)
+                if item is _END:
+                    return
+                yield item
+        finally:
+            if hasattr(items, "close"):
+                self._let_go(items.close)
+
+    @contextmanager
+    def _calling(self, method: str, where: str = "") -> Iterator[SourceReader]:
+        """The instance. What comes from the class is SourceAway, and the instance is let go of."""
+        try:
+            if self._made is None:
+                self._made = self.source.reader(**dict(self.source.options))
+            yield self._made
+        except Exception as err:
+            self.close()
+            at = f", {where}" if where else ""
+            raise SourceAway(
+                f"source={self.source.topic}{at}: it must answer {method} and did not: it {self._raised(err)}"
+            ) from err
+
+    def _raised(self, err: Exception) -> str:
+        """What the class raised, and where in its own file."""
+        code = getattr(self.source.reader.read, "__code__", None)
+        own = [
+            frame
+            for frame in traceback.extract_tb(err.__traceback__)
+            if code and frame.filename == code.co_filename
+        ]
+        at = f" in line {own[-1].lineno} of {self.source.reader.__module__}" if own else ""
+        text = " ".join(str(err).split())[:_SHOWN]
+        return f"raised {type(err).__name__}{f': {text}' if text else ''}{at}"
+
+    def _offsets(self, method: str, given: object) -> dict[str, int]:
+        by_partition = given if isinstance(given, Mapping) else {0: given}
+        rule = "it must be an offset, an int of at least 0, or one for each partition by its number"
+        offsets = {}
+        for partition, offset in by_partition.items():
+            numbers = _whole(partition, _PARTITION_MOST), _whole(offset, _OFFSET_MOST)
+            if None in numbers:
+                raise self._wrong(f"{method}={_shown(given)}", rule)
+            offsets[str(numbers[0])] = numbers[1]
+        return offsets  # type: ignore[return-value]  # none of them is None
+
+    def _number(self, offset: object, least: int, end: int, where: str) -> int:
+        number = _whole(offset, _OFFSET_MOST)
+        if number is None or not least <= number < end:
+            raise self._wrong(
+                f"{where}, offset={_shown(offset)}",
+                f"the next record of the range has an offset from {least} to {end - 1}",
+            )
+        return number
+
+    def _raw(
+        self, record: SourceRecord, item: object, where: str
+    ) -> tuple[bytes | None, bytes | None, datetime | None]:
+        key, value, timestamp = record.key, record.value, record.timestamp
+        if not isinstance(key, str | bytes | None):
+            raise self._wrong(f"{where}, key={_shown(key)}", "a key is text, bytes or None")
+        if timestamp is not None and (
+            not isinstance(timestamp, datetime) or timestamp.tzinfo is None
+        ):
+            raise self._wrong(
+                f"{where}, timestamp={_shown(timestamp)}",
+                "a timestamp is a datetime with its time zone, or None",
+            )
+        if item is None or not isinstance(value, str | bytes | Mapping | None):
+            raise self._wrong(
+                f"{where}, record={_shown(value)}",
+                "a record is text, bytes or a mapping of fields, or a SourceRecord of one",
+            )
+        if not isinstance(value, Mapping):
+            return _bytes(key), _bytes(value), timestamp
+        if self.source.format != "json":
+            raise self._wrong(
+                f"{where}, record={_shown(value)}",
+                f"the source has format={self.source.format!r}, and a mapping becomes JSON; give its text",
+            )
+        try:
+            text = json.dumps(dict(value), default=_plain)
+        except (TypeError, ValueError) as err:
+            raise self._wrong(
+                f"{where}, record={_shown(value)}", f"it cannot be written as JSON: {err}"
+            ) from err
+        return _bytes(key), text.encode(), timestamp
+
+    def _wrong(self, what: str, rule: str) -> SourceError:
+        return SourceError(
+            f"source={self.source.topic}, {what}: {rule}; correct the class {self.source.class_name}"
+        )
+
+
+_END = object()
+
+
+def _whole(value: object, most: int) -> int | None:
+    """A whole number from 0 to `most`, also one of numpy's; None for all else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # it says so
+    except TypeError:
+        return None
+    return number if 0 <= number <= most else None
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    """Text as UTF-8. What is none of it becomes bytes that are quarantined as such."""
+    return value.encode(errors="surrogatepass") if isinstance(value, str) else value
+
+
+def _plain(value: object) -> object:
+    """What JSON has not, as the parser of rows reads it."""
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"a value is of the type {type(value).__name__}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
