@@ -20,4 +20,7 @@ def hourly(keyed_events: DataFrame) -> DataFrame:
 
 @table(layer="gold", keeps="latest", keys=["id"])
 def totals(keyed_events: DataFrame) -> DataFrame:
-    return keyed_events.groupBy("id").agg(F.count("*").alias("n"))
+    last = F.max_by("at", "at").alias(
+        "last"
+    )  # no sum or bound of its parts, so that Spark keeps the state
+    return keyed_events.groupBy("id").agg(F.count("*").alias("n"), last)

@@ -64,10 +64,8 @@ _RUNS = ("function", "query", "constant")
 _ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
     "ingest": (*_RUNS, "delay", "marker", "watermark_by", "schema", "reader"),
     "row": (*_RUNS, "reads", "duplicates", "lookup"),
-    "window": (
-        *_RUNS,
-        "reads",
-    ),  # if each is computed whole when it closes, whatever the function does
+    # if each is computed whole when it closes, whatever the function does
+    "window": (*_RUNS, "reads"),
 }
 Way = Literal["accept", "compute whole", "upgrade", "another name"]
 _ANOTHER = "declare it under another name, or take the change back"

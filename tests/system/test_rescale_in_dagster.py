@@ -37,7 +37,7 @@ def orders(order_files):
 
 @table(layer="gold", keeps="latest", keys=["buyer"])
 def per_buyer(orders):
-    return orders.groupBy("buyer").agg(F.count("*").alias("n"))
+    return orders.groupBy("buyer").agg(F.count("*").alias("n"), F.max_by("at", "at").alias("last"))
 """
 
 
