@@ -32,7 +32,6 @@ _BATCH = 200_000
 _UI_WITHIN = 300.0  # seconds
 # events per second of each pipeline: two cores also start two jobs and Dagster meanwhile
 _RATE = 200
-_ROWS_WITHIN = 20.0  # seconds for which the rest waits for the first results
 
 
 @app.command()
@@ -104,8 +103,7 @@ class _Demo:
         for pipeline in (first, *others):
             for member in settings.members(pipeline):
                 self._produce(member, history)
-        self._job(first)
-        self._first_results(first)  # alone on the machine, so that there is something to see soon
+        self._job(first)  # alone, so that it has rows to show soon
         # the UI comes up while the other jobs do, and not behind what they catch up
         with ThreadPoolExecutor(1) as beside:
             ui = beside.submit(self._ui, port) if port else None
@@ -123,18 +121,6 @@ class _Demo:
             lambda: supervisor.stop(self.settings, pipeline, by="lakehouse demo"),
             lambda: supervisor.start(self.settings, pipeline, wait=300, by="lakehouse demo"),
         )
-
-    def _first_results(self, pipeline: str) -> None:
-        """Waits until a gold table of the pipeline has rows, for a while: what starts next takes every core."""
-        from lakehouse.declare import catalog
-        from lakehouse.storage.commit_log import CommitLog
-
-        tables = catalog.load(self.settings).of_pipeline(pipeline)
-        logs = [CommitLog(self.settings, table) for table in tables if table.layer == "gold"]
-        deadline = time.monotonic() + _ROWS_WITHIN
-        while logs and time.monotonic() < deadline and not self.stopping.wait(0.5):
-            if any(commit.written for log in logs for commit in log.by_stream()):
-                return
 
     def _ui(self, port: int) -> None:
         address = f"http://localhost:{port}"
