@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import measure, topic
 from benchmarks.measure import Cost
-from benchmarks.report import Series
+from benchmarks.results import Series
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import ORDINARY, Record
 from lakehouse.runtime import kafka_broker

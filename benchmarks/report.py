@@ -1,276 +1,17 @@
-"""What was measured as values, as a table for people and as JSON; and the targets, met or not."""
+"""What was measured, as a table for people and as JSON."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from operator import truediv
+from dataclasses import asdict
 from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bank import Bank
-from benchmarks.beside import Beside
-from benchmarks.by_key import ByKey
 from benchmarks.commits import FEW, Aged
-from benchmarks.late_rows import UPDATED, WITHOUT
-from benchmarks.latency import Latency
-from benchmarks.measure import Cost
-from benchmarks.publishing import Published
-from benchmarks.reconciling import Reconciling
 from benchmarks.recovery import Recovery
-from benchmarks.rescale import Rescaled
-from benchmarks.savepoint import Saved
-from benchmarks.start import Started
+from benchmarks.results import Found, Series, cpu_ratio, ratio
 from benchmarks.state import State
-from benchmarks.upgrade import Upgraded
-
-_THROUGHPUT = {
-    ("catch-up", "hand-written"): 1.2,
-    ("catch-up", "hand-tuned"): 0.95,
-    ("batch", "plain batch"): 0.95,
-    ("late", WITHOUT): 0.97,
-    ("avro", "JSON"): 1.0,
-}
-_PUBLISHED = {"Kafka": 0.5, "PostgreSQL": 1.0}  # seconds from a commit to its rows in the target
-_LATENCY = 3.0
-NOTHING = Cost(0, 0)
-
-
-@dataclass(slots=True)
-class Series:
-    """The rounds of one case: what `events` of them cost, start-up taken out."""
-
-    group: str
-    name: str
-    events: int
-    rounds: list[Cost] = field(default_factory=list)
-    fixed: list[Cost] = field(default_factory=list)  # what was taken out
-
-    def add(self, spent: Cost, start_up: Cost = NOTHING) -> None:
-        """One more round."""
-        self.rounds.append(spent)
-        self.fixed.append(start_up)
-
-    def rates(self) -> list[float]:
-        """Events per second; where so few took no time that a look could see, absurdly many."""
-        return [self.events / max(cost.wall, 1e-3) for cost in self.rounds]
-
-    def cpu(self) -> list[float]:
-        """CPU seconds per million events."""
-        return [max(cost.cpu, 1e-3) / self.events * 1e6 for cost in self.rounds]
-
-    def told(self) -> str:
-        """The last round in words."""
-        return f"{self.group}, {self.name}: {self.rates()[-1]:,.0f} events/s, {self.cpu()[-1]:.2f} CPU s / M events"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    text: str
-    value: float
-    limit: float
-    at_least: bool = True
-
-    @property
-    def met(self) -> bool:
-        return self.value >= self.limit if self.at_least else self.value <= self.limit
-
-
-def ratio(ours: Series, other: Series) -> float:
-    """How many times the events/s: the median over rounds, each compared with its neighbour in time."""
-    return median(a / b for a, b in zip(ours.rates(), other.rates(), strict=True))
-
-
-def cpu_ratio(ours: Series, other: Series) -> float:
-    """The same by CPU: the events that a CPU second does, in ours against the other."""
-    return median(b / a for a, b in zip(ours.cpu(), other.cpu(), strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """All that was measured."""
-
-    series: Sequence[Series] = ()
-    latencies: Sequence[Latency] = ()
-    states: Sequence[State] = ()
-    recoveries: Sequence[Recovery] = ()
-    aged: Sequence[Aged] = ()
-    outcomes: Sequence[Reconciling] = ()
-    besides: Sequence[Beside] = ()
-    by_key: Sequence[ByKey] = ()
-    banks: Sequence[Bank] = ()
-    starts: Sequence[Started] = ()
-    published: Sequence[Published] = ()
-    upgrades: Sequence[Upgraded] = ()
-    savepoints: Sequence[Saved] = ()
-    rescales: Sequence[Rescaled] = ()
-
-
-def targets(measured: Found) -> list[Target]:
-    """The targets of what was measured; throughput by the clock and, steadier on a busy machine, by CPU."""
-    by_name = {(s.group, s.name): s for s in measured.series}
-    found = []
-    for (group, other), limit in _THROUGHPUT.items():
-        if (group, other) in by_name:
-            ours, theirs = by_name[group, "ours"], by_name[group, other]
-            found.append(Target(f"{group}: events/s, ours / {other}", ratio(ours, theirs), limit))
-            found.append(
-                Target(
-                    f"{group}: events per CPU second, ours / {other}",
-                    cpu_ratio(ours, theirs),
-                    limit,
-                )
-            )
-    if {("batch", "ours"), ("catch-up", "ours")} <= by_name.keys():
-        rates = (median(by_name[group, "ours"].rates()) for group in ("batch", "catch-up"))
-        found.append(Target("batch: events/s, backfill / live catch-up", truediv(*rates), 3))
-    if ("late", UPDATED) in by_name:
-        ours, late = by_name["late", "ours"], by_name["late", UPDATED]
-        found.append(
-            Target(f"late: events/s, {UPDATED} / ours with nothing late", ratio(late, ours), 0.75)
-        )
-        found.append(
-            Target(
-                f"late: events per CPU second, {UPDATED} / ours with nothing late",
-                cpu_ratio(late, ours),
-                0.75,
-            )
-        )
-    for each in measured.latencies:
-        if each.name == "ours":
-            found.append(
-                Target(
-                    "live: median seconds past window end + delay",
-                    each.p50,
-                    _LATENCY,
-                    at_least=False,
-                )
-            )
-    for each in measured.states:
-        if each.name == "advancing":
-            found.append(
-                Target(
-                    "state: rows in the second half of the run / in the first",
-                    each.growth,
-                    1.1,
-                    at_least=False,
-                )
-            )
-        else:
-            found.append(
-                Target("state: bytes of it / bytes of memory given to it", each.beyond_memory, 2)
-            )
-    for each in measured.recoveries:
-        found.append(
-            Target(
-                "recovery: median seconds from kill -9 to a commit", each.p50, 20, at_least=False
-            )
-        )
-    for each in measured.starts:
-        found.append(
-            Target(
-                "start: median seconds from `lakehouse demo` to a gold row",
-                median(each.gold),
-                45,
-                at_least=False,
-            )
-        )
-        found.append(
-            Target(
-                "start: median seconds from `lakehouse demo` to all of it",
-                median(each.demo),
-                75,
-                at_least=False,
-            )
-        )
-    for each in measured.published:
-        if limit := _PUBLISHED.get(each.name):
-            what = f"publish: to {each.name}, median seconds from a commit to its rows"
-            found.append(Target(what, each.p50, limit, at_least=False))
-            found.append(Target(f"publish: to {each.name}, rows/s, catching up", each.rate, 50_000))
-    for each in measured.aged:
-        many = f"after {each.micro_batches:,} micro-batches / after {FEW}"
-        found.append(
-            Target(f"commits: seconds of a micro-batch, {many}", each.commit, 1.2, at_least=False)
-        )
-        found.append(Target(f"commits: seconds of a read, {many}", each.read, 1.2, at_least=False))
-    for each in measured.outcomes:
-        found.append(
-            Target(
-                "reconciliation: seconds, reconciling / computing once",
-                each.times,
-                1.3,
-                at_least=False,
-            )
-        )
-        found.append(
-            Target(
-                "reconciliation: seconds of a tick with nothing changed",
-                median(each.tick),
-                5,
-                at_least=False,
-            )
-        )
-        found.append(
-            Target("reconciliation: millions of rows a second into a digest", each.rate / 1e6, 3)
-        )
-    for each in measured.by_key:
-        if each.name == "as-of":
-            found.append(
-                Target(
-                    "as-of: seconds, joined as of each time / with the present",
-                    each.times,
-                    2,
-                    at_least=False,
-                )
-            )
-        else:
-            found.append(Target("process: thousand events/s", each.rate / 1e3, 20))
-    for each in measured.besides:
-        found.append(
-            Target(
-                "beside: median delay while a day is backfilled / before",
-                each.times,
-                2,
-                at_least=False,
-            )
-        )
-    return [*found, *_of_changes(measured)]
-
-
-def _of_changes(measured: Found) -> list[Target]:
-    """Of changing a pipeline."""
-    limits = [
-        limit
-        for each in measured.upgrades
-        for limit in (
-            ("upgrade: seconds in which a reader failed or saw wrong rows", each.wrong, 0),
-            (
-                "upgrade: seconds of the exchange itself, at worst",
-                max(exchange.exchange for exchange in each.exchanges),
-                1,
-            ),
-            ("upgrade: seconds, filling the version beside / a backfill", each.times, 1.2),
-        )
-    ]
-    for each in measured.savepoints:
-        limits += [
-            (
-                "savepoint: median seconds without a commit while it is created",
-                median(each.paused),
-                5,
-            ),
-            (
-                "savepoint: median seconds from the restore to a commit",
-                median(each.first),
-                30,
-            ),
-        ]
-    limits += [
-        ("rescale: median seconds from the command to a commit", median(each.first), 30)
-        for each in measured.rescales
-    ]
-    return [Target(*limit, at_least=False) for limit in limits]
+from benchmarks.targets import Target
 
 
 def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
@@ -290,36 +31,8 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         console.print(_states(measured.states))
     if measured.recoveries:
         console.print(_recovered(measured.recoveries))
-    for each in measured.starts:
-        console.print(
-            f"start: {_range(each.job, '.1f')} s to a job's first commit; of the demo {_range(each.gold, '.1f')} s to a "
-            f"gold row, {_range(each.demo, '.1f')} s to all of it; median (least-most)",
-            highlight=False,
-        )
-    for each in measured.besides:
-        console.print(
-            f"beside: {median(each.alone):.2f} s of delay, {median(each.during):.2f} s (worst {max(each.during):.2f}) while "
-            f"24 hours were backfilled in {each.seconds:.0f} s",
-            highlight=False,
-        )
-    for each in measured.by_key:
-        console.print(
-            f"{each.name}: {each.rows:,} rows, {each.keys:,} keys or versions: {each.rate:,.0f} rows/s, {each.times:.2f} times "
-            "the seconds of Spark's static join or windowed aggregate",
-            highlight=False,
-        )
-    for each in measured.published:
-        console.print(
-            f"publish, {each.name}: {each.p50:.3f} s from a commit to its rows (95 % {each.p95:.3f}) of {len(each.delays)} "
-            f"versions; {each.rate:,.0f} rows/s, catching up",
-            highlight=False,
-        )
-    for each in measured.banks:
-        console.print(
-            f"bank: {each.transfers:,} transfers: {each.rate:,.0f}/s into the totals; each of {each.versions} versions adds "
-            "up to zero",
-            highlight=False,
-        )
+    for line in _lines(measured):
+        console.print(line, highlight=False)
     if measured.aged:
         console.print(_aged(measured.aged))
     for line in _changes(measured):
@@ -329,6 +42,34 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         sign = "at least" if goal.at_least else "at most"
         console.print(
             f"{verdict}: {goal.text}: {goal.value:.2f} ({sign} {goal.limit:g})", highlight=False
+        )
+
+
+def _lines(measured: Found) -> Iterator[str]:
+    for each in measured.starts:
+        yield (
+            f"start: {_range(each.job, '.1f')} s to a job's first commit; of the demo {_range(each.gold, '.1f')} s to a "
+            f"gold row, {_range(each.demo, '.1f')} s to all of it; median (least-most)"
+        )
+    for each in measured.besides:
+        yield (
+            f"beside: {median(each.alone):.2f} s of delay, {median(each.during):.2f} s (worst {max(each.during):.2f}) while "
+            f"24 hours were backfilled in {each.seconds:.0f} s"
+        )
+    for each in measured.by_key:
+        yield (
+            f"{each.name}: {each.rows:,} rows, {each.keys:,} keys or versions: {each.rate:,.0f} rows/s, {each.times:.2f} times "
+            "the seconds of Spark's static join or windowed aggregate"
+        )
+    for each in measured.published:
+        yield (
+            f"publish, {each.name}: {each.p50:.3f} s from a commit to its rows (95 % {each.p95:.3f}) of {len(each.delays)} "
+            f"versions; {each.rate:,.0f} rows/s, catching up"
+        )
+    for each in measured.banks:
+        yield (
+            f"bank: {each.transfers:,} transfers: {each.rate:,.0f}/s into the totals; each of {each.versions} versions adds "
+            "up to zero"
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from benchmarks import batch, catch_up, late_rows, reconciling, topic
 from benchmarks.catch_up import CASES, OURS, Case
 from benchmarks.reconciling import Reconciling
-from benchmarks.report import Series
+from benchmarks.results import Series
 from benchmarks.topic import Load, Views
 from lakehouse.settings import Settings
 

@@ -11,8 +11,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
 from lakehouse.declare.table import around, count, kafka, session, sliding, table, tumbling
+from lakehouse.errors import RangeError
 from lakehouse.stream import advance, queries, table_steps
 from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.state_reader import state
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import assert_stream_equals_batch
 from streaming_jobs.queries import SupervisedQuery
@@ -123,6 +125,11 @@ def test_which_engine_fills_which_table_is_decided_in_one_place(stage):
     assert folders == {name for name, how in found.items() if how == "state"}, (
         "the others keep their position themselves"
     )
+    averages = stage.session.catalog.table("averages")
+    [kept] = state(stage.session, averages, {"user": "a"}).collect()
+    assert (kept["user"], kept["sum"], kept["count"]) == ("a", 1, 1), "as Spark keeps it"
+    with pytest.raises(RangeError, match="key=name: the columns of its key are user"):
+        state(stage.session, averages, {"name": "a"})
 
 
 def test_a_table_follows_its_input_and_is_idle_between(stage):

@@ -10,25 +10,7 @@ import pytest
 from assets import upgrades as jobs
 from assets.resources import LakehouseResource
 from lakehouse.testing import Stage
-
-SHOP = """
-from pyspark.sql import DataFrame
-
-
-from lakehouse import kafka, table
-
-order_topic = kafka("orders", schema="id BIGINT NOT NULL, at TIMESTAMP NOT NULL")
-
-
-@table(layer="bronze", event_time="at", delay="5 seconds")
-def orders(order_topic: DataFrame) -> DataFrame:
-    return order_topic
-
-
-@table(layer="silver")
-def taken(orders: DataFrame) -> DataFrame:
-    return orders.where("id > LEAST")
-"""
+from support.taken_orders import SHOP
 
 
 def ids(stage: Stage) -> list[int]:

@@ -43,6 +43,7 @@ dying            sinks that die at a point
 redis            a server of Redis
 debezium         Debezium's connector in Kafka Connect
 change_events    what Debezium sends, recorded
+taken_orders     a row table of orders, as text that is declared with another filter
 changed_accounts  accounts of a database as tables that follow its log, and what they must be
 change_chain     database, Debezium, broker and job under kills
 """

@@ -17,24 +17,8 @@ from typer.testing import CliRunner
 from lakehouse.cli import main
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.testing import Stage
+from support.taken_orders import SHOP
 
-SHOP = """
-from pyspark.sql import DataFrame
-
-from lakehouse import kafka, table
-
-order_topic = kafka("orders", schema="id BIGINT NOT NULL, at TIMESTAMP NOT NULL")
-
-
-@table(layer="bronze", event_time="at", delay="5 seconds")
-def orders(order_topic: DataFrame) -> DataFrame:
-    return order_topic
-
-
-@table(layer="silver")
-def taken(orders: DataFrame) -> DataFrame:
-    return orders.where("id > LEAST")
-"""
 MODULE = "followed_shop"
 
 

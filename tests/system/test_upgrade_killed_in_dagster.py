@@ -22,25 +22,9 @@ from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import ROOT, TESTS
+from support.taken_orders import SHOP
 
 NAME = "killed_shop"
-MODULE = """
-from pyspark.sql import DataFrame
-
-from lakehouse import kafka, table
-
-order_topic = kafka("orders", schema="id BIGINT NOT NULL, at TIMESTAMP NOT NULL")
-
-
-@table(layer="bronze", event_time="at", delay="5 seconds")
-def orders(order_topic: DataFrame) -> DataFrame:
-    return order_topic
-
-
-@table(layer="silver")
-def taken(orders: DataFrame) -> DataFrame:
-    return orders.where("id > LEAST")
-"""
 
 
 @pytest.fixture
@@ -50,7 +34,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def imported(least: int) -> ModuleType:
         folder = tmp_path / str(least)
         folder.mkdir()
-        (folder / f"{NAME}.py").write_text(MODULE.replace("LEAST", str(least)))
+        (folder / f"{NAME}.py").write_text(SHOP.replace("LEAST", str(least)))
         monkeypatch.syspath_prepend(folder)
         monkeypatch.delitem(sys.modules, NAME, raising=False)
         return importlib.import_module(NAME)
