@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.storage.row_index import Truncated, Value
-from lakehouse.transform.plan_tree import analyzed, expressions_of, seq
+from lakehouse.transform.plan_tree import analyzed, expressions_of, kind_of, seq, unaliased
 
 INPUT = "lakehouse.input"
 """The key of a column's metadata that names the input it comes from: rows of inputs are marked by it (`uses`)."""
@@ -184,10 +184,10 @@ class _Walk:
         return _Node(list(columns.items()), below.uses, below.pairs)
 
     def _aggregate(self, plan, below: _Node) -> _Node:
-        grouped = [_unaliased(e) for e in seq(plan.groupingExpressions())]
+        grouped = [unaliased(e) for e in seq(plan.groupingExpressions())]
         columns = []
         for each in seq(plan.aggregateExpressions()):
-            kept = any(_unaliased(each).semanticEquals(by) for by in grouped)
+            kept = any(unaliased(each).semanticEquals(by) for by in grouped)
             columns.append((each.exprId().id(), _of(each, below) if kept else {}))
         return _Node(columns, below.uses)
 
@@ -195,7 +195,7 @@ class _Walk:
         by = [
             below.origins(e.exprId().id())
             for e in seq(plan.partitionSpec())
-            if _kind(e) == "AttributeReference"
+            if kind_of(e) == "AttributeReference"
         ]
         return _Node(
             [
@@ -268,10 +268,10 @@ def _equal(condition) -> Iterator[tuple[int, int]]:
     while todo:
         each = todo.pop()
         parts = seq(each.children())
-        if _kind(each) == "And":
+        if kind_of(each) == "And":
             todo += parts
-        elif _kind(each) in ("EqualTo", "EqualNullSafe") and all(
-            _kind(part) == "AttributeReference" for part in parts
+        elif kind_of(each) in ("EqualTo", "EqualNullSafe") and all(
+            kind_of(part) == "AttributeReference" for part in parts
         ):
             one, other = (part.exprId().id() for part in parts)
             yield one, other
@@ -279,12 +279,12 @@ def _equal(condition) -> Iterator[tuple[int, int]]:
 
 def _of(expression, below: _Node) -> _Origins:
     """What an expression is equal to: a column, or the first of two columns that is not null."""
-    inner = _unaliased(expression)
-    if _kind(inner) == "AttributeReference":
+    inner = unaliased(expression)
+    if kind_of(inner) == "AttributeReference":
         return below.origins(inner.exprId().id())
-    if _kind(inner) == "Coalesce":
+    if kind_of(inner) == "Coalesce":
         parts = seq(inner.children())
-        if all(_kind(part) == "AttributeReference" for part in parts):
+        if all(kind_of(part) == "AttributeReference" for part in parts):
             return below.pairs.get(frozenset(part.exprId().id() for part in parts), {})
     if truncated := _truncated(inner):
         column, unit = truncated
@@ -296,32 +296,26 @@ def _of(expression, below: _Node) -> _Origins:
 
 def _truncated(expression) -> tuple[Any, str] | None:
     """The column of instants that an expression truncates, in UTC, and to what; None of another expression."""
-    if _kind(expression) == "ParseToDate":
+    if kind_of(expression) == "ParseToDate":
         expression = expression.replacement()
-    kind = _kind(expression)
+    kind = kind_of(expression)
     if kind not in ("Cast", "TruncTimestamp"):
         return None
     column = expression.children().apply(int(kind == "TruncTimestamp"))
-    instants = _kind(column) == "AttributeReference" and column.dataType().typeName() == "timestamp"
+    instants = (
+        kind_of(column) == "AttributeReference" and column.dataType().typeName() == "timestamp"
+    )
     if not instants or expression.timeZoneId().getOrElse(None) != "UTC":
         return None
     if kind == "Cast":
         return (column, "date") if expression.dataType().typeName() == "date" else None
     unit = expression.format()
-    name = str(unit.value()).lower() if _kind(unit) == "Literal" else ""
+    name = str(unit.value()).lower() if kind_of(unit) == "Literal" else ""
     return (column, name) if name in _TRUNCATED else None
-
-
-def _unaliased(expression):
-    return expression.child() if _kind(expression) == "Alias" else expression
 
 
 def _holds_subquery(plan) -> bool:
     return any(kind in _SUBQUERIES for _, kind, _ in expressions_of(plan))
-
-
-def _kind(expression) -> str:
-    return expression.getClass().getSimpleName()
 
 
 def _ids(plan) -> list[int]:

@@ -1,4 +1,4 @@
-"""How a keyed table is kept up to date: by an aggregate whose state Spark keeps, or by what belongs to what changed."""
+"""How a keyed table is kept up to date: by merged sums, by a state that Spark keeps, or by what belongs to what changed."""
 
 from collections.abc import Mapping, Sequence
 

@@ -28,7 +28,7 @@ def within(*expressions) -> Iterator[tuple[Any, str, frozenset[str]]]:
     todo: list[tuple[Any, frozenset[str]]] = [(each, frozenset()) for each in expressions]
     while todo:
         expression, around = todo.pop()
-        kind = expression.getClass().getSimpleName()
+        kind = kind_of(expression)
         # each question to the JVM takes its time, and these are most
         if kind in (
             "AttributeReference",
@@ -41,3 +41,11 @@ def within(*expressions) -> Iterator[tuple[Any, str, frozenset[str]]]:
 
 def seq(values) -> list:
     return [values.apply(i) for i in range(values.size())]
+
+
+def kind_of(expression) -> str:
+    return expression.getClass().getSimpleName()
+
+
+def unaliased(expression):
+    return expression.child() if kind_of(expression) == "Alias" else expression

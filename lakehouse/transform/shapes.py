@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.columns import ARRIVAL, WINDOW
-from lakehouse.transform.plan_tree import analyzed, expressions_of, nodes, seq
+from lakehouse.transform.plan_tree import (
+    analyzed,
+    expressions_of,
+    kind_of,
+    nodes,
+    seq,
+    unaliased,
+)
 
 GROUPS = {
     "Window",
@@ -65,20 +72,20 @@ def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:
     )
     while node.nodeName() != "Aggregate":
         if node.nodeName() == "Project":
-            columns = [(each, _unaliased(each)) for each in seq(node.projectList())]
+            columns = [(each, unaliased(each)) for each in seq(node.projectList())]
             kept = [(own, of) for own, of in columns if names is None or _id(own) in names]
-            if any(of.getClass().getSimpleName() != "AttributeReference" for _, of in kept):
+            if any(kind_of(of) != "AttributeReference" for _, of in kept):
                 return None
             below = {_id(of): (names or {}).get(_id(own), own.name()) for own, of in kept}
             if len(below) < len(kept):
                 return None
             names = below
         node = node.children().apply(0)
-    by, found = [_unaliased(each) for each in seq(node.groupingExpressions())], {}
+    by, found = [unaliased(each) for each in seq(node.groupingExpressions())], {}
     for each in seq(node.aggregateExpressions()):
         if names is not None and _id(each) not in names:
             continue
-        computed, name = _unaliased(each), (names or {}).get(_id(each), each.name())
+        computed, name = unaliased(each), (names or {}).get(_id(each), each.name())
         is_key = any(computed.semanticEquals(key) for key in by)
         found[name] = "" if is_key else _merged_by(computed)
         if not is_key and not found[name]:
@@ -91,12 +98,8 @@ def _id(expression) -> int:
     return expression.exprId().id()
 
 
-def _unaliased(expression):
-    return expression.child() if expression.getClass().getSimpleName() == "Alias" else expression
-
-
 def _merged_by(expression) -> str:
-    if expression.getClass().getSimpleName() != "AggregateExpression":
+    if kind_of(expression) != "AggregateExpression":
         return ""
     function = expression.aggregateFunction()
     how = _MERGED.get(function.prettyName(), "")
