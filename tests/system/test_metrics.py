@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import NamedTuple
 
 import psutil
@@ -44,11 +45,11 @@ from lakehouse.storage.certificates import Certificate, certificates, certify
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.testing import Stage
+from lakehouse.testing import Stage, change_event
 from streaming_jobs import desired, metrics, progress, supervisor
 from streaming_jobs.metric_families import DECLARED
 from streaming_jobs.results import LastWindows
-from support import ROOT
+from support import ROOT, changed_accounts
 
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 WORKLOAD = Workload(
@@ -107,7 +108,9 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
     (modules / "makers.csv").write_text("sensor_id,maker\nsensor-1,a\n")
     more = IN_TENTHS + WITH_LOOKUP.format(path=str(modules / "makers.csv"))
     (modules / "sensors.py").write_text(inspect.getsource(tables_of_sensors) + more)
-    tables = ("sensors", "lakehouse.examples.ads.tables", "lakehouse.examples.visits.tables")
+    (modules / "changed_accounts.py").write_text(inspect.getsource(changed_accounts))
+    examples = ("lakehouse.examples.ads.tables", "lakehouse.examples.visits.tables")
+    tables = ("sensors", "changed_accounts", *examples)
     nightly = {"visits": "scheduled 0 3 * * *"}
     settings = Settings(
         root=root,
@@ -127,6 +130,7 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
         with ThreadPoolExecutor() as beside:
             job = beside.submit(supervisor.start, settings, "sensors", wait=180)
             views_and_visits(Stage(spark, root, ads, visits))
+            read_a_database(Stage(spark, root, changed_accounts))
             job.result()
         session = Session(settings, catalog.load(settings), spark)
         derived = [
@@ -169,6 +173,12 @@ def views_and_visits(stage: Stage) -> None:
     stage.feed("requests", [*pages, request("/page/119", "192.0.2.7")])
     stage.advance("requests", request("/", at="01:00"))
     stage.run("campaign_views", "visits", "visitors_by_country", "page_views")
+
+
+def read_a_database(stage: Stage) -> None:
+    account = {"id": 1, "owner": "a", "balance": Decimal(1)}
+    sent = datetime.fromtimestamp(BEGIN / 1000, UTC)
+    stage.feed("account_log", [change_event("r", account, position=1, sent=sent)])
 
 
 def request(path: str, ip: str = "192.0.2.1", at: str = "00:00") -> str:
