@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import cast
+from zlib import crc32
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,19 +56,26 @@ def topic_rows(
     """The topic's raw records from the offsets of its partitions, or the earliest, up to those of `ends` (by topic)."""
     end = ends[source.topic]
     first = {p: (begins or {}).get(p, -2) for p in end}  # earliest
+    options = spark_options(isolated(settings, source.isolation))
     return (
         spark.read.format("kafka")
-        .options(**spark_options(isolated(settings, source.isolation)))
+        .options(**options)
         .option("assign", json.dumps({source.topic: [int(p) for p in end]}))
         .option("startingOffsets", json.dumps({source.topic: first}))
         .option("endingOffsets", json.dumps({source.topic: end}))
         .option("failOnDataLoss", "true")
         # by this name Spark finds its consumer again, with what it has fetched ahead; else each read
         # leaves one behind for five minutes, tens of megabytes, and a catch-up fills the heap
-        .option("kafka.group.id", f"lakehouse-{source.topic}")
+        .option("kafka.group.id", _group(source.topic, options))
         .load()
         .select(*RAW)
     )
+
+
+def _group(topic: str, options: Mapping[str, str]) -> str:
+    """A name for each way to read a topic: Spark refuses a consumer that it kept for other options."""
+    how = (options["kafka.bootstrap.servers"], options.get("kafka.isolation.level", ""))
+    return f"lakehouse-{topic}-{crc32(repr(how).encode()):08x}"
 
 
 def row_records(spark: SparkSession, rows: pa.Table) -> DataFrame:

@@ -38,6 +38,7 @@ SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL"
 
 plain_topic = kafka("plain", schema=SCHEMA)
 other_topic = kafka("other", schema=SCHEMA)
+committed_topic = kafka("plain", schema=SCHEMA, isolation="read_committed")
 marked_topic = kafka("marked", schema=SCHEMA, isolation="read_committed")
 grown_topic = kafka("grown", schema=SCHEMA)
 coded_topic = kafka("coded", schema=SCHEMA, format="avro")
@@ -48,6 +49,11 @@ large_topic = kafka("large", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL, t
 @table(layer="bronze", event_time="at", delay="5 seconds")
 def plain(plain_topic: DataFrame) -> DataFrame:
     return plain_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def committed(committed_topic: DataFrame) -> DataFrame:
+    return committed_topic
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -171,6 +177,16 @@ def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(session, monkey
     assert [c.arrived for c in made] == [500, *[1] * 6] and [c.batch for c in made] == list(
         range(7)
     )
+
+
+def test_one_process_reads_a_topic_with_two_isolations(session):
+    """Both by Spark, which keeps its consumers for the next step."""
+    kafka_broker.ensure_topics(session.settings, {"plain": 2})
+    for last in (500, 1_000):
+        send(session, "plain", range(last - 500, last))
+        for name in ("plain", "committed"):
+            query(session, name, available_now=True).awaitTermination()
+            assert numbers(session, name) == list(range(last))
 
 
 def test_a_second_reading_of_a_database_is_remarked_also_by_the_next_life(session):
