@@ -45,8 +45,8 @@ def key_of(row: Row, key: Sequence[str]) -> str:
     return text_of(value)
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+# made once: json.dumps makes one for each value
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _plain(value: object) -> object:

@@ -11,10 +11,11 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lakehouse.declare.sources import one_of
 from lakehouse.declare.targets import (
+    Change,
     Corrections,
     Position,
     Row,
@@ -176,16 +177,16 @@ class KafkaSink(Sink):
                 self._encoded = protobuf.encoder(text, number)
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
-        headers: dict[str, str | bytes | None] = {TABLE: self._table, VERSION: str(version)}
+        of_version: dict[str, str | bytes | None] = {TABLE: self._table, VERSION: str(version)}
+        headers = {kind: of_version | {CHANGE: kind} for kind in get_args(Change)}
         self._begin()
         for change in changes:
-            key = key_of(change.row, self._target.key)
             self._send(
                 self._target.name,
-                key,
+                key_of(change.row, self._target.key),
                 None if change.kind == "delete" else self._encoded(change.row),
                 self._partition(change.row),
-                headers | {CHANGE: change.kind},
+                headers[change.kind],
             )
 
     def commit(self, position: Position) -> None:
@@ -272,13 +273,15 @@ class KafkaSink(Sink):
         partition: int,
         headers: dict[str, str | bytes | None],
     ) -> None:
-        with self._failing(f"sending the row of key {key!r}"):
-            while True:
-                try:
-                    self._writer.produce(topic, value, key.encode(), partition, headers=headers)
-                    return
-                except BufferError:  # the queue is full: the broker sets the pace
-                    self._writer.poll(0.1)
+        from confluent_kafka import KafkaException
+
+        while True:
+            try:
+                return self._writer.produce(topic, value, key.encode(), partition, headers=headers)
+            except BufferError:  # the queue is full: the broker sets the pace
+                self._writer.poll(0.1)
+            except KafkaException as err:
+                raise self._refused(f"sending the row of key {key!r}", err.args[0]) from err
 
     def _partition(self, row: Row) -> int:
         return zlib.crc32(key_of(row, self._target.order_by).encode()) % self._target.partitions
