@@ -1,4 +1,4 @@
-"""The disk is full while a version is filled, promoted and rolled back: each ends in one line, and goes on when there is room."""
+"""The disk is full while a version is filled, followed, promoted and rolled back: each ends in one line, and goes on with room."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from support import TESTS
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
-def test_filling_promotion_and_roll_back_meet_a_full_disk_and_go_on(tmp_path, quick_jvm):
+def test_each_command_of_an_upgrade_meets_a_full_disk_and_goes_on(tmp_path, quick_jvm):
     apart = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])]
     if subprocess.run([*apart, "true"], capture_output=True).returncode:
         pytest.skip(
@@ -33,5 +33,6 @@ def test_filling_promotion_and_roll_back_meet_a_full_disk_and_go_on(tmp_path, qu
     assert ended.returncode == 0, ended.stderr[-4000:]
     met = json.loads(ended.stdout.splitlines()[-1])
     assert met["fill"][0] == "before" and {*met["fill"]} == {"before", "done"}, met
+    assert met["follow"] == ["before", "before"], met
     for command in ("promote", "roll-back"):
         assert met[command] == ["before"] * 3 + ["begun"] * 3, met
