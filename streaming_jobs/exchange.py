@@ -1,6 +1,7 @@
 """A table and the version beside it change places, while the table's job is stopped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
@@ -8,7 +9,7 @@ from lakehouse.storage import upgrades
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.upgrades import Command, Upgrade
-from streaming_jobs import supervisor
+from streaming_jobs import desired, supervisor
 
 
 def exchange(
@@ -18,19 +19,33 @@ def exchange(
 
     :param catch_up: has the version that is to take the place read what came since, with Spark. It is
         not called where that was done before the exchange was cut off.
-    :raises JobError: if the table's job runs, or there is nothing to exchange.
+    :raises JobError: if the table's job runs, there is nothing to exchange, or another process is at it.
     """
     table = lakehouse.catalog.table(name)
     upgrades.check(lakehouse, table, command)  # before a JVM starts
-    stopped = supervisor.all_stopped(lakehouse.settings, [table.pipeline])
     with (
         upgrades.alone(lakehouse.settings, table),
-        stopped,
+        _stopped(lakehouse, table),
         publishing(lakehouse.settings, table),
     ):
         if not upgrades.check(lakehouse, table, command):
             catch_up(table)
         return upgrades.exchange(lakehouse, table, command)
+
+
+@contextmanager
+def _stopped(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
+    """Until this ends the table's job does not run. Raises JobError, with who is at it, if another keeps it stopped."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(supervisor.all_stopped(lakehouse.settings, [table.pipeline]))
+        except desired.Busy as err:
+            others = upgrades.under_way(lakehouse, table)
+            if not others:
+                raise
+            shown = ", ".join(f"pid={pid} upgrades {name}" for name, pid in others.items())
+            raise desired.Busy(f"{err} ({shown}, of that pipeline)") from err
+        yield
 
 
 def stands(settings: Settings, table: Table) -> str:

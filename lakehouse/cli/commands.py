@@ -107,7 +107,7 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
         table_status.columns(lakehouse.settings, table),
     )
     state = next(asdict(s) for s in table_status.overview(lakehouse) if s.table == name)
-    reads = table_status.reads(lakehouse, table)
+    reads, beside = table_status.reads(lakehouse, table), table_status.beside(lakehouse, table)
     certificate = next(
         (asdict(c) for c in reversed(certificates.certificates(lakehouse.settings, table))), None
     )
@@ -118,6 +118,7 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
             "columns": columns,
             "state": state,
             "reads": {name: asdict(each) for name, each in reads.items()},
+            "beside": beside and asdict(beside),
         }
         console.print_json([facts | {"certificate": certificate}])
         return
@@ -134,6 +135,7 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
         and f"{certificate['verdict']} {console.shown({name: certificate[name] for name in ('start', 'end')})}"
     )
     seen = {f"reads {each}" if each != name else "in use": str(v) for each, v in reads.items()}
+    seen |= {"version beside": str(beside)} if beside else {}
     console.print_facts(stands | seen | {"last certificate": last})
     _note_changed([state])
 

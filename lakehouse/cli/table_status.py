@@ -15,11 +15,11 @@ from lakehouse.declare.sources import (
     PythonSource,
 )
 from lakehouse.declare.table import Layer, Table
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import EPOCH, text
 from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Outcomes, Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log, delta_log, delta_tables, log_tables
+from lakehouse.storage import commit_log, delta_log, delta_tables, log_tables, upgrades
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 from lakehouse.storage.reference_versions import SEEN
@@ -216,6 +216,45 @@ def reads(lakehouse: Lakehouse, table: Table) -> dict[str, Read]:
         for name, version in read.items()
         if name in lakehouse.catalog.tables
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The version beside a table.
+
+    :param table: the name by which it is queried.
+    :param state: `promoted`: it is what the table held before; else the new one.
+    :param since: since when it is there.
+    :param frontier: how far it is complete; None if it has read nothing yet.
+    :param rows: None if it is not made yet.
+    """
+
+    table: str
+    state: upgrades.State
+    since: datetime
+    frontier: datetime | None
+    rows: int | None
+
+    def __str__(self) -> str:
+        what = "the former version" if self.state == "promoted" else self.state
+        ahead = f"complete up to {text(self.frontier)}" if self.frontier else "nothing read yet"
+        return f"{self.table}: {what}, since {text(self.since)}; {ahead}, {self.rows or 0:,} rows"
+
+
+def beside(lakehouse: Lakehouse, table: Table) -> Beside | None:
+    """The version beside a table; None if there is none. Raises JobError if the note of it cannot be read."""
+    noted = upgrades.upgrade(lakehouse.settings, table)
+    if noted is None:
+        return None
+    other = upgrades.beside(lakehouse.settings, table)
+    ahead = commit_log.frontier(other, table)
+    return Beside(
+        f"{table.name}__beside",
+        noted.state,
+        datetime.fromisoformat(noted.since or noted.at),
+        ahead if ahead != EPOCH else None,
+        _rows_and_version(other, table)[0],
+    )
 
 
 def columns(settings: Settings, table: Table) -> dict[str, str]:

@@ -60,6 +60,7 @@ class Upgrade:
 
     :param state: `promoted`: the version before is beside the table; else the new one.
     :param at: ISO 8601 UTC: when it became so.
+    :param since: ISO 8601 UTC: since when the version beside is there; an exchange puts another one there.
     :param code_version: of the table's declaration with which the version beside was filled.
     :param compared: rows of the two, and how many differ, within what both have closed.
     :param may_differ: the two instants between which alone rows may differ; empty if they may anywhere.
@@ -76,6 +77,7 @@ class Upgrade:
     refused: str = ""
     command: str = ""
     generation: int = 0
+    since: str = ""
 
     @property
     def within(self) -> Range | None:
@@ -112,7 +114,10 @@ def note_compared(
 
 
 def note(settings: Settings, table: Table, state: State, **more: Any) -> Upgrade:
-    noted = Upgrade(state, datetime.now(UTC).isoformat(), table.code_version, **more)
+    before, at = upgrade(settings, table), datetime.now(UTC).isoformat()
+    exchanged = before and before.command and not more.get("command")
+    since = at if before is None or exchanged else before.since or at
+    noted = Upgrade(state, at, table.code_version, since=since, **more)
     path = layout.upgrade(settings, table.name, "upgrade.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, asdict(noted))
@@ -122,6 +127,13 @@ def note(settings: Settings, table: Table, state: State, **more: Any) -> Upgrade
 def alone(settings: Settings, table: Table) -> AbstractContextManager[object]:
     """One command at a time fills, exchanges or drops a version of the table. Raises JobError naming the process that does."""
     return held(layout.upgrade_lock(settings, table.name), table, "upgrading")
+
+
+def under_way(lakehouse: Lakehouse, table: Table) -> dict[str, str]:
+    """The other tables of the pipeline that a command upgrades now, each with the pid of its process."""
+    others = [each for each in lakehouse.catalog.of_pipeline(table.pipeline) if each != table]
+    pids = {t.name: locks.holder(layout.upgrade_lock(lakehouse.settings, t.name)) for t in others}
+    return {name: pid for name, pid in pids.items() if pid}
 
 
 def beside(settings: Settings, table: Table) -> Settings:

@@ -9,10 +9,18 @@ from deltalake import DeltaTable
 
 from batch_jobs import upgrade
 from lakehouse.batch import late_merge
-from lakehouse.cli import query
+from lakehouse.cli import query, table_status
 from lakehouse.errors import JobError, SavepointError, UnknownTable
 from lakehouse.ranges import Range
-from lakehouse.storage import comparisons, layout, read_holds, restoring, savepoints, upgrades
+from lakehouse.storage import (
+    commit_log,
+    comparisons,
+    layout,
+    read_holds,
+    restoring,
+    savepoints,
+    upgrades,
+)
 from lakehouse.storage.comparisons import Compared
 from lakehouse.stream import beside
 from lakehouse.testing import Stage
@@ -68,8 +76,12 @@ def test_partitions_are_compared_as_they_close_and_again_when_they_change(stage_
         values(stage, "counted__beside")
 
     stage.session = present
+    assert table_status.beside(present, counted) is None
     noted, compared, read = round_of(stage, "counted")
     assert noted.state == "filled" and read == HOURS[:2]
+    shown = table_status.beside(present, counted)
+    assert (shown.table, shown.state, shown.rows) == ("counted__beside", "filled", 8)
+    assert shown.frontier == commit_log.frontier(former.settings, counted)
     assert counts(compared[HOURS[0]]) == (9, 4, 5, 0, 0)  # values 1 to 9, and 6 to 9
     assert len(compared[HOURS[0]].examples) == 3 and "missing" in compared[HOURS[0]].examples[0]
     for engine in ("", "Spark"):
@@ -90,6 +102,8 @@ def test_partitions_are_compared_as_they_close_and_again_when_they_change(stage_
         assert read == [HOURS[number]], "the others are not read again"
         assert list(compared) == HOURS[: number + 1] and noted.compared["differing"] == number + 1
     assert round_of(stage, "counted")[2] == [], "nothing came"
+    assert (now := table_status.beside(present, counted)).since == shown.since
+    assert now.frontier > shown.frontier and now.rows == 16
     assert read_holds.began(present.settings) is None, "between two rounds nothing is held"
 
     DeltaTable(str(present.path(counted))).delete("_partition = '2026-01-01-01' AND value > 6")
@@ -130,7 +144,10 @@ def test_late_rows_and_what_a_batch_run_rewrote_are_followed_and_so_is_a_promote
     assert counts(compared[HOURS[0]]) == (1, 1, 0, 0, 1)
     assert "value=145" in (example := compared[HOURS[0]].examples[0]) and "290" in example
 
+    new = table_status.beside(present, sums)
     exchange(stage, "sums", "promote")
+    kept = table_status.beside(present, sums)
+    assert kept.since > new.since and "the former version" in str(kept)
     assert lines(stage, "sums") == [], "of what the two are now nothing was compared"
     hour(stage, 3)
     stage.run("sums")

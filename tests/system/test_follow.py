@@ -106,6 +106,8 @@ def test_a_version_follows_its_table_is_killed_resumes_and_shows_partitions_as_t
     for name, rows in (("taken", 12), ("taken__beside", 8)):
         (line,) = said(settings, "query", f"SELECT count(*) AS n FROM {name}")
         assert line["n"] == rows
+    (line,) = said(settings, "table", "show", "taken")
+    assert (line["beside"]["table"], line["beside"]["rows"]) == ("taken__beside", 8)
     (line,) = said(settings, "upgrade", "status")
     assert line["compared"]["differing"] == 4 and line["refused"], line
     code, errors = following.end(signal.SIGINT)
