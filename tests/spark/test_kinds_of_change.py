@@ -17,9 +17,7 @@ from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
 from support import ROOT, changing_tables
 from support.changing_tables import START, at, click_topic
-from support.kinds_of_change import KINDS, declared
-
-CHANGES_NO_ROW = ("column_widened", "another_layer", "late_policy")
+from support.kinds_of_change import CHANGES_NO_ROW, KINDS, declared
 
 
 def minutes(stage: Stage, first: int, last: int) -> None:
@@ -67,8 +65,8 @@ def go_the_way(stage: Stage, name: str) -> None:
 )
 def test_each_kind_of_change_goes_the_way_that_the_plan_names(spark, tmp_path, half):
     kinds = {name: kind for n, (name, kind) in enumerate(KINDS.items()) if n % 2 == half}
-    stage = Stage(spark, tmp_path, declared(kinds, "before"))
-    before, after = stage.session.catalog, catalog_of([declared(kinds, "after")])
+    stage = Stage(spark, tmp_path, declared(kinds, "before", "always"))
+    before, after = stage.session.catalog, catalog_of([declared(kinds, "after", "always")])
     onward = [name for name, kind in kinds.items() if kind.then == "onward"]
     minutes(stage, 0, 130)
     stage.run(*kinds, *(f"always_{name}" for name in onward))

@@ -22,6 +22,8 @@ wide_rows        rows with a column of each type
 workloads        workloads of the producers
 lines            lines of commit logs that tests write themselves
 kinds_of_change  kinds of change of a running table, with what `lakehouse plan` says of each
+changed_job      a job whose tables are changed in each of these ways, under kills: a program
+killed_commands  commands of `lakehouse`, killed before their steps: a program
 killed_savepoints  a savepoint created or forked, killed before one step after another: a program
 killed_run       a run of a job of Dagster's, killed before one of its steps: a program
 orders           two topics, and a process function over both

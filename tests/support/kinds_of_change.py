@@ -258,14 +258,30 @@ KINDS = {
 }  # fmt: skip
 
 
-def declared(kinds: Mapping[str, Kind], then: Literal["before", "after"]) -> ModuleType:
-    """Each kind as a table of its name, as it was before or is `after`; one always so; and what was changed, as it was."""
-    found = ModuleType(__name__)
-    for name in ("click_topic", "tap_topic", "clicks", "taps"):
-        setattr(found, name, globals()[name])
+CHANGES_NO_ROW = ("column_widened", "another_layer", "late_policy")
+Version = Literal["before", "after", "always"]
+
+
+def named(kinds: Mapping[str, Kind], *versions: Version) -> dict[str, Any]:
+    """By their names what is read, what is changed as it was, and each kind as a table.
+
+    :param versions: a kind's table has its name as it was `before` and is `after`; one that was `always` so is `always_…`.
+    """
+    found = {name: globals()[name] for name in ("click_topic", "tap_topic", "clicks", "taps")}
     for name, kind in kinds.items():
         now = replace(kind.of, **kind.changes)
-        setattr(found, kind.of.name, kind.of)
-        setattr(found, name, replace(kind.of if then == "before" else now, name=name))
-        setattr(found, f"always_{name}", replace(now, name=f"always_{name}"))
+        found[kind.of.name] = kind.of
+        if "before" in versions:
+            found[name] = replace(kind.of, name=name)
+        if "after" in versions:
+            found[name] = replace(now, name=name)
+        if "always" in versions:
+            found[f"always_{name}"] = replace(now, name=f"always_{name}")
+    return found
+
+
+def declared(kinds: Mapping[str, Kind], *versions: Version) -> ModuleType:
+    """A module of these tables."""
+    found = ModuleType(__name__)
+    vars(found).update(named(kinds, *versions))
     return found
