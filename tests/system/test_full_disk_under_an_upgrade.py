@@ -1,4 +1,4 @@
-"""The disk is full while a version is filled, followed, promoted and rolled back: each ends in one line, and goes on with room."""
+"""The disk is full as a version is filled, followed, promoted and rolled back: each ends in one line, and goes on with room."""
 
 import json
 import os
