@@ -181,6 +181,7 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]
         "window": str(table.window or ""),
         "context": str(table.context or ""),
         "ttl": str(table.ttl or ""),
+        "final rows": table.final_rows,
         "keys": ", ".join(table.keys),
         "report": str(table.report or ""),
         "location": dg.MetadataValue.path(str(table_path(settings, table))),

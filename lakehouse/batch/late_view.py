@@ -19,7 +19,7 @@ def late_rows(session: Session, table: Table) -> DataFrame:
     """
     if not session.catalog.has_late_rows(table):
         raise RangeError(
-            f"table={table.name}: only row and window tables, and keyed tables with ttl, have late rows; name one of these"
+            f"table={table.name}: only row and window tables, and keyed tables with ttl or final_rows, have late rows; name one"
         )
     step = plan.plan_of(session, table, judged=False)
     parts = (_late_rows(session, step, each) for each in session.catalog.timed_inputs(table))

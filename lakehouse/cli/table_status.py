@@ -168,6 +168,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "window": str(table.window or ""),
         "context": str(table.context or ""),
         "ttl": str(table.ttl or ""),
+        "final rows": table.final_rows,
         "duplicates": str(table.deduplicate or ""),
         "keys": list(table.keys),
         "refresh": str(table.refresh) if table.refresh else "",

@@ -101,8 +101,8 @@ class Catalog:
         return self.kind(table) not in ("reference", "report")
 
     def has_late_rows(self, table: Table) -> bool:
-        """Whether rows may come too late for it: for rows and windows of a stream, and for a keyed table with `ttl`."""
-        return self.kind(table) in ("row", "window") or bool(table.keeps and table.ttl)
+        """Whether rows may come too late for it: for rows and windows, and for keyed tables with `ttl` or `final_rows`."""
+        return self.kind(table) in ("row", "window") or bool(table.keeps and table.counts_by_time)
 
     def has_quarantine(self, table: Table) -> bool:
         """Whether it has partitions, and a quarantine beside it.

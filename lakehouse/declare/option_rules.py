@@ -1,4 +1,4 @@
-"""The rules of single options of a declaration: `ttl`, `lookup`, `refresh`, `report`, `publish`, `metrics`."""
+"""The rules of single options of a declaration: `ttl`, `final_rows`, `lookup`, `refresh`, `report`, `publish`, `metrics`."""
 
 import re
 from collections.abc import Sequence
@@ -48,6 +48,32 @@ def check_ttl_inputs(catalog: "Catalog", table: "Table", timed: Sequence[str], w
         raise DeclarationError(
             f"{where}, ttl={table.ttl}, inputs={list(timed)}: a process function reads one input, or two (KeyedCoProcess); unite "
             "some of them in a row table, and read that"
+        )
+
+
+def check_final_rows(catalog: "Catalog", table: "Table", timed: Sequence[str], where: str) -> None:
+    """Raises DeclarationError where rows are final anyway, and where nothing says when a row of an input is."""
+    if not table.final_rows:
+        return
+    where = f"{where}, final_rows=True"
+    if table.keeps == "versions":
+        raise DeclarationError(
+            f"{where}, keeps='versions': what it says was valid at an instant behind its frontier is final anyway; remove it"
+        )
+    if not table.keeps:
+        raise DeclarationError(
+            f"{where}: it is for keyed tables, which else show rows ahead of their frontier; remove it, or declare keeps='latest'"
+        )
+    for each in catalog.followed_inputs(table):
+        if each.name in timed:
+            continue
+        instead = f"read what {each.name} reads"
+        if each.keeps == "latest" and not timed:
+            instead = (
+                f"declare it on {each.name} instead: this table is then whole because that one is"
+            )
+        raise DeclarationError(
+            f"{where}, input={each.name}: its rows have no event time, so the frontier does not say which are final; {instead}"
         )
 
 

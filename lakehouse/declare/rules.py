@@ -161,6 +161,7 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     _check_row_by_row(table, kind, where)
     if table.ttl:
         option_rules.check_ttl_inputs(catalog, table, driving, where)
+    option_rules.check_final_rows(catalog, table, driving, where)
     option_rules.check_lookup(catalog, table, kind, where)
     option_rules.check_refreshed(catalog, table, kind, where)
     if not table.keeps:  # which keep every row, and are judged as a whole
@@ -317,9 +318,11 @@ def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> No
             f"{where}, {unfit[0]}={unused[unfit[0]]}: it has no ranges of event time; remove it"
         )
     if table.late != "side_output":
-        why = (
-            "a row that is late for its ttl never counts" if table.ttl else "no row is late for it"
-        )
+        why = "no row is late for it"
+        if table.ttl:
+            why = "a row that is late for its ttl never counts"
+        elif table.final_rows:
+            why = "a late row counts once the frontier is past the watermark under which it arrived"
         raise DeclarationError(f"{where}, late={table.late!r}: {why}; remove it")
 
 

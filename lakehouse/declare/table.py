@@ -105,6 +105,7 @@ class Table:
     keeps: Keeps = ""
     publish: tuple[Target, ...] = ()
     ttl: timedelta = timedelta(0)  # of a lasting state, or of a keyed table's rows; zero: none
+    final_rows: bool = False
     lookup: Lookup | None = None
     refresh: timedelta = timedelta(0)  # zero: a reference table stands still while its job runs
     report: Report | None = None
@@ -132,6 +133,11 @@ class Table:
         return timedelta(0) if self.keeps else self.ttl
 
     @property
+    def counts_by_time(self) -> bool:
+        """Whether its frontier decides which rows count for a keyed table."""
+        return self.final_rows or bool(self.ttl)
+
+    @property
     def by_neighbours(self) -> bool:
         """Whether other rows decide what a row is computed with: then it is late by its own event time."""
         windowed = self.window is not None and self.window.kind in ("session", "count")
@@ -146,8 +152,7 @@ class Table:
     def code_version(self) -> str:
         """Names the declaration: the code it runs (comments and docstrings apart) and every setting that decides rows.
 
-        The code is the function and what it uses of the same module, functions and constants; or
-        the query.
+        The code is the query, or the function and what it uses of the same module: functions and constants.
         """
         code = self.transformation
         parts = (
@@ -168,8 +173,9 @@ class Table:
         )
         looked_up = self.lookup.meaning if self.lookup else ()
         by = f"watermark_by {self.watermark_by}" if self.watermark_by else ""
+        final = "final_rows" if self.final_rows else ""
         more = (self.deduplicate, self.context, self.keeps, self.ttl, self.marker, looked_up, by)
-        decided += tuple(each for each in more if each)
+        decided += tuple(each for each in (*more, final) if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
 
@@ -195,6 +201,7 @@ class Declared(TypedDict, total=False):
     keeps: Keeps
     publish: Sequence[Target]
     ttl: str | timedelta
+    final_rows: bool
     lookup: Lookup | None
     refresh: str | timedelta
     report: Report | None
@@ -223,6 +230,7 @@ def table(
     keeps: Keeps = "",
     publish: Sequence[Target] = (),
     ttl: str | timedelta = "0 seconds",
+    final_rows: bool = False,
     lookup: Lookup | None = None,
     refresh: str | timedelta = "0 seconds",
     report: Report | None = None,
@@ -236,8 +244,7 @@ def table(
             return readings.groupBy("window", "sensor_id").agg(F.avg("celsius").alias("celsius"))
 
     :param layer: `bronze`, `silver` or `gold`: a group of the UI and a folder below the root.
-    :param event_time: of an ingest table (one that reads a topic): its column of event time, or
-        "ingestion_time", the time of arrival as it was recorded.
+    :param event_time: of an ingest table (one that reads a topic): its column of event time, or "ingestion_time", of arrival.
     :param delay: how far the watermark of an ingest table follows the latest event time.
     :param window: `tumbling`, `sliding`, `session` or `count`; the function groups by the column
         `window`, which the library adds to its input.
@@ -245,13 +252,11 @@ def table(
     :param late: what happens to rows that miss their window: `side_output` keeps them in view as
         `<table>__late`, `drop` counts them only, `update` has batch runs merge them once the partition
         has closed.
-    :param expectations: what rows must hold, as `expect` makes them; a row that breaks one is
-        quarantined.
+    :param expectations: what rows must hold, as `expect` makes them; a row that breaks one is quarantined.
     :param partition_by: "hour" or "day" of event time: what a batch run replaces in one commit.
     :param owner: shown in the UI.
     :param tolerance: the relative difference of doubles that still counts as equal.
-    :param early_results: how often `<table>__early`, what open windows hold so far, is refreshed; by
-        default there is none.
+    :param early_results: how often `<table>__early`, what open windows hold so far, is refreshed; by default there is none.
     :param deduplicate: `duplicates(...)`, taken out of the input of a row table.
     :param deterministic: False allows what two runs may differ by (clocks, random numbers, the order
         of rows), which is refused otherwise; such ranges stay UNVERIFIABLE.
@@ -263,6 +268,7 @@ def table(
     :param publish: where the rows go on to, version by version: `[kafka_topic(...)]`.
     :param ttl: how long, in event time, the state of a key lasts after its last row (row tables that call
         `process`), or a row of the inputs counts (keyed tables); by default no state lasts, and all rows count.
+    :param final_rows: a keyed table counts only rows behind its frontier: whole transactions of a database.
     :param lookup: what `@lookup` declared: the input of a row table gets its answer as a column.
     :param refresh: of a reference table: how often its job looks whether its files, or the tables that
         it reads, have changed, and computes it again. A row sees the version that was in force when it
@@ -308,6 +314,7 @@ def table(
             keeps=keeps,
             publish=tuple(publish),
             ttl=duration(ttl, "ttl"),
+            final_rows=final_rows,
             lookup=lookup,
             refresh=duration(refresh, "refresh"),
             report=report,
@@ -330,8 +337,7 @@ def sql_table(
             layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"],
         )
 
-    The same rules hold as for a function: it keeps `_arrival` in a row table, and groups by `window`
-    in a window table.
+    The same rules hold as for a function: it keeps `_arrival` in a row table, and groups by `window` in a window table.
 
     :param name: of the table and of the variable.
     :param query: Spark's SQL. Inputs stand in braces; a brace of SQL's own is written twice.

@@ -16,7 +16,7 @@ from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.digest import Difference, differences, digests
 from lakehouse.storage.session import Session
 from lakehouse.stream import keyed
-from lakehouse.transform import lateness, validation
+from lakehouse.transform import validation
 from lakehouse.transform.versions import VALID
 
 
@@ -36,8 +36,8 @@ def reconciled(session: Session, table: Table, span: Range | None, started: floa
     references = dict(last.inputs["references"])
     expected = keyed.recomputed(session, table, read, references, last.frontier)
     ours, theirs = digests(actual, expected)
-    since = lateness.counts_since(table, last.frontier)
-    first = since or compute.first(session, table) or last.frontier
+    since = last.frontier - table.ttl if table.ttl else compute.first(session, table)
+    first = since or last.frontier
     certificate = Certificate(
         table=table.name,
         start=min(first, last.frontier),

@@ -53,6 +53,7 @@ _MEANING = {  # of a change, by the first word of what changed
     "keys": _BOTH,
     "context": "rows before and after the change would be computed with different neighbours",
     "ttl": "rows before and after the change would be computed with what is remembered for another time",
+    "final_rows": "a row would count from another instant on",
     "lookup": "rows before and after the change would be asked for differently",
     "duplicates": "duplicates of both would be left out of one table",
     "partitions": "partitions of both would overlap in one table",
@@ -123,6 +124,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "keys": ", ".join(table.keys),
         "context": str(table.context or ""),
         "ttl": str(table.ttl or ""),
+        "final_rows": str(table.final_rows or ""),
         "duplicates": str(table.deduplicate or ""),
         "lookup": " ".join(map(str, table.lookup.meaning)) if table.lookup else "",
         "partitions": table.partition_by,
@@ -205,10 +207,7 @@ def refusals(lakehouse: Lakehouse, tables: Iterable[Table]) -> list[str]:
 
 
 def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
-    """What changed of a table's declaration since its streaming query began.
-
-    Nothing if it has not begun.
-    """
+    """What changed of a table's declaration since its streaming query began; nothing if it has not begun."""
     kept = _kept(lakehouse, table)
     if kept is None:
         return []

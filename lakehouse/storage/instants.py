@@ -1,44 +1,78 @@
 """Rows of data files by an instant that they have, read without Spark."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from lakehouse.declare.columns import ARRIVAL, ORIGIN
 from lakehouse.ranges import Range
 
 
-def since(column: str, instant: datetime) -> pc.Expression:
-    """Whether a row's instant (a column, or a field of a struct by its path) is not before this one."""
-    return _field(column) >= pa.scalar(instant)
+def within(column: str, span: Range, known: datetime | None = None) -> pc.Expression:
+    """Whether a row's instant (a column, or a field of a struct by its path) is in the span.
+
+    `known`: and it arrived under a watermark before that instant.
+    """
+    chosen = (_field(column) >= pa.scalar(span.start)) & (_field(column) < pa.scalar(span.end))
+    return chosen & (_watermark() < pa.scalar(known)) if known else chosen
 
 
-def between(
+def entering(column: str, span: Range, late: datetime | None) -> pc.Expression:
+    """Whether a row's instant is in the span, or before its end and it arrived under a watermark from `late` on."""
+    if late is None:
+        return within(column, span)
+    new = (_field(column) >= pa.scalar(span.start)) | (_watermark() >= pa.scalar(late))
+    return (_field(column) < pa.scalar(span.end)) & new
+
+
+def chosen(
     files: Sequence[Path],
     schema: pa.Schema,
-    column: str,
-    span: Range,
+    conditions: Sequence[pc.Expression],
     columns: Sequence[str],
     most: int,
 ) -> pa.Table | None:
-    """Some columns of the rows with an instant in the span; None if they are more than `most`.
+    """Some columns of the rows for which one of the conditions holds; None if they are more than `most`.
 
-    `schema`: of the table. Row groups whose statistics rule the span out are not read.
+    `schema`: of the table. Row groups whose statistics rule that out are not read.
     """
-    chosen = since(column, span.start) & (_field(column) < pa.scalar(span.end))
-    rows = _dataset(files, schema).head(most + 1, columns=list(columns), filter=chosen)
+    rows = _dataset(files, schema).head(
+        most + 1, columns=list(columns), filter=reduce(or_, conditions)
+    )
     return rows if rows.num_rows <= most else None
 
 
-def count_late(files: Sequence[Path], schema: pa.Schema, column: str, ttl: timedelta) -> int:
-    """How many rows that a stream wrote were more than `ttl` behind the watermark when they arrived."""
-    least = pc.subtract(_field(f"{ARRIVAL}.watermark"), pa.scalar(ttl, pa.duration("us")))
+def last_watermark(file: Path) -> datetime:
+    """The last watermark under which a row of a file arrived, by the file's statistics; the end of time if these do not say."""
+    metadata = pq.read_metadata(file)
+    latest = datetime(1, 1, 1, tzinfo=UTC)
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = {
+            each.path_in_schema: each for each in map(group.column, range(group.num_columns))
+        }
+        statistics = columns[f"{ARRIVAL}.watermark"].statistics
+        if statistics is None or not statistics.has_min_max:
+            return datetime(9999, 12, 31, tzinfo=UTC)
+        latest = max(latest, statistics.max)
+    return latest
+
+
+def count_late(files: Sequence[Path], schema: pa.Schema, column: str, by: timedelta) -> int:
+    """How many rows that a stream wrote were more than `by` behind the watermark when they arrived."""
+    least = pc.subtract(_watermark(), pa.scalar(by, pa.duration("us")))
     late = (_field(column) < least) & (_field(ORIGIN) == pa.scalar("stream"))
     return _dataset(files, schema).count_rows(filter=late)
+
+
+def _watermark() -> pc.Expression:
+    return _field(f"{ARRIVAL}.watermark")
 
 
 def _field(column: str) -> pc.Expression:

@@ -23,7 +23,7 @@ topic_check     whether each message is there once
 keyed           a row, or versions, for each key
 consistent      versions of several inputs that have read the same of what they share
 groups          a keyed table of joins, ranks, aggregates of aggregates: what belongs to what changed, computed again
-expiry          its rows that expire, if it has a ttl
+counted_rows    the rows of its inputs that count by time: until they expire, or once they are final
 refreshed_inputs  what the rows of a step see of refreshed reference tables
 early_results   windows before they are complete
 handover        where a new table's batch run ends and its stream begins

@@ -6,14 +6,13 @@ inputs that belong to them. They take the place of those that are there. Where n
 known, or too much has changed, the function computes the table whole, and what differs is written.
 
 In either case the table is, at each of its versions, what the function makes of the versions of the
-inputs that the commit names. With `ttl`, of the rows that count at the frontier that it names
-(`stream.expiry`): those that cease to count since the step before are as if they went.
+inputs that the commit names. With `ttl` or `final_rows`, of the rows that count at the frontier that
+it names (`stream.counted_rows`): those that begin or cease to count are as if they came or went.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,11 @@ from lakehouse.storage.keyed_reader import KeyedReader
 from lakehouse.storage.row_index import RowIndex, column_of
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Take
-from lakehouse.stream.expiry import Expiry
+from lakehouse.stream.counted_rows import CountedRows, Turn
 from lakehouse.stream.keyed import different, few_at_once, is_short, quiet_due, swap, whole
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.table_steps import Due, Moved
-from lakehouse.transform import keeping, lateness, plan
+from lakehouse.transform import counting, keeping, plan
 from lakehouse.transform.groups import belonging, values
 
 _log = logging.getLogger(__name__)
@@ -64,29 +63,33 @@ def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         before = run.commit_log.before(run.generation, batch_id)
         start = (before and before.frontier) or run.start
         ahead = max(start, run.complete(log.inputs) or start)
-        if groups.expiry:  # a step that is replayed has decided by its frontier which rows count
+        if groups.counted:  # a step that is replayed has decided by its frontier which rows count
             ahead = run.noted_frontier(batch_id, start) or ahead
         pinned = groups.pin(batch_id)
         inputs = {"tables": log.inputs, "references": pinned}
         note: dict[str, Any] = {"inputs": inputs, "watermark": ahead, "frontier": ahead}
         # rows that no input has touched since were computed with what was pinned then
         renewed = before is not None and before.inputs["references"] != pinned
-        expired = groups.expiry.between(start, ahead) if groups.expiry else None
-        if log.quiet is not None and not renewed and not expired:
+        turn = groups.counted.turn(start, ahead) if groups.counted else None
+        if log.quiet is not None and not renewed and not turn:
             run.skip(batch_id, before, **note)
             return
-        if groups.expiry:
-            note["late"] = groups.expiry.count_late(moved)
-        since = lateness.counts_since(run.table, ahead)
-        with groups.change(moved, batch_id, since, expired, whole=renewed) as (written, write):
+        if groups.counted:
+            note["late"] = groups.counted.count_late(moved)
+        span = counting.span_of(run.table, ahead)
+        with groups.change(moved, batch_id, span, turn, whole=renewed) as (written, write):
             run.keep(write, batch_id, arrived=log.rows or 0, written=written, **note)
 
     gone_on = quiet_due(run)
-    return step, lambda offset: True, lambda offset: groups.are_outdated() or gone_on(offset)
+
+    def due(offset: Mapping[str, Any]) -> bool:
+        return groups.are_outdated() or gone_on(offset)
+
+    return step, due if run.table.final_rows else lambda offset: True, due
 
 
 class _TooMany(Exception):
-    """More rows expired than the job itself looks at."""
+    """More rows began or ceased to count than the job itself looks at."""
 
 
 class _Groups:
@@ -106,7 +109,7 @@ class _Groups:
             name: self._by_key(name, keeping.key_columns(session, kept[name])) for name in kept
         }
         self.by_key = {name: columns for name, columns in by_input.items() if columns}
-        self.expiry = Expiry(session, run.table) if run.table.ttl else None
+        self.counted = CountedRows(session, run.table) if run.table.counts_by_time else None
 
     def _present(self) -> dict[str, int]:
         path = self.run.session.path
@@ -147,26 +150,26 @@ class _Groups:
         self,
         moved: Mapping[str, Moved],
         batch_id: int,
-        since: datetime | None,
-        expired: Range | None,
+        span: Range | None,
+        turn: Turn | None,
         *,
         whole: bool,
     ) -> Iterator[tuple[int, Write | None]]:
         """How many rows a step brings, and what writes them; nothing does if it changes none.
 
-        `since`: the event time from which on rows count, and `expired`: where they counted in the step before. `whole`:
-        whatever was touched, all is computed.
+        `span`: the event times of the rows that count, if not all do, and `turn`: how it differs from the step before.
+        `whole`: whatever was touched, all is computed.
         """
         run = self.run
         if batch_id <= run.committed:  # it is in the table, and lacks its line in the commit log
             noted = delta_writer.noted(run.session.path(run.table), run.app(batch_id), batch_id)
             yield (noted or {}).get("written", 0), _written_before
             return
-        groups = self._touched(moved, expired) if batch_id and not whole else None
+        groups = self._touched(moved, span, turn) if batch_id and not whole else None
         if groups is not None and not groups.num_rows:
             yield 0, None
             return
-        rows = keyed(self._computed(moved, groups, since), self.keys)
+        rows = keyed(self._computed(moved, groups, span), self.keys)
         if set(self.keys) != set(run.table.keys):
             rows = rows.withColumn(_ROW, row_keys.column(rows.schema, run.table.keys))
         if batch_id and (few := self._few(rows, groups)) is not None:
@@ -178,25 +181,30 @@ class _Groups:
         finally:
             rows.unpersist()
 
-    def _touched(self, moved: Mapping[str, Moved], expired: Range | None) -> pa.Table | None:
-        """The groups that have a row that came, went or expired, each once; None if they are too many, or not known.
+    def _touched(
+        self, moved: Mapping[str, Moved], span: Range | None, turn: Turn | None
+    ) -> pa.Table | None:
+        """The groups that have a row that came, went or turned, each once; None if they are too many, or not known.
 
         With the `_key` of each, and the key of each in those inputs where it is found by that.
         """
         columns, of = self.uses.columns, self.uses.of
-        if not columns or any(each.since is None or each.since < 0 for each in moved.values()):
+        found = columns or self.counted
+        if not found or any(each.since is None or each.since < 0 for each in moved.values()):
             return None
-        touched = []
         try:
-            for name, each in moved.items():
-                rows = self._changed(name, each) if each.files else None
-                gone = self._expired(name, each.until, expired) if expired else None
-                touched += [
-                    part.select(*values(use, columns))
-                    for part in (rows, gone)
-                    if part is not None
-                    for use in of[name]
-                ]
+            parts = {
+                name: [*self._changed(name, each, span), *self._turned(name, each.until, turn)]
+                for name, each in moved.items()
+            }
+            touched = [
+                part.select(*values(use, columns))
+                for name in parts
+                for part in parts[name]
+                for use in of.get(name, ())
+            ]
+            if not columns and any(parts.values()):
+                return None
             if not touched:
                 return pa.table({name: [] for name in columns})
             several = reduce(DataFrame.union, touched).distinct().limit(_MANY + 1)
@@ -212,30 +220,34 @@ class _Groups:
             return None
         return groups if groups is not None and groups.num_rows <= _MANY else None
 
-    def _expired(self, name: str, version: int, expired: Range) -> DataFrame | None:
-        """As `_changed`, the rows of an input that expired. Raises _TooMany."""
-        if self.expiry is None or name not in self.expiry.inputs:
-            return None
+    def _turned(self, name: str, version: int, turn: Turn | None) -> list[DataFrame]:
+        """As `_changed`, the rows of an input that began or ceased to count. Raises _TooMany."""
+        if turn is None or self.counted is None or name not in self.counted.inputs:
+            return []
         columns = self._columns(name)
-        rows = self.expiry.expired(name, version, expired, columns, few_at_once(self.run))
+        rows = self.counted.turned(name, version, turn, columns, few_at_once(self.run))
         if rows is None:
             raise _TooMany
-        return in_spark(self.run.session.spark, rows) if rows.num_rows else None
+        return [in_spark(self.run.session.spark, rows)] if rows.num_rows else []
 
     def _columns(self, name: str) -> set[str]:
         """The columns of an input by which its rows belong to groups."""
-        return {column_of(value) for use in self.uses.of[name] for value in use}
+        return {column_of(value) for use in self.uses.of.get(name, ()) for value in use}
 
-    def _changed(self, name: str, moved: Moved) -> DataFrame | None:
+    def _changed(self, name: str, moved: Moved, span: Range | None) -> list[DataFrame]:
         """The rows of an input that came or went, with those columns at least by which they belong to groups."""
-        session, table = self.run.session, self.tables[name]
+        session, table, files = self.run.session, self.tables[name], list(moved.files)
+        if self.counted and span:
+            files = self.counted.moved(name, moved, span)
+        if not files:
+            return []
         if (reader := self.readers.get(name)) is None:
-            return session.rows_of(table, moved.files, plan.stored_schema(session, table))
+            return [session.rows_of(table, files, plan.stored_schema(session, table))]
         assert moved.since is not None
         reader.move(moved.since)
         changed = reader.changed(moved.until)
         if not changed.num_rows:
-            return None
+            return []
         rows = in_spark(session.spark, changed)
         # one that only moved to another file is there twice
         columns = sorted(self._columns(name))
@@ -243,26 +255,26 @@ class _Groups:
             F.count(F.lit(1)).alias("_times"),
             *(F.first(column).alias(column) for column in columns),
         )
-        return once.where("_times = 1")
+        return [once.where("_times = 1")]
 
     def _computed(
-        self, moved: Mapping[str, Moved], groups: pa.Table | None, since: datetime | None
+        self, moved: Mapping[str, Moved], groups: pa.Table | None, span: Range | None
     ) -> DataFrame:
         """What the function makes of the inputs at their versions: of the groups, or all."""
         session, columns = self.run.session, list(self.uses.columns)
         if groups is None:
             inputs = {
-                n: whole(session, self.tables[n], each.until, since) for n, each in moved.items()
+                n: whole(session, self.tables[n], each.until, span) for n, each in moved.items()
             }
             return self.run.plan.kept(inputs, self.references)
         few = in_spark(session.spark, groups.select(columns))
         inputs = {
-            name: self._input(name, each.until, groups, few, since) for name, each in moved.items()
+            name: self._input(name, each.until, groups, few, span) for name, each in moved.items()
         }
         return belonging(self.run.plan.kept(inputs, self.references), few, [columns], columns)
 
     def _input(
-        self, name: str, version: int, groups: pa.Table, few: DataFrame, since: datetime | None
+        self, name: str, version: int, groups: pa.Table, few: DataFrame, span: Range | None
     ) -> DataFrame:
         """The rows of an input that belong to the groups."""
         session, table = self.run.session, self.tables[name]
@@ -276,12 +288,12 @@ class _Groups:
             if of_groups is None:
                 return session.spark.createDataFrame([], schema)
             return in_spark(session.spark, of_groups.select(schema.names))
-        of_groups = self._found(name, version, groups, since) if reader is None else None
-        rows = whole(session, table, version, since) if of_groups is None else of_groups
+        of_groups = self._found(name, version, groups, span) if reader is None else None
+        rows = whole(session, table, version, span) if of_groups is None else of_groups
         return belonging(rows, few, uses, self.uses.columns)
 
     def _found(
-        self, name: str, version: int, groups: pa.Table, since: datetime | None
+        self, name: str, version: int, groups: pa.Table, span: Range | None
     ) -> DataFrame | None:
         """The rows of an input without keys that may belong to the groups; None if they are to be looked for in all of it."""
         session, table, uses = self.run.session, self.tables[name], self.uses.of[name]
@@ -290,15 +302,15 @@ class _Groups:
             return None
         index = self.indices.setdefault(name, RowIndex(uses))
         path, most = session.path(table), few_at_once(self.run)
-        if self.expiry and since:
-            files = self.expiry.files(name, version, since)
+        if self.counted and span:
+            files = self.counted.files(name, version, span)
         else:
             files = [delta_log.data_file(path, file) for file in log_state.files_at(path, version)]
         rows = index.rows_of(files, groups, most)
         if rows is None:
             return None
-        if self.expiry and since and rows.num_rows:
-            rows = self.expiry.counting(name, rows, since)
+        if self.counted and span and rows.num_rows:
+            rows = self.counted.narrowed(name, rows, span)
         schema = StructType([f for f in plan.stored_schema(session, table) if f.name != PARTITION])
         if not rows.num_rows:
             return session.spark.createDataFrame([], schema)

@@ -8,7 +8,7 @@ that it holds of the touched keys, and the new input. Of another aggregate Spark
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,9 @@ from lakehouse.storage.session import Session
 from lakehouse.stream.advance import Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.table_steps import Due
-from lakehouse.transform import keeping, lateness, plan, versions
+from lakehouse.transform import counting, keeping, plan, versions
 
 Batches = Callable[[DataFrame, int], None]
-_EVER = datetime(9999, 1, 1, tzinfo=UTC)
 _AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
 
 
@@ -232,28 +231,27 @@ def recomputed(
 ) -> DataFrame:
     """What a keyed or versioned table is by all rows of its inputs, at these versions of them and of its references.
 
-    By those that count at the frontier, if it has a `ttl`.
+    By those that count at the frontier, if that decides which do.
     """
-    since = lateness.counts_since(table, frontier)
+    span = counting.span_of(table, frontier)
     rows = {
-        name: whole(session, session.catalog.table(name), at, since) for name, at in inputs.items()
+        name: whole(session, session.catalog.table(name), at, span) for name, at in inputs.items()
     }
     kept = plan.plan_of(session, table, judged=False).kept(rows, session.references(references))
     return versions.versions(kept, table.keys) if table.keeps == "versions" else kept
 
 
-def whole(session: Session, table: Table, version: int, since: datetime | None = None) -> DataFrame:
+def whole(session: Session, table: Table, version: int, span: Range | None = None) -> DataFrame:
     """All rows of an input at a version; none if nothing of it was read yet.
 
-    `since`: of an input with event time those from there on.
+    `span`: of an input with event time those that count (`transform.counting`).
     """
     if version < 0:
         return session.spark.createDataFrame([], plan.stored_schema(session, table))
-    if since is None or table.keeps:
+    if span is None or table.keeps:
         return session.references({table.name: version})[table.name]
-    moment = lateness.instant_of(table.window, session.catalog.event_time(table))
-    rows = session.spanning(table, Range(since, _EVER), version)
-    return rows.where(moment >= F.lit(since))
+    rows = session.spanning(table, span, version)
+    return counting.counted(rows, table, session.catalog.event_time(table), span)
 
 
 def _there(run: StreamRun) -> DataFrame:

@@ -7,6 +7,7 @@ protobuf          values of Protobuf as columns
 changes           change events of Debezium as rows
 record_columns    what of a decoded record is kept
 lateness          arrival, windows, what is late
+counting          which rows count for a keyed table at its frontier
 quality           expectations as columns, and as a suite
 compiled_rules    rules that were compiled before, kept as SQL
 expectation_stub  the expectations that are installed, written down for `declare`

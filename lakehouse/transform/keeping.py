@@ -25,11 +25,11 @@ def group_uses(session: Session, step: Plan) -> groups.Uses:
 def is_one_aggregate(session: Session, table: Table) -> bool:
     """Whether Spark can keep the state of a keyed table: one aggregate of all rows of one ingest table.
 
-    A refreshed reference table would change what rows of before are worth, and rows that expire are to be
-    taken out again.
+    A refreshed reference table would change what rows of before are worth. Rows that expire are to be taken out again,
+    and rows ahead of the frontier wait.
     """
     followed = session.catalog.followed_inputs(table)
-    if table.ttl or any(each.refresh for each in session.catalog.pinned_inputs(table)):
+    if table.counts_by_time or any(each.refresh for each in session.catalog.pinned_inputs(table)):
         return False
     if [session.catalog.kind(each) for each in followed] != ["ingest"]:
         return False

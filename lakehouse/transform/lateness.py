@@ -31,6 +31,7 @@ from lakehouse.ranges import (
     widened,
 )
 
+_INSTANT = timedelta(microseconds=1)
 _LATE = "_late"
 _WATERMARK = "_watermark"  # `_arrival.watermark` as a column of its own, so that a query need not read the rest of the struct
 # by this internal key Spark finds the event-time column of an operator
@@ -169,9 +170,9 @@ def _begun(window: Window, instant: datetime) -> datetime:
     return floor(instant - window.size - window.offset, window.slide) + window.offset
 
 
-def counts_since(table: Table, frontier: datetime) -> datetime | None:
-    """The event time from which on rows count for a keyed table with that frontier; None if all do."""
-    return frontier - table.ttl if table.ttl else None
+def is_late_by(table: Table) -> timedelta:
+    """How far behind the watermark a row is late for a keyed table: by more than its `ttl`, or also at the watermark itself."""
+    return table.ttl or -_INSTANT
 
 
 def reached(table: Table, span: Range, until: datetime | None = None) -> Range:
@@ -219,8 +220,8 @@ def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column
     watermark = F.col(_WATERMARK) if known else F.col(f"{ARRIVAL}.watermark")
     added = {} if known else {_WATERMARK: watermark}
     if table.keeps == "latest":
-        gone = moment < watermark - F.lit(table.ttl) if table.ttl else F.lit(False)
-        return (added | {_LATE: gone},)
+        behind = watermark - F.lit(is_late_by(table))
+        return (added | {_LATE: moment < behind if table.counts_by_time else F.lit(False)},)
     # the window of a counted row is known among the rows of its partition only
     if (
         table.keeps

@@ -31,6 +31,7 @@ sites            readings of sites that are slow, and whose watermark waits for 
 sales            reports over rows that may come late
 visitors         a process function whose state lasts
 expiring         keyed tables whose rows count for a minute
+transfers        a bank in a database: keyed tables that count whole transfers
 ruled            rules that change while payments flow: the example of a page
 kept             what must hold of each version of a keyed table
 auctions         an auction house: keyed tables over joins, ranks and other keyed tables

@@ -94,6 +94,7 @@ def test_nothing_is_to_be_done_where_nothing_changed(settings):
         ("events", {"watermark_by": "id"}, "accept", "lakehouse table accept events"),
         ("totals", {"query": "SELECT id, sum(value) AS n FROM {rows} GROUP BY id"}, "compute whole", "lakehouse backfill totals"),
         ("totals", {"ttl": "1 day"}, "compute whole", "lakehouse backfill totals"),
+        ("totals", {"final_rows": True}, "compute whole", "lakehouse backfill totals"),
         ("minutes", {"window": tumbling("2 minutes")}, "upgrade", "lakehouse upgrade fill minutes"),
         ("rows", {"partition_by": "day"}, "upgrade", "lakehouse upgrade fill rows"),
         ("rows", {"layer": "gold"}, "another name", "lakehouse bootstrap NEW_NAME"),

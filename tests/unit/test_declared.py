@@ -63,6 +63,7 @@ def refused(begun, name: str, **changes: object) -> str:
         ("sums", {"inputs": ("counted",)}, "input=counted: its checkpoint was made with clicks, and its positions are those"),
         ("sums", {"layer": "silver"}, "layer=silver: its checkpoint was made with gold, and the rows that are there would stay"),
         ("sums", {"partition_by": "day"}, "partitions=day: its checkpoint was made with hour"),
+        ("totals", {"final_rows": True}, "final_rows=True: its checkpoint was made with none, and a row would count from"),
         ("totals", {"keeps": "versions"}, "kind=versioned: its checkpoint was made with keyed"),
         ("sums", {"transformation": larger}, "F.sum(F.col('value') * 2).alias('value')): its checkpoint was made with "),
         ("visits", {"sql": "SELECT 1"}, "query=SELECT 1: its checkpoint was made with SELECT window"),

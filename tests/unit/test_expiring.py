@@ -1,9 +1,10 @@
-"""Keyed tables with `ttl`: where it can be declared, which rows count, and which may be erased."""
+"""Keyed tables with `ttl` and `final_rows`: where these can be declared, which rows count, and which may be erased."""
 
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -48,9 +49,15 @@ COUNTS = "SELECT id, count(*) AS n FROM {things} GROUP BY id"
         ("SELECT id, n FROM {counts}", {"ttl": "1 day"}, r"ttl=1 day.*inputs=\['counts'\].*before it"),
         (COUNTS, {"ttl": "1 day", "late": "update"}, "a row that is late for its ttl never counts"),
         (COUNTS, {"late": "drop"}, "no row is late for it"),
+        ("SELECT id, n FROM {counts}", {"final_rows": True}, "counts: its rows have no event time.*declare it on counts instead"),
+        ("SELECT id, count(*) AS n FROM {things} JOIN {counts} AS c USING (id) GROUP BY id", {"final_rows": True},
+         "input=counts: its rows have no event time.*read what counts reads"),
+        (COUNTS, {"final_rows": True, "late": "drop"}, "counts once the frontier is past the watermark under which it arrived"),
+        ("SELECT * FROM {things}", {"final_rows": True, "keeps": "versions"}, "keeps='versions': what it says .* remove it"),
+        ("SELECT * FROM {things}", {"final_rows": True, "keeps": "", "keys": []}, "it is for keyed tables"),
     ],
 )  # fmt: skip
-def test_a_ttl_is_refused_where_rows_have_no_event_time(query, declared, words):
+def test_what_counts_by_time_is_refused_where_rows_have_no_event_time(query, declared, words):
     with pytest.raises(DeclarationError, match=words):
         catalog_of([module_of(counts=(COUNTS, {}), other=(query, declared))])
 
@@ -115,9 +122,21 @@ def test_rows_of_files_are_chosen_by_their_instant(tmp_path):
         )
     span = Range(AT + timedelta(seconds=1), AT + timedelta(seconds=3))
     for column in ("at", "window.end"):
-        found = instants.between(files, schema, column, span, ["n"], 2)
+        of_span = [instants.within(column, span)]
+        found = instants.chosen(files, schema, of_span, ["n"], 2)
         assert found and found["n"].to_pylist() == [None, 2], "a column that one file has not yet"
-        assert instants.between(files, schema, column, span, ["n"], 1) is None
-    kept = pa.Table.from_pylist(rows, schema).filter(instants.since("at", span.start))
-    assert kept["n"].to_pylist() == [1, 2, 3]
+        assert instants.chosen(files, schema, of_span, ["n"], 1) is None
+        found = instants.chosen(files[:1], schema, of_span, ["_origin"], 2)
+        assert found and found.num_rows == 1, "of a file without a column of the condition"
+    all_rows = pa.Table.from_pylist(rows, schema)
+
+    def numbers(chosen: pc.Expression) -> list[int]:
+        return all_rows.filter(chosen)["n"].to_pylist()
+
+    assert numbers(instants.within("at", Range(span.start, AT + HOUR))) == [1, 2, 3]
+    assert numbers(instants.within("at", Range(AT, span.end), AT + timedelta(seconds=61))) == [0, 2]
+    assert numbers(instants.entering("at", span, None)) == [1, 2]
+    late = AT + timedelta(seconds=60)
+    assert numbers(instants.entering("at", span, late)) == [0, 1, 2], "0 arrived late"
+    assert instants.last_watermark(files[0]) == AT + timedelta(seconds=62)
     assert instants.count_late(files, schema, "at", timedelta(minutes=1)) == 1, "61 s behind"
