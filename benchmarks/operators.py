@@ -201,6 +201,11 @@ def expiring_keys(clicks: DataFrame) -> DataFrame:
     )
 
 
+@table(layer="gold", keeps="latest", keys=["user"], final_rows=True)
+def final_keys(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("user").agg(F.count("*").alias("clicks"), F.max("value").alias("most"))
+
+
 @table(layer="silver", keys=["user"], refresh="1 minute")
 def latest_values(keyed_tables: DataFrame) -> DataFrame:
     """What moves under `refreshed_references`, by which a click sees what was known when it arrived."""

@@ -111,7 +111,7 @@ SUITES = {
                 "updated_windows", "sliding_windows", "ranks_in_windows",
                 "count_windows", "sliding_count_windows", "keyed_tables", "refreshed_references", "unbounded_joins",
                 "keyed_of_keyed", "row_table", "windows_in_sql", "long_windows", "days_of_a_zone", "versioned_tables", "patterns",
-                "repeated_patterns", "lasting_states", "looked_up",
+                "repeated_patterns", "lasting_states", "looked_up", "expiring_keys", "final_keys",
             ),
         ),
     )
