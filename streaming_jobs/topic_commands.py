@@ -170,7 +170,8 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
         Register(lakehouse.settings, table),
     )
     begins = positions.behind(lakehouse.settings, table, last, {topic: {partition: 0}})
-    lost = foreign_records.lost(source, register, begins[topic][partition]) if last else []
+    has_begun = checkpoints.standing(lakehouse.settings, table).last is not None
+    lost = foreign_records.lost(source, register, begins[topic][partition]) if has_begun else []
     passed = (
         foreign_sources.passed_over(source, register) if isinstance(source, DeltaSource) else None
     )

@@ -7,8 +7,6 @@ from lakehouse.storage import foreign_files, foreign_log
 from lakehouse.storage.file_register import Register
 from lakehouse.storage.foreign_files import Away, Seen
 
-_SAME_TIME = 2_000_000_000  # nanoseconds, as of a file that was renamed
-
 
 class Afterwards:
     """Looks again and again at a history that was read; what is known by then is not read from the disk once more."""
@@ -63,7 +61,7 @@ class Afterwards:
     def _is_renamed(self, found: Seen) -> bool:
         return any(
             known.size == found.size
-            and abs(known.modified - found.modified) <= _SAME_TIME
+            and foreign_files.is_same_time(known.modified, found.modified)
             and foreign_files.seen(self._path, known.path) is None
             and known.digest == self._digest(found)
             for known in self._register.files

@@ -28,6 +28,14 @@ from lakehouse.storage.file_register import Registered
 
 _HIDDEN = (".", "_")
 _NOT_YET = (".tmp", ".part")  # at the end of names under which files are being written
+_UNITS = (
+    1,
+    100,
+    1_000,
+    1_000_000,
+    1_000_000_000,
+    2_000_000_000,
+)  # nanoseconds: disks cut off what is smaller
 _BATCH = 8_192  # rows of Parquet that are read at once
 _BLOCK = 1 << 20
 
@@ -92,6 +100,12 @@ def _seen(folder: Path, path: Path) -> list[Seen]:
     if not stat.st_size or not S_ISREG(stat.st_mode):
         return []
     return [Seen(str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns)]
+
+
+def is_same_time(one: int, other: int) -> bool:
+    """Whether two modification times are one, of which a disk may have kept less than another."""
+    first, last = sorted((one, other))
+    return any(last - last % unit == first for unit in _UNITS)
 
 
 def registered(folder: Path, found: Seen, columns: Sequence[str] | None, rows: bool) -> Registered:

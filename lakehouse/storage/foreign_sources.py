@@ -16,9 +16,6 @@ from lakehouse.storage.foreign_files import Away, Seen, Unfit
 _log = logging.getLogger(__name__)
 
 _FILES = 1_000  # that are registered at once
-_SAME_TIME = (
-    2_000_000_000  # nanoseconds by which disks differ in what they keep of a modification time
-)
 
 
 class Feed(Protocol):
@@ -60,6 +57,13 @@ def feed_of(
     if isinstance(source, FolderSource):
         return FolderFeed(source, register, is_lost)
     return TableFeed(source, register, types)
+
+
+def follow_renames(source: FolderSource | DeltaSource, register: Register) -> bool:
+    """Notes which files of a folder have another name now; whether one has. Raises Away."""
+    if not isinstance(source, FolderSource):
+        return False
+    return FolderFeed(source, register, lambda known: False).follow_renames()
 
 
 class FolderFeed:
@@ -186,11 +190,23 @@ class FolderFeed:
             return None
         return new if foreign_files.seen(self._folder, found.path) == found else None
 
+    def follow_renames(self) -> bool:
+        """Notes at once which registered files have another name now; whether one has."""
+        sizes, moved = {known.size for known in self.register.files}, False
+        for each in foreign_files.listed(self._folder, self._source.pattern):
+            if each.size not in sizes or self.register.of_path(each.path) is not None:
+                continue
+            new = self._measured(each)
+            if new is not None and (old := self._renamed(new)):
+                self.register.move(old, new.path)
+                moved = True
+        return moved
+
     def _renamed(self, new: Registered) -> Registered | None:
         """The registered file that has another name now: it holds the same since the same time, and is not where it was."""
         for old in self.register.like(new):
             if (
-                abs(old.modified - new.modified) <= _SAME_TIME
+                foreign_files.is_same_time(old.modified, new.modified)
                 and foreign_files.seen(self._folder, old.path) is None
             ):
                 return old

@@ -1,6 +1,6 @@
 """The raw records of an ingest table's sources, from offsets to offsets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
 
@@ -17,10 +17,12 @@ from lakehouse.declare.sources import (
 )
 from lakehouse.declare.table import Table
 from lakehouse.runtime.own_source import OwnReader
+from lakehouse.storage import foreign_sources
 from lakehouse.storage.file_register import Register
+from lakehouse.storage.foreign_files import Gone
 from lakehouse.storage.foreign_records import PARTITION, RECORDS, RecordReader
 from lakehouse.storage.session import Session
-from lakehouse.stream.offsets import Offsets
+from lakehouse.stream.offsets import Offsets, known
 from lakehouse.transform import decode
 
 HELD = pa.schema(
@@ -53,13 +55,46 @@ def between(
     if isinstance(source, PythonSource):
         return _of_own(source, begins or {}, ends[source.topic], at)
     begin, end = (begins or {}).get(PARTITION, 0), ends[source.topic][PARTITION]
-    reader = RecordReader(file_source(source), Register(session.settings, table))
+    there = list(_not_lost(session, table, source, begin, end))
+    return held(session, _of_files(session, table, file_source(source), there))
+
+
+def _not_lost(
+    session: Session, table: Table, source: RecordSource, begin: int, end: int
+) -> Iterator[tuple[int, int]]:
+    """What of a range of records nobody has accepted to be lost."""
+    gaps = [g for g in known(session.settings, table).gaps if g.topic == source.topic]
+    for gap in sorted(gaps, key=lambda gap: gap.since):
+        if begin < min(gap.since, end):
+            yield begin, min(gap.since, end)
+        begin = max(begin, gap.until)
+    if begin < end:
+        yield begin, end
+
+
+def _of_files(
+    session: Session,
+    table: Table,
+    source: FolderSource | DeltaSource,
+    ranges: list[tuple[int, int]],
+) -> pa.Table:
+    """The records of these ranges, also of files that have another name since. Raises SourceError."""
+    register = Register(session.settings, table)
+
+    def read() -> pa.Table:
+        with closing(RecordReader(source, register)) as reader:
+            pieces = [reader.read(since, until, _EVERY) for since, until in ranges]
+        return pa.concat_tables(pieces) if pieces else RECORDS.empty_table()
+
     try:
-        rows = reader.read(begin, end, _EVERY)
-    finally:
-        reader.close()
-    assert rows.num_rows == end - begin, "a step ends where the columns of its rows change"
-    return held(session, rows)
+        rows = read()
+    except Gone:
+        if not foreign_sources.follow_renames(source, register):
+            raise
+        rows = read()
+    count = sum(until - since for since, until in ranges)
+    assert rows.num_rows == count, "a step ends where the columns of its rows change"
+    return rows
 
 
 def _of_own(

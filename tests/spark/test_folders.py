@@ -205,6 +205,56 @@ def test_values_of_parquet_keep_their_types_and_files_of_other_columns_go_row_by
     once(stage)
 
 
+def test_a_step_that_was_cut_off_is_finished_though_its_file_was_renamed_or_removed_meanwhile(
+    spark, tmp_path
+):
+    there = tmp_path / "in"
+    there.mkdir()
+    source = folder(str(there), schema=SCHEMA, settle="0 seconds")
+    stage = stage_of(spark, tmp_path / "root", source)
+    session, readings = stage.session, stage.session.catalog.table("readings")
+
+    def cut_off() -> None:
+        """The rows of a step are in the table, and neither its quarantine nor its line is."""
+        crashing = stage._aborting("readings", "rows")
+        with pytest.raises(StepFailed, match="Aborted: rows"):
+            queries.start(
+                session, readings, available_now=True, reached=crashing
+            ).awaitTermination()
+
+    def accept() -> None:
+        last = next(session.commit_log(readings).by_stream(), None)
+        topic_commands._accept_files(session, readings, last, yes=True)
+
+    gone = put(there / "a.json", row(0), "no JSON")
+    cut_off()
+    gone.unlink()
+    with pytest.raises(StepFailed, match=r"a.json, records=0 to 1: it is gone before it was read"):
+        stage.run("readings")
+    accept()
+    stage.run("readings")
+    assert numbers(stage) == [0] and not quarantined(stage), "its bad line went with it"
+    first = put(there / "b.json", row(1), "no JSON")
+    put(there / "c.json", row(2), "no JSON", row(3))
+    cut_off()
+    first.rename(there / "done-b.json")
+    stage.run("readings")
+    assert numbers(stage) == [0, 1, 2, 3] and set(quarantined(stage)) == {
+        "done-b.json:2",
+        "c.json:2",
+    }
+    put(there / "d.json", row(4), "no JSON")
+    gone = put(there / "e.json", row(5), "no JSON")
+    put(there / "f.json", row(6), "no JSON")
+    cut_off()
+    gone.unlink()
+    accept()
+    stage.run("readings")
+    assert numbers(stage) == [0, 1, 2, 3, 4, 5, 6]
+    assert set(quarantined(stage)) == {"done-b.json:2", "c.json:2", "d.json:2", "f.json:2"}
+    once(stage)
+
+
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_table_of_others_is_followed_version_by_version(spark, tmp_path):

@@ -46,7 +46,7 @@ class Followed:
         self.feed = feed_of(self.source, self.register, lambda known: known.path in self.accepted)
         self.reader = RecordReader(self.source, self.register)
 
-    def put(self, name: str, text: str | bytes, at: int = 0) -> Path:
+    def put(self, name: str, text: str | bytes, at: float = 0) -> Path:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -130,6 +130,17 @@ def test_a_file_of_another_name_is_the_same_one_and_a_copy_is_another(followed, 
     (followed.folder / "c.json").unlink()
     followed.put("again.json", "1\n", at=60)  # written later: no rename keeps that
     assert followed.take() == ["1"]
+
+
+def test_a_file_of_the_same_content_that_follows_within_a_second_is_another(followed):
+    first = followed.put("a.json", "1\n", at=0.25)
+    assert followed.take() == ["1"]
+    first.unlink()
+    followed.put("b.json", "1\n", at=0.75)
+    assert followed.take() == ["1"]
+    (followed.folder / "b.json").unlink()
+    followed.put("b-on-another-disk.json", "1\n", at=0)  # which keeps whole seconds
+    assert followed.take() == []
 
 
 def test_a_file_that_is_renamed_before_it_is_read_is_read_under_its_new_name(followed):
