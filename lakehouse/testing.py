@@ -188,8 +188,14 @@ class Stage:
 
     def quiet(self, ingest_table: str, passed: timedelta) -> None:
         """Has an ingest table note that its topics were silent for so long, by which event time goes on (`quiet_timeout`)."""
-        table = self.session.catalog.table(ingest_table)
         self._now += passed
+        self._without_rows(ingest_table, quiet=passed)
+
+    def _without_rows(
+        self, ingest_table: str, watermark: datetime = EPOCH, quiet: timedelta | None = None
+    ) -> None:
+        """A micro-batch of an ingest table that moves its watermark and has no rows."""
+        table = self.session.catalog.table(ingest_table)
         ends = {
             topic: {str(p): n for p, n in offsets.items()}
             for topic, offsets in self._offsets[ingest_table].items()
@@ -199,7 +205,8 @@ class Stage:
         none = self.session.spark.createDataFrame([], decode.KAFKA_SCHEMA)
         run = stream_run(self.session, table)
         judged = run.judged(dict.fromkeys(run.plan.sources, none))
-        ingest.ingest_batch(run, *judged, batch_id, BatchLog(EPOCH, self._now, ends, 0, passed))
+        log = BatchLog(watermark, self._now, ends, 0, quiet)
+        ingest.ingest_batch(run, *judged, batch_id, log)
 
     def wait(self, time: timedelta) -> None:
         """Lets time pass at the broker: a partition that has no message meanwhile is silent for so long."""

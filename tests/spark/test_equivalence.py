@@ -4,6 +4,7 @@ Hypothesis draws the stories (`stories`). Each time a table must equal its own b
 counts must add up, and Spark itself may have dropped nothing. A run in which a disturbance never occurred fails.
 """
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, timedelta
 from random import Random
@@ -49,8 +50,8 @@ def test_stream_and_batch_agree_in_five_stories(player, suite, say):
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(2400)
-# of markers `test_markers` has a story, and `make stories` as many as one likes
-@pytest.mark.parametrize("suite", [name for name in SUITES if name != "markers"])
+# of markers `test_markers` has a story, and of sources each kind has one below
+@pytest.mark.parametrize("suite", [name for name in SUITES if name not in ("markers", "sources")])
 def test_stream_and_batch_agree_in_fifteen_stories(player, suite, say, fresh_seed):
     print(f"seed {fresh_seed}")
     told = SUITES[suite]
@@ -63,6 +64,21 @@ def test_stream_and_batch_agree_in_fifteen_stories(player, suite, say, fresh_see
     )
     say(suite, fresh_seed, occurred)
     assert occurred["stories"] >= 15
+    tally.assert_nothing_is_vacuous(occurred)
+
+
+@pytest.mark.turn(1)
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(1200)
+def test_stream_and_batch_agree_from_each_kind_of_source(player, say, fresh_seed):
+    print(f"seed {fresh_seed}")
+    told, occurred = SUITES["sources"], Counter[str]()
+    for number, ingest in enumerate(told.chosen, fresh_seed):
+        story = replace(ALL_AT_ONCE[number % 2], tables=(ingest,))
+        occurred += player.play(told, story) + Counter(stories=1)
+    say("sources", fresh_seed, occurred)
+    assert all(occurred[ingest] == 1 for ingest in told.chosen)
     tally.assert_nothing_is_vacuous(occurred)
 
 

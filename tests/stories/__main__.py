@@ -21,9 +21,10 @@ from pathlib import Path
 from textwrap import fill
 
 from stories import machine, tally
+from stories.suites import SUITES
 from stories.work import STEPS, Piece, end_with, told
 
-_SHARES = {"sensors": 2, "ads": 2, "windows": 2, "operators": 4}  # of ten stories
+_SHARES = {"sensors": 1, "ads": 1, "windows": 2, "operators": 3, "sources": 3}  # of ten stories
 _AT_ONCE = 5  # stories of one piece of work: so many at most are told again after an interruption
 # pieces of a worker, after which all make way for new ones: Spark keeps some of each query that it has run, and after an hour
 # of thousands of them a JVM does little but collect garbage
@@ -89,10 +90,11 @@ def report(lines: list[dict], seed: int) -> tuple[str, str]:
     stories = sum((of_suite[suite] for suite in _SHARES), Counter())
     seen = [f"{name} {stories[name]}" for name in tally.DISTURBANCES]
     steps = [f"{name.replace('_', ' ')} {of_suite['machine'][name]}" for name in machine.RULES]
-    runs = of_suite["machine"]
+    runs, sources = of_suite["machine"], of_suite["sources"]
+    read = [f"{name.replace('_', ' ')} {sources[name]}" for name in SUITES["sources"].chosen]
     paragraphs = (
         f"Of the {stories['stories']} stories of seed {seed} so many had: {'; '.join(seen)}. They compared "
-        f"{stories[tally.COMPARED]} rows.",
+        f"{stories[tally.COMPARED]} rows. Ingest tables of the {sources['stories']} of sources: {'; '.join(read)}.",
         f"The {runs['stories']} runs of the state machine took {runs['steps']} steps: {'; '.join(steps)}.",
     )
     text = "\n\n".join(fill(each, _WIDTH, break_on_hyphens=False) for each in paragraphs)
@@ -112,7 +114,7 @@ def write(page: Path, row: str, text: str) -> None:
         "| seed | date | commit | "
         + " | ".join(_SHARES)
         + f" | runs of {STEPS} steps | differences |",
-        "|---" * 9 + "|",
+        "|---" * (len(_SHARES) + 5) + "|",
     ]
     page.write_text(
         f"{before}{BEGIN}\n" + "\n".join([*head, *kept, row]) + f"\n\n{text}\n{END}{after}"

@@ -6,11 +6,14 @@ story has late rows, duplicates, disorder, a lagging and an idle partition, and 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from hypothesis import strategies as st
 
 from lakehouse.testing import COMMIT_POINTS
 
+# stories begin two hours later, at a midnight of Berlin before its clocks change
+START = datetime(2026, 3, 28, 21, tzinfo=UTC)
 BEGIN = 7200  # seconds: what is late by more than an hour still lies behind the beginning of time
 PARTITIONS = (0, 1)
 IDLE_AFTER = 60  # seconds of silence, more than any source of the suites waits for a partition

@@ -3,10 +3,9 @@
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
@@ -15,17 +14,16 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from benchmarks import operators
-from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.reconcile import reconciliation
 from lakehouse.testing import Stage
-from stories import marked, tally, windows
-from stories.story import Event, Story, stories
+from stories import held_back, marked, sources, tally
+from stories.filling import Filling, assert_all_is_there
+from stories.story import START, Event, Story, stories
 
-# stories begin two hours later, at a midnight of Berlin before its clocks change
-START = datetime(2026, 3, 28, 21, tzinfo=UTC)
 _ADS = tuple(
     line.partition(",")[0]
     for line in (Path(ads.__file__).parent / "ad_campaigns.csv").read_text().splitlines()[1:30]
@@ -62,35 +60,43 @@ def click(event: Event) -> dict:
     }
 
 
+def assert_every_offset_is_there_once(stage: Stage, ingest: str) -> None:
+    """Of each partition the offsets from 0 on, each once, in the table and its quarantine together."""
+    found = tally.stored_offsets(stage, ingest)
+    assert {p: offsets for (_, p), offsets in found.items()} == {
+        p: list(range(count)) for p, count in stage.sent(ingest).items()
+    }
+
+
 @dataclass(frozen=True)
 class Suite:
-    """The tables of a module over one ingest table, and how an event becomes a message of its topic."""
+    """The tables of a module, and how an event becomes a message of the source that their ingest table reads."""
 
     name: str
     module: ModuleType
     message: Callable[[Event], Mapping[str, object]]
-    # each story chooses among these; none: it plays all that `always` names
+    # each story chooses among these, an ingest table with all that read it; none: it plays all that `always` names
     chosen: tuple[str, ...] = ()
     always: tuple[str, ...] = ()
     most: int = 3
-
-    @cached_property
-    def ingest(self) -> str:
-        catalog = catalog_of([self.module])
-        return next(t.name for t in catalog if catalog.topics_of(t))
+    stage: type[Stage] = Stage  # whose `feed` puts messages into their source
+    assert_complete: Callable[[Stage, str], None] = assert_every_offset_is_there_once
 
     @property
     def stories(self) -> st.SearchStrategy[Story]:
         return stories(self.chosen, self.most)
 
-    def tables_of(self, story: Story, catalog: Iterable[Table]) -> list[Table]:
+    def tables_of(self, story: Story, catalog: Catalog) -> list[Table]:
         """Those that take part, inputs first: what the story chose, and what these read."""
         wanted = set(story.tables or self.chosen or self.always)
         known = list(catalog)
+        for each in known:
+            if each.name in wanted and catalog.sources_of(each):
+                wanted |= set(catalog.downstream(each))
         for each in reversed(known):
             if each.name in wanted:
                 wanted |= set(each.inputs)
-        return [t for t in known if t.name in wanted and t.name != self.ingest]
+        return [t for t in known if t.name in wanted]
 
 
 SUITES = {
@@ -99,7 +105,7 @@ SUITES = {
         Suite("sensors", sensors, reading, always=("valid_readings", "sensor_averages")),
         Suite("ads", ads, ad_event, always=("campaign_views",)),
         Suite("markers", marked, click, always=("by_ten_seconds", "marked_sessions")),
-        Suite("windows", windows, click, always=("sliding_sums", "user_sessions", "shifted")),
+        Suite("windows", held_back, click, always=("sliding_sums", "user_sessions", "shifted")),
         Suite(
             "operators",
             operators,
@@ -113,6 +119,15 @@ SUITES = {
                 "keyed_of_keyed", "row_table", "windows_in_sql", "long_windows", "days_of_a_zone", "versioned_tables", "patterns",
                 "repeated_patterns", "lasting_states", "looked_up", "expiring_keys", "final_keys",
             ),
+        ),
+        Suite(
+            "sources",
+            sources,
+            click,
+            chosen=sources.INGEST,
+            most=1,
+            stage=Filling,
+            assert_complete=assert_all_is_there,
         ),
     )
 }  # fmt: skip
@@ -129,52 +144,49 @@ class Player:
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def empty(self, module: ModuleType) -> Stage:
+    def empty(self, module: ModuleType, kind: type[Stage] = Stage) -> Stage:
         """A stage of the tables of a module, without a row, to be copied: to make tables and plans takes longer."""
         if module not in self._empty:
             folder = Path(tempfile.mkdtemp(dir=self.folder))
-            self._empty[module] = Stage(self.spark, folder, module)
+            self._empty[module] = kind(self.spark, folder, module)
         return self._empty[module]
 
     def play(self, suite: Suite, story: Story) -> Counter[str]:
         """Plays the story and asserts all that must hold; what occurred in it, and how many rows were compared."""
         root = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            return _played(self.empty(suite.module).copied(root), suite, story)
+            return _played(self.empty(suite.module, suite.stage).copied(root), suite, story)
         finally:
             shutil.rmtree(root)
 
 
 def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
-    tables = [
-        t
-        for t in suite.tables_of(story, stage.session.catalog)
-        if stage.session.catalog.kind(t) != "reference"
-    ]
+    catalog = stage.session.catalog
+    taking_part = suite.tables_of(story, catalog)
+    (ingest,) = (t.name for t in taking_part if catalog.kind(t) == "ingest")
+    tables = [t for t in taking_part if catalog.kind(t) not in ("ingest", "reference")]
     names = [t.name for t in tables]
-    refreshed = [t for t in suite.tables_of(story, stage.session.catalog) if t.refresh]
+    refreshed = [t for t in taking_part if t.refresh]
     first, last = story.crashes
     for number, batch in enumerate(story.batches, 1):
         stage.wait(timedelta(seconds=batch.silence))
         if batch.quiet:
-            stage.quiet(suite.ingest, timedelta(seconds=batch.quiet))
+            stage.quiet(ingest, timedelta(seconds=batch.quiet))
         messages = [(e.partition, suite.message(e)) for e in batch.events]
-        stage.feed(suite.ingest, messages + [(0, b"\xff junk")] * batch.junk, abort_at=batch.crash)
+        stage.feed(ingest, messages + [(0, b"\xff junk")] * batch.junk, abort_at=batch.crash)
         for each in refreshed:  # what the rows of the next batch see
             stage.run(*each.inputs)
             stage.refresh(each.name)
         if number == story.early:
             stage.run(*names, files_per_batch=story.files, abort_at=first, by_spark=True)
     end = max((e.at for e in story.events), default=0)
-    stage.advance(suite.ingest, suite.message(Event(end + _HOUR, 1, 0, 70)))
+    stage.advance(ingest, suite.message(Event(end + _HOUR, 1, 0, 70)))
     if any(t.partition_by == "day" for t in tables):
-        stage.advance(
-            suite.ingest, suite.message(Event(end + int(_DAYS.total_seconds()), 1, 0, 70))
-        )
+        stage.advance(ingest, suite.message(Event(end + int(_DAYS.total_seconds()), 1, 0, 70)))
     stage.run(*names, files_per_batch=story.files, abort_at=last)
-    assert_every_offset_is_there_once(stage, suite.ingest)
+    suite.assert_complete(stage, ingest)
     rows = sum(_agreeing(stage, table) for table in tables)
-    return tally.occurred(stage, story, suite.ingest, names) + Counter({tally.COMPARED: rows})
+    return tally.occurred(stage, story, ingest, names) + Counter({tally.COMPARED: rows, ingest: 1})
 
 
 def _agreeing(stage: Stage, table: Table) -> int:
@@ -193,21 +205,6 @@ def _agreeing(stage: Stage, table: Table) -> int:
     if not table.keeps and table.late != "update":
         assert_counts_add_up(stage, table)
     return certificate.rows_recomputed
-
-
-def assert_every_offset_is_there_once(stage: Stage, ingest: str) -> None:
-    """Of each partition the offsets from 0 on, each once, in the table and its quarantine together."""
-    offsets: dict[int, list[int]] = {}
-    for side in ("", "quarantine"):
-        path = str(stage.session.path(stage.session.catalog.table(ingest), side))  # type: ignore[arg-type]
-        for arrival in (
-            DeltaTable(path).to_pyarrow_table(columns=["_arrival"])["_arrival"].to_pylist()
-        ):
-            offsets.setdefault(arrival["partition"], []).append(arrival["offset"])
-    sent = stage.sent(ingest)
-    assert {p: sorted(found) for p, found in offsets.items()} == {
-        p: list(range(count)) for p, count in sent.items()
-    }
 
 
 def assert_counts_add_up(stage: Stage, table: Table) -> None:
