@@ -24,6 +24,7 @@ from benchmarks import (
     commits,
     late_rows,
     latency,
+    nexmark,
     publishing,
     recovery,
     report,
@@ -65,6 +66,7 @@ LONG = (  # no part of the quick run
     "upgrade",
     "savepoint",
     "rescale",
+    "nexmark",
     "commits",
 )
 PARTS = (*QUICK, *LONG)
@@ -165,7 +167,9 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
         starts,
         published,
     )
-    return replace(found, **_changes(base, given))
+    house = replace(base, root=base.root / "nexmark")
+    queries = nexmark.run(house, given.house) if "nexmark" in given.only else []
+    return replace(found, **_changes(base, given), nexmark=queries)
 
 
 def _changes(base: Settings, given: argparse.Namespace) -> dict[str, list]:
@@ -224,10 +228,11 @@ def _arguments() -> argparse.Namespace:
     )
     given = parser.parse_args()
     given.batches, given.advances, given.kills = 10, 150, 10
-    given.past_rate = latency.RATE
+    given.past_rate, given.house = latency.RATE, nexmark.Size()
     if given.quick:
         given.events, given.batches, given.rounds, given.seconds, given.times = 100_000, 2, 1, 35, 2
         given.keys, given.advances, given.kills, given.past_rate = 20_000, 20, 1, 20
+        given.house = nexmark.QUICK
         given.only = [part for part in given.only if part not in LONG] or given.only
     return given
 

@@ -1,17 +1,18 @@
 """What a step of a keyed or versioned table costs: median and 95th percentile of seconds, and bytes written.
 
     python -m benchmarks.keyed_step --keys 1000000 --changed 1000
-    python -m benchmarks.keyed_step --ttl --keys 10000000 --changed 10000
+    python -m benchmarks.keyed_step --ttl --keys 10000000 --changed 10000 --steps 200
 
 First through the store alone: a table of so many rows, of which each step replaces some by chance. Then through the stream: a
 record that fills a table with `keeps="latest"`, one with `keeps="versions"`, and one that joins the record with the first; first
 a commit of all keys, then of a few.
 
-With `--ttl` so many keys go through a keyed table with a `ttl` instead, each once. After a sixth of the steps as many expire in
-each as come. Of the first and second half of the steps behind that: seconds of a step, and rows, files and bytes of the table.
+With `--ttl` a keyed table with a `ttl` holds so many keys instead. In each step as many expire as come. Of the first and the
+second half of the steps: seconds of a step, and rows, files and bytes of the table.
 """
 
 import argparse
+import math
 import os
 import shutil
 import tempfile
@@ -24,12 +25,12 @@ from statistics import median
 import numpy as np
 import psutil
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import keyed_step_tables
-from benchmarks.keyed_step_tables import TTL
-from benchmarks.measure import BenchmarkError
+from benchmarks.keyed_step_tables import DELAY, TTL
+from benchmarks.measure import BenchmarkError, own_cpu
 from lakehouse.ranges import EPOCH
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
@@ -48,7 +49,11 @@ from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 APP = "accounts:stream:1"
-_FILLING = 6  # of so many steps one fills the table that rows expire from
+_MICROSECOND = timedelta(microseconds=1)
+_STARTING = (
+    3  # steps that do not count, beside those in which nothing expires yet: an index is read
+)
+_GROUPS = 20_000  # touched in one step, above which the table is computed whole (`stream.groups`)
 COLUMNS = ("account", "amount", "city", "at")
 
 
@@ -121,9 +126,9 @@ def stream(session: Session, keys: int, changed: int, changed_versions: int, ste
             )
             if name == "moved_and_left":  # which reads it
                 started["balances"].processAllAvailable()
-            size, cpu = _bytes(path), _cpu(session.spark)
+            size, cpu = _bytes(path), own_cpu(session.spark)
             query.processAllAvailable()
-            spent.append(_cpu(session.spark) - cpu)
+            spent.append(own_cpu(session.spark) - cpu)
             seconds.append(
                 next(session.commit_log(session.catalog.table(name)).by_stream()).seconds
             )
@@ -152,10 +157,11 @@ class Feed:
         self.run = stream_run(session, session.catalog.table("movements"))
         self.apart, self.offset, self.batch = apart, 0, 0
 
-    def __call__(self, ids: DataFrame, count: int) -> None:
-        at = START + self.apart * self.batch
-        value = F.to_json(F.struct(*(c for c in _accounts(ids, at).columns))).cast("binary")
-        placed = _accounts(ids, at).select(
+    def __call__(self, ids: DataFrame, count: int, at: Column | None = None) -> None:
+        """One commit; `at`: the event time of each, if it is not that of the commit."""
+        accounts = _accounts(ids, F.lit(START + self.apart * self.batch) if at is None else at)
+        value = F.to_json(F.struct(*accounts.columns)).cast("binary")
+        placed = accounts.select(
             F.lit(None).cast("binary").alias("key"),
             value.alias("value"),
             F.lit(0).alias("partition"),
@@ -170,30 +176,36 @@ class Feed:
         self.batch += 1
 
 
-def expiring(session: Session, keys: int, changed: int) -> None:
-    """So many keys, a step of `changed` new ones each, go through a table from which as many expire.
+def expiring(session: Session, keys: int, changed: int, steps: int) -> None:
+    """A keyed table with a `ttl` holds so many keys; each step brings `changed` new ones, and as many expire.
 
     Raises BenchmarkError if the table holds other rows in the end than those that count.
     """
-    steps = keys // changed
-    filling = max(1, steps // _FILLING)
-    if steps < 2 * _FILLING:
-        raise BenchmarkError(
-            f"keys={keys:,}, changed={changed:,}: {steps} steps, of which a sixth fill the table; give {2 * _FILLING} or more"
-        )
-    feed, table = Feed(session, TTL / filling), session.catalog.table("moved_lately")
-    path, process = session.path(table), psutil.Process()
+    starting = starting_steps(keys, changed, steps)
+    table, apart = session.catalog.table("moved_lately"), TTL // keys
+    feed, path, process = Feed(session, timedelta(0)), session.path(table), psutil.Process()
+    moment = F.timestamp_micros(
+        F.col("id") * (apart // _MICROSECOND) + (START - EPOCH) // _MICROSECOND
+    )
+    began = time.monotonic()
+    feed(session.spark.range(0, keys, 1, max(2, keys // keyed_files.LARGE)), keys, moment)
+    filled = time.monotonic()
     query = queries.start(session, table)
+    query.processAllAvailable()
+    print(
+        f"ttl: {keys:,} keys fed in {filled - began:.1f} s, and in the table {time.monotonic() - filled:.1f} s later",
+        flush=True,
+    )
     taken: list[tuple[float, int, int, int, int]] = []
-    for number in range(steps):
-        feed(session.spark.range(number * changed, (number + 1) * changed, 1, 1), changed)
+    for first in range(keys, keys + steps * changed, changed):
+        feed(session.spark.range(first, first + changed, 1, 1), changed, moment)
         query.processAllAvailable()
         spent = [_milliseconds(p) for p in list(query.recentProgress)[-10:] if _rows(p)]
         files, memory = log_state.newest(path).files.values(), process.memory_info().rss
         size = sum(file["size"] for file in files)
         taken.append((spent[-1] / 1000, log_state.rows(path), len(files), size, memory))
     query.stop()
-    measured = taken[filling + 2 :]  # expired is what lies an hour, and the delay, behind the step
+    measured = taken[starting:]
     half = len(measured) // 2
     for name, part in (("first", measured[:half]), ("second", measured[half:])):
         seconds, *amounts = zip(*part, strict=True)
@@ -206,19 +218,40 @@ def expiring(session: Session, keys: int, changed: int) -> None:
         )
     frontier = next(session.commit_log(table).by_stream()).frontier
     assert frontier is not None
-    wanted = changed * sum(START + feed.apart * n >= frontier - TTL for n in range(steps))
+    expired = max(0, -((START + TTL - frontier) // apart))
+    wanted = keys + steps * changed - expired
     if taken[-1][1] != wanted:
         raise BenchmarkError(
             f"moved_lately has {taken[-1][1]:,} rows, and {wanted:,} count at its frontier; the run is void"
         )
 
 
-def _accounts(ids: DataFrame, at: datetime = START) -> DataFrame:
+def starting_steps(keys: int, changed: int, steps: int) -> int:
+    """How many of the steps do not count. Raises BenchmarkError for sizes that would measure something else."""
+    starting = _STARTING + math.ceil(DELAY / (TTL // keys * changed))
+    if steps < 2 * starting:
+        raise BenchmarkError(
+            f"steps={steps}: the first {starting} do not count, and both halves need some; give {2 * starting} or more"
+        )
+    if 2 * changed > _GROUPS:
+        raise BenchmarkError(
+            f"changed={changed:,}: as many keys expire as come, and a step that touches more than {_GROUPS:,} computes the "
+            f"table whole; give {_GROUPS // 2:,} or fewer"
+        )
+    if steps * changed > keys:
+        raise BenchmarkError(
+            f"keys={keys:,}, changed={changed:,}, steps={steps}: the keys that expire are those of the first commit; give "
+            f"{steps * changed:,} keys or more"
+        )
+    return starting
+
+
+def _accounts(ids: DataFrame, at: Column | None = None) -> DataFrame:
     return ids.select(
         F.format_string("account-%09d", "id").alias("account"),
         (F.rand() * 1000).cast("decimal(9,2)").alias("amount"),
         F.concat(F.lit("city "), (F.rand() * 10_000).cast("int")).alias("city"),
-        F.lit(at).alias("at"),
+        (F.lit(START) if at is None else at).alias("at"),
     )
 
 
@@ -234,11 +267,6 @@ def _milliseconds(progress) -> int:
 
 def _rows(progress) -> int:
     return progress.numInputRows
-
-
-def _cpu(spark: SparkSession) -> float:
-    jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid()).cpu_times()
-    return time.process_time() + jvm.user + jvm.system
 
 
 def _bytes(path: Path) -> int:
@@ -275,7 +303,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--only", choices=("store", "stream"), help="one of the two parts")
     parser.add_argument(
-        "--ttl", action="store_true", help="neither: keys go through a table in which rows expire"
+        "--ttl", action="store_true", help="neither: a table of these keys, in which rows expire"
     )
     given = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="keyed_step"))
@@ -291,7 +319,7 @@ def main() -> None:
         "stream": lambda: stream(session(), given.keys, given.changed, fewer, given.steps),
     }
     if given.ttl:
-        measured = {"ttl": lambda: expiring(session(), given.keys, given.changed)}
+        measured = {"ttl": lambda: expiring(session(), given.keys, given.changed, given.steps)}
     try:
         for name, part in measured.items():
             if given.ttl or given.only in (None, name):

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare.table import kafka, table
 
-TTL = timedelta(hours=1)
+TTL, DELAY = timedelta(hours=1), timedelta(seconds=5)
 
 movement_topic = kafka(
     "movements",
@@ -15,7 +15,7 @@ movement_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@table(layer="bronze", event_time="at", delay=DELAY)
 def movements(movement_topic: DataFrame) -> DataFrame:
     return movement_topic
 

@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _LOOK = 0.2  # seconds between two readings of the CPU clocks: the most of a process's end that is missed
 _CENSUS = 1.0  # seconds between two looks for new children, which costs more
@@ -63,6 +67,13 @@ class Tree:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(alive, timeout=_END)
+
+
+def own_cpu(spark: "SparkSession") -> float:
+    """CPU seconds, user and system, of this process and of the JVM that it talks to, so far."""
+    jvm: Any = spark._jvm
+    times = psutil.Process(jvm.java.lang.ProcessHandle.current().pid()).cpu_times()
+    return time.process_time() + times.user + times.system
 
 
 @contextmanager

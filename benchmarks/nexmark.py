@@ -1,179 +1,149 @@
-"""What each query of Nexmark costs: catching up with the topics, steps as events come, and the same function as plain Spark.
+"""The queries of Nexmark, ours beside streams of Spark alone: events a second while each catches up, then seconds of a step.
 
-    python -m benchmarks.nexmark [--events 100000] [--steps 10] [--step 1000] [--only q5_hot_items ...]
+    python -m benchmarks.nexmark [--events 100000] [--steps 5] [--step 1000] [--only q5_hot_items ...]
 
-The ingest tables are filled first. Then each query catches up with them, one after the other, in a stream that ends at the
-present. Then all go on at once with `steps` commits of `step` events each, and share the cores. Events are those of all topics.
-"Plain Spark" is the function of the table over the same stored rows, written as Parquet; of a query that reads other queries,
-over these tables. A run is void if a table is not EQUAL to its batch run in the end.
+`make bench` runs it with what stands there. Exit code 1 if a table is not EQUAL to its batch run in the end, or a stream of
+Spark's has other rows than ours: all of it is void then.
 """
 
 import argparse
-import shutil
+import json
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from rich import box
-from rich.table import Table as Shown
+from rich.console import Console
+from rich.table import Table
 
+from benchmarks import measure
 from benchmarks.measure import BenchmarkError
 from lakehouse.cli.console import out
-from lakehouse.declare.columns import ORIGIN, PARTITION
-from lakehouse.declare.table import Table
-from lakehouse.examples.nexmark import producer, tables
-from lakehouse.producers.workload import Record, Workload
-from lakehouse.reconcile import reconciliation
-from lakehouse.runtime import spark_session
-from lakehouse.settings import from_environment
-from lakehouse.storage.row_keys import KEY
-from lakehouse.storage.session import Session
-from lakehouse.stream import queries
-from lakehouse.testing import Stage
-from lakehouse.transform import lateness
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, from_environment, to_environment
 
-START = int(datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp() * 1000)
-TOPICS = {
-    producer.PEOPLE: ("nexmark_people",),
-    producer.AUCTIONS: ("nexmark_auctions",),
-    producer.BIDS: ("nexmark_bids", "nexmark_bids_by_arrival"),
-}
+LIMIT = 14_400.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    query: str
-    catch_up: float  # seconds
-    plain: float
+class Size:
+    """How many events there are before the first query starts, and how many steps of how many each query then takes."""
+
+    events: int = 100_000
+    steps: int = 5
+    step: int = 1_000
+
+
+QUICK = Size(2_000, 2, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a query, which runs alone: seconds to catch up with so many events of all topics, and of each step then."""
+
+    events: int
+    catch_up: float
     steps: Sequence[float]
-    rows: int
+
+    @property
+    def rate(self) -> float:
+        return self.events / self.catch_up
 
 
-def feed(stage: Stage, records: Sequence[Record]) -> None:
-    """One commit of each ingest table."""
-    sent = datetime.fromtimestamp(max(r.time_ms for r in records) / 1000, UTC)
-    for topic, names in TOPICS.items():
-        values = [(r.partition, r.value) for r in records if r.topic == topic]
-        for name in names:
-            stage.feed(name, values, sent=sent)
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One table; `spark` is None where Spark has no such stream, and `cannot` says why."""
+
+    name: str
+    rows: int  # of our table, in the end
+    ours: Side
+    spark: Side | None = None
+    cannot: str = ""
+
+    @property
+    def times(self) -> float | None:
+        """How many times the events a second of Spark's."""
+        return self.ours.rate / self.spark.rate if self.spark else None
 
 
-def close(stage: Stage) -> None:
-    """Moves event time and the clock on, so that all windows close."""
-    stage.wait(timedelta(hours=2))
-    later = producer.records(Workload(rate=50), START + 2 * 3_600_000 + 86_400_000)
-    last = {each.topic: each for each in islice(later, 50)}.values()
-    for _ in range(2):  # the second carries the watermark that follows from the first
-        feed(stage, [each._replace(partition=p) for each in last for p in range(2)])
+def run(base: Settings, size: Size, only: Sequence[str] = ()) -> list[Query]:
+    """All of them, or those named, in one process of its own.
 
-
-def timed(run: Callable[[], object]) -> float:
-    began = time.monotonic()
-    run()
-    return time.monotonic() - began
-
-
-def as_plain_spark(session: Session, table: Table, place: Path) -> float:
-    """Seconds of the table's function over the stored rows of its inputs, written as Parquet."""
-    inputs = {}
-    for name in table.inputs:
-        rows = session.read(session.catalog.table(name)).drop(KEY, PARTITION, ORIGIN)
-        if table.window and session.catalog.table(name) in session.catalog.timed_inputs(table):
-            event_time = session.catalog.time_column(session.catalog.table(name))
-            rows = lateness.accepted(lateness.flagged(rows, table, event_time), late_too=True)
-        inputs[name] = rows
-    return timed(lambda: table(**inputs).write.parquet(str(place)))
-
-
-def _seconds(progress: Sequence) -> list[float]:
-    """Of each step with rows, from the look for news to the commit."""
-    spent = (
-        p.durationMs.get("triggerExecution") or p.durationMs.get("addBatch", 0)
-        for p in progress
-        if p.numInputRows
-    )
-    return [milliseconds / 1000 for milliseconds in spent]
-
-
-def measured(stage: Stage, only: Sequence[str], steps: Iterator[Sequence[Record]]) -> list[Found]:
-    session, ahead = stage.session, list(steps)
-    chosen = [
-        t
-        for t in session.catalog
-        if session.catalog.kind(t) not in ("ingest", "reference") and (not only or t.name in only)
-    ]
-    catching = {
-        t.name: timed(lambda t=t: queries.start(session, t, available_now=True).awaitTermination())
-        for t in chosen
-    }
-    plain = {
-        t.name: as_plain_spark(session, t, session.settings.root / "plain" / t.name) for t in chosen
-    }
-    running = {t.name: queries.start(session, t) for t in chosen}
-    for records in ahead:
-        feed(stage, records)
-        for query in running.values():  # inputs first
-            query.processAllAvailable()
-    took = {name: _seconds(query.recentProgress) for name, query in running.items()}
-    for query in running.values():
-        query.stop()
-    close(stage)
-    stage.run(*(t.name for t in chosen))
-    for t in chosen:
-        certificate = reconciliation.reconcile(session, t)
-        if certificate.verdict != "EQUAL":
-            raise BenchmarkError(f"table={t.name}: {certificate.verdict}: {certificate.detail}")
+    Raises BenchmarkError if a table is not EQUAL to its batch run in the end, or a stream of Spark's has
+    other rows than ours.
+    """
+    result = base.root / "nexmark.json"
+    numbers = [str(each) for each in (size.events, size.steps, size.step)]
+    command = [sys.executable, "-m", "benchmarks.nexmark_run", *numbers, str(result), *only]
+    measure.run(command, to_environment(base), base.root / "nexmark.log", LIMIT)
     return [
-        Found(t.name, catching[t.name], plain[t.name], took[t.name], stage.rows(t.name).count())
-        for t in chosen
+        Query(
+            **each
+            | {"ours": Side(**each["ours"]), "spark": each["spark"] and Side(**each["spark"])}
+        )
+        for each in json.loads(result.read_text())
     ]
 
 
-def main() -> None:
+def show(console: Console, found: Sequence[Query]) -> None:
+    """Prints a line for each query, and why Spark has none of some."""
+    least, most = (bound(each.ours.events for each in found) for bound in (min, max))
+    table = Table(
+        "nexmark",
+        title=f"{least:,} to {most:,} events: ours, and a stream of Spark alone; a step: median (greatest)",
+    )
+    for column in ("events/s", "Spark's", "ours : Spark's", "a step, s", "Spark's", "rows"):
+        table.add_column(column, justify="right")
+    for each in found:
+        sides = (each.ours, each.spark)
+        rates = [f"{side.rate:,.0f}" if side else "–" for side in sides]
+        times = f"{each.times:.2f}" if each.times else "–"
+        table.add_row(each.name, *rates, times, *map(_step, sides), f"{each.rows:,}")
+    console.print(table)
+    for line in _without_spark(found):
+        console.print(line, highlight=False, markup=False)
+
+
+def _step(side: Side | None) -> str:
+    return f"{median(side.steps):.2f} ({max(side.steps):.2f})" if side and side.steps else "–"
+
+
+def _without_spark(found: Sequence[Query]) -> Iterator[str]:
+    for why in dict.fromkeys(each.cannot for each in found if each.cannot):
+        names = ", ".join(each.name for each in found if each.cannot == why)
+        yield f"Spark has no stream for {names}: {why}"
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="benchmarks.nexmark", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--events", type=int, default=100_000)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--step", type=int, default=1_000, help="events of a step")
+    usual = Size()
     parser.add_argument(
-        "--only", nargs="*", default=[], help="these tables alone; name those that they read, too"
+        "--events", type=int, default=usual.events, help="of all topics, to catch up with"
     )
+    parser.add_argument("--steps", type=int, default=usual.steps, help="of each query, then")
+    parser.add_argument("--step", type=int, default=usual.step, help="events of a step")
+    parser.add_argument("--only", nargs="+", default=[], metavar="TABLE", help="these queries")
+    parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--work", type=Path, help="folder for the tables; emptied at the end")
     given = parser.parse_args()
-    root = Path(tempfile.mkdtemp(prefix="nexmark"))
-    try:
-        with spark_session.opened(from_environment(), "nexmark") as spark:
-            stage = Stage(spark, root, tables, fresh_within="10 milliseconds")
-            sent = producer.records(Workload(rate=1_000, partitions=2), START)
-            for _ in range(4):
-                feed(stage, list(islice(sent, given.events // 4)))
-            more = (list(islice(sent, given.step)) for _ in range(given.steps))
-            found = measured(stage, given.only, more)
-        shown = Shown(box=box.MARKDOWN)
-        for column in (
-            "table",
-            "events/s",
-            "plain Spark: seconds / ours",
-            "a step, seconds",
-            "rows",
-        ):
-            shown.add_column(column, justify="left" if column == "table" else "right")
-        for each in found:
-            step = f"{median(each.steps):.2f} ({max(each.steps):.2f})" if each.steps else "–"
-            rate, ratio = (
-                f"{given.events / each.catch_up:,.0f}",
-                f"{each.plain / each.catch_up:.2f}",
-            )
-            shown.add_row(each.query, rate, ratio, step, f"{each.rows:,}")
-        out().print(shown)
-    finally:
-        shutil.rmtree(root)
+    console = out()
+    with tempfile.TemporaryDirectory(prefix="lakehouse-nexmark-", dir=given.work) as work:
+        base = replace(from_environment(), root=Path(work).resolve())
+        try:
+            found = run(base, Size(given.events, given.steps, given.step), given.only)
+        except (BenchmarkError, LakehouseError) as err:
+            console.print(f"void: {err}", style="red", markup=False)
+            return 1
+    show(console, found)
+    if given.json:
+        numbers = [asdict(each) | {"times": each.times} for each in found]
+        given.json.write_text(json.dumps(numbers, indent=1))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,6 +7,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import nexmark
 from benchmarks.commits import FEW, Aged
 from benchmarks.recovery import Recovery
 from benchmarks.results import Found, Series, cpu_ratio, ratio
@@ -33,6 +34,8 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         console.print(_recovered(measured.recoveries))
     for line in _lines(measured):
         console.print(line, highlight=False)
+    if measured.nexmark:
+        nexmark.show(console, measured.nexmark)
     if measured.aged:
         console.print(_aged(measured.aged))
     for line in _changes(measured):
@@ -193,6 +196,7 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
         "upgrade": [asdict(each) | {"times": each.times} for each in measured.upgrades],
         "savepoint": [asdict(each) for each in measured.savepoints],
         "rescale": [asdict(each) for each in measured.rescales],
+        "nexmark": [asdict(each) | {"times": each.times} for each in measured.nexmark],
         "outcomes": [
             asdict(each) | {"times": each.times, "rate": each.rate} for each in measured.outcomes
         ],

@@ -10,6 +10,7 @@ from benchmarks.by_key import ByKey
 from benchmarks.commits import Aged
 from benchmarks.latency import Latency
 from benchmarks.measure import Cost
+from benchmarks.nexmark import Query
 from benchmarks.publishing import Published
 from benchmarks.reconciling import Reconciling
 from benchmarks.recovery import Recovery
@@ -78,3 +79,4 @@ class Found:
     upgrades: Sequence[Upgraded] = ()
     savepoints: Sequence[Saved] = ()
     rescales: Sequence[Rescaled] = ()
+    nexmark: Sequence[Query] = ()

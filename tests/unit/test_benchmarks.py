@@ -3,27 +3,40 @@
 import json
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from benchmarks import (
     avro,
     check,
+    keyed_step,
     keyed_stream,
+    nexmark_run,
+    nexmark_spark,
+    one_more,
+    one_more_tables,
     plot,
     publishing,
+    report,
     savepoint,
     soak,
     upgrade,
 )
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError, Cost
+from benchmarks.nexmark import Query, Side
+from benchmarks.one_more import Spent
 from benchmarks.publishing import Published
 from benchmarks.results import Found, Series
 from benchmarks.targets import targets
 from benchmarks.upgrade import Exchange, Look, Upgraded
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.examples.nexmark import tables as nexmark_tables
 from lakehouse.settings import Settings
 from lakehouse.sinks.avro import decoded, encoder
+from lakehouse.stream.advance import Report
 
 VIEWS = {("a", 0): 3, ("b", 0): 1, ("a", 10_000): 2}
 
@@ -189,3 +202,87 @@ def test_a_pause_that_began_before_or_ends_after_counts_whole():
     assert gaps == [1, 7, 7, 20]
     with pytest.raises(BenchmarkError, match="no two commits"):
         savepoint.longest_gap(commits, at[40], at[50])
+
+
+def test_queries_that_spark_cannot_stream_are_named_with_its_reason(capsys):
+    ours, spark = Side(6_000, 2.0, (0.1, 0.3, 0.2)), Side(6_300, 3.0, (0.5,))
+    found = [
+        Query("q0_bids", 5_500, ours, spark),
+        *(Query(name, 9, ours, cannot="no ranks") for name in ("q18", "q19")),
+    ]
+    report.show(Console(width=120), Found(nexmark=found), [])
+    shown = capsys.readouterr().out
+    (row,) = (line for line in shown.splitlines() if "q0_bids" in line)
+    for number in ("3,000", "2,100", "1.43", "0.20 (0.30)", "0.50 (0.50)", "5,500"):
+        assert number in row
+    assert "Spark has no stream for q18, q19: no ranks" in shown
+    written = report.as_json(Found(nexmark=found), [], {})["nexmark"]
+    assert [each["times"] for each in written] == [pytest.approx(3_000 / 2_100), None, None]
+
+
+def test_streams_by_hand_are_of_queries_that_there_are():
+    catalog = catalog_of([nexmark_tables])
+    by_hand = {*nexmark_spark.BY_HAND, *nexmark_spark.RANKED, *nexmark_spark.ADDED}
+    assert by_hand <= {*catalog.tables}
+    for name, ranked in nexmark_spark.RANKED.items():
+        assert {*ranked.keys} <= {*catalog.table(name).keys}
+    for kept, ingest in nexmark_spark.ONCE.items():
+        assert catalog.table(kept).inputs == (ingest,)
+    assert sum(name[0] == "q" for name in catalog.tables) == 24
+
+
+def test_a_query_is_fed_what_it_and_what_it_reads_are_computed_from():
+    catalog = catalog_of([nexmark_tables])
+
+    def of(name: str) -> tuple[list[str], list[str]]:
+        table = catalog.table(name)
+        before = [each.name for each in nexmark_run.above(catalog, table)]
+        return before, nexmark_run.ingest_of(catalog, table)
+
+    assert of("q13_bids_with_side_input") == ([], ["nexmark_bids"])
+    assert of("q12_bids_by_arrival") == ([], ["nexmark_bids_by_arrival"])
+    assert of("q4_average_prices") == (
+        ["auctions", "q9_winning_bids"],
+        ["nexmark_auctions", "nexmark_bids"],
+    )
+
+
+def test_a_step_takes_what_all_its_micro_batches_take():
+    def report(batch: int, **milliseconds: int) -> Report:
+        return Report("q0", batch, "", durationMs=milliseconds)
+
+    spark = [report(n, triggerExecution=n * 100, addBatch=n) for n in range(4)]
+    idle = [report(4, triggerExecution=9), report(-1)]
+    query = SimpleNamespace(recentProgress=[*spark, *idle, report(5, addBatch=700)])
+    assert nexmark_run.seconds(query, 1) == pytest.approx(1.2)
+    assert nexmark_run.newest(SimpleNamespace(recentProgress=[])) == -1
+
+
+def test_one_more_table_adds_its_share_of_what_four_add():
+    without = [Spent(0.2, 1.0, 300, 200), Spent(0.1, 1.0, 310, 210)]
+    found = one_more.added("row", "append", Spent(0.35, 3.2, 325, 209), without, 4)
+    assert (found.cores, found.steps, found.jvm, found.python) == pytest.approx((0.05, 0.8, 5, 1))
+    assert found.cpu == pytest.approx(0.0625)
+    assert one_more.added("row", "append", Spent(0.2, 0, 0, 0), without, 4).cpu is None
+
+
+def test_each_kind_of_one_more_table_is_declared_four_times():
+    catalog = catalog_of([one_more_tables])
+    kinds = {kind: one_more_tables.names(kind) for kind in one_more_tables.KINDS}
+    assert {*catalog.tables} == {"payments", "balances"}.union(*kinds.values())
+    assert all(len(names) == one_more_tables.COPIES for names in kinds.values())
+    assert catalog.kind(catalog.table("versions_3")) == "versioned"
+    sent = [next(records) for records in [one_more.records(200)] for _ in range(3)]
+    assert [json.loads(each.value or b"")["id"] for each in sent] == [0, 1, 2]
+    assert [each.time_ms - sent[0].time_ms for each in sent] == [0, 5, 10]
+
+
+def test_steps_with_a_ttl_count_once_as_many_keys_expire_as_come():
+    assert keyed_step.starting_steps(10_000_000, 10_000, 200) == 5
+    for keys, changed, steps, wrong in (
+        (10_000_000, 10_000, 9, "steps=9"),
+        (10_000_000, 10_001, 200, "changed=10,001"),
+        (1_000_000, 10_000, 200, "give 2,000,000 keys"),
+    ):
+        with pytest.raises(BenchmarkError, match=wrong):
+            keyed_step.starting_steps(keys, changed, steps)

@@ -1,0 +1,240 @@
+"""What each query of Nexmark costs, ours and as a stream of Spark alone, in one process.
+
+    python -m benchmarks.nexmark_run EVENTS STEPS STEP RESULT [TABLE ...]        (RESULT: a JSON file; `benchmarks.nexmark`)
+
+The ingest tables are filled first. Then each side of each query runs alone, ours and Spark's by turns first. It catches up with
+all that there is, in a stream that ends at the present, its start included. Then it goes on with STEPS commits of STEP events
+each, which are ten seconds of event time. What a query of ours reads of other queries is up to date before.
+Events are those of all topics; a topic that a side does not read is fed later. TABLE: these queries alone.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from benchmarks import nexmark_spark
+from benchmarks.measure import BenchmarkError
+from benchmarks.nexmark import Query, Side, Size
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
+from lakehouse.examples.nexmark import producer, tables
+from lakehouse.producers.workload import Record, Workload
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import spark_session
+from lakehouse.settings import from_environment
+from lakehouse.stream import queries
+from lakehouse.testing import Stage
+
+START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
+DAY_MS = 86_400_000
+LASTS = 10  # seconds of event time in a step: in each a window closes
+TOPICS = {
+    producer.PEOPLE: ("nexmark_people",),
+    producer.AUCTIONS: ("nexmark_auctions",),
+    producer.BIDS: ("nexmark_bids", "nexmark_bids_by_arrival"),
+}
+INGEST = tuple(name for names in TOPICS.values() for name in names)
+Start = Callable[
+    ..., Any
+]  # starts a query, ours or Spark's; `available_now` ends it at the present
+
+
+class House:
+    """What was sent, and what of it is in the ingest tables."""
+
+    def __init__(self, stage: Stage, rate: int) -> None:
+        self.stage, self.events, self.last_ms = stage, 0, START
+        self._sent = producer.records(Workload(rate=rate, partitions=2), START)
+        self._waiting: dict[str, list[Record]] = {name: [] for name in INGEST}
+
+    def send(self, count: int) -> None:
+        self._queue(list(islice(self._sent, count)))
+        self.events += count
+
+    def _queue(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.last_ms = max(self.last_ms, record.time_ms)
+            for name in TOPICS[record.topic]:
+                self._waiting[name].append(record)
+
+    def feed(self, ingest_tables: Sequence[str]) -> None:
+        """One commit to each of them, of all that was sent and is not in it yet."""
+        for name in ingest_tables:
+            if records := self._waiting[name]:
+                sent = datetime.fromtimestamp(max(each.time_ms for each in records) / 1000, UTC)
+                values = [(each.partition, each.value) for each in records]
+                self.stage.feed(name, values, sent=sent)
+                self._waiting[name] = []
+
+    def close(self) -> None:
+        """Moves event time and the clock on, so that all windows close."""
+        self.feed(INGEST)
+        self.stage.wait(timedelta(hours=2))
+        later = producer.records(Workload(rate=50), self.last_ms + DAY_MS)
+        last = {each.topic: each for each in islice(later, 50)}.values()
+        for _ in range(2):  # the second carries the watermark that follows from the first
+            self._queue([each._replace(partition=p) for each in last for p in range(2)])
+            self.feed(INGEST)
+
+
+class Run:
+    """The chosen queries, one after the other."""
+
+    def __init__(self, house: House, size: Size, only: Sequence[str]) -> None:
+        self.house, self.stage, self.size = house, house.stage, size
+        self.session, self.catalog = house.stage.session, house.stage.session.catalog
+        self.folder = self.session.settings.root / "by_spark"
+        self.tables = [
+            t for t in self.catalog if t.name[:1] == "q" and (not only or t.name in only)
+        ]
+        if unknown := {*only} - {t.name for t in self.tables}:
+            raise BenchmarkError(f"only={min(unknown)}: no query of Nexmark has this name")
+        self.streams: dict[str, nexmark_spark.Stream] = {}  # of Spark's
+
+    def measured(self) -> list[Query]:
+        """Raises BenchmarkError, also if the tables are not those of a batch run in the end."""
+        found = [self._query(number, table) for number, table in enumerate(self.tables)]
+        self._end()
+        return [query(rows=self.stage.rows(query.keywords["name"]).count()) for query in found]
+
+    def _query(self, number: int, table: Table) -> partial[Query]:
+        before = above(self.catalog, table)
+        sides: dict[str, Callable[[], Side]] = {
+            "ours": lambda: self._side(table, partial(queries.start, self.session, table), before),
+            "spark": lambda: self._side(table, self._stream(table).start, []),
+        }
+        measured: dict[str, Any] = {"name": table.name}
+        for name in sorted(sides, reverse=bool(number % 2)):
+            try:
+                measured[name] = side = sides[name]()
+                steps = " ".join(f"{each:.2f}" for each in side.steps)
+                print(f"{table.name}, {name}: {side.catch_up:.2f} s; {steps}", flush=True)
+            except nexmark_spark.Impossible as err:
+                measured["cannot"] = str(err)
+                self.streams.pop(table.name, None)
+        return partial(Query, **measured)
+
+    def _stream(self, table: Table) -> nexmark_spark.Stream:
+        stream = nexmark_spark.Stream(self.session, table, self.folder / table.name)
+        self.streams[table.name] = stream
+        return stream
+
+    def _side(self, table: Table, start: Start, before: Sequence[Table]) -> Side:
+        ingest = ingest_of(self.catalog, table)
+        self.house.feed(ingest)
+        self.stage.run(*(each.name for each in before))
+        events, began = self.house.events, time.monotonic()
+        start(available_now=True).awaitTermination()
+        caught_up = time.monotonic() - began
+        query = start()
+        running = [*(queries.start(self.session, each) for each in before), query]
+        steps = []
+        try:
+            await_all(running)
+            for _ in range(self.size.steps):
+                last = newest(query)
+                self.house.send(self.size.step)
+                self.house.feed(ingest)
+                await_all(running)
+                steps.append(seconds(query, last))
+        finally:
+            for each in running:
+                each.stop()
+        return Side(events, caught_up, steps)
+
+    def _end(self) -> None:
+        """All read to the end, and compared. Raises BenchmarkError."""
+        self.house.close()
+        needed = {t.name for table in self.tables for t in (*above(self.catalog, table), table)}
+        tables = [t for t in self.catalog if t.name in needed]
+        self.stage.run(*(t.name for t in tables))
+        for table in tables:
+            certificate = reconciliation.reconcile(self.session, table)
+            if certificate.verdict != "EQUAL":
+                found = f"{certificate.verdict}: {certificate.detail}"
+                raise BenchmarkError(f"table={table.name}: {found}; the run is void")
+            if table.name in self.streams:
+                self._compare(table)
+
+    def _compare(self, table: Table) -> None:
+        """Ours with those of Spark's stream."""
+        self.streams[table.name].start(available_now=True).awaitTermination()
+        theirs = self.session.spark.read.format("delta").load(str(self.folder / table.name))
+        rows = self.stage.rows(table.name)
+        columns = [name for name in rows.columns if not name.startswith("_")]
+        ours, theirs = (self._closed(table, each).select(columns) for each in (rows, theirs))
+        apart = [a.exceptAll(b).count() for a, b in ((ours, theirs), (theirs, ours))]
+        if any(apart):
+            raise BenchmarkError(
+                f"table={table.name}: {apart[0]:,} rows are not in the table of Spark's stream, and {apart[1]:,} rows of that "
+                "one are not in ours; the run is void"
+            )
+
+    def _closed(self, table: Table, rows: DataFrame) -> DataFrame:
+        """Of windows those that were closed before the events that moved time on: of the last ones each side has its own."""
+        frontier = self.stage.frontier(table.name)
+        if table.window is None or frontier is None:
+            return rows
+        return rows.where(F.col("window.end") <= F.lit(frontier - timedelta(hours=1)))
+
+
+def above(catalog: Catalog, table: Table) -> list[Table]:
+    """The queries of ours that it reads, in the order in which they read one another."""
+    found: set[str] = set()
+    for each in (read for name in table.inputs if (read := catalog.tables.get(name))):
+        if catalog.kind(each) not in ("ingest", "reference"):
+            found |= {each.name, *(t.name for t in above(catalog, each))}
+    return [t for t in catalog if t.name in found]
+
+
+def ingest_of(catalog: Catalog, table: Table) -> list[str]:
+    """The ingest tables that it is computed from."""
+    reads = {name for each in (table, *above(catalog, table)) for name in each.inputs}
+    return [name for name in INGEST if name in reads]
+
+
+def await_all(running: Sequence[Any]) -> None:
+    for query in running:  # inputs first
+        query.processAllAvailable()
+
+
+def newest(query: Any) -> int:
+    return max((progress.batchId for progress in query.recentProgress), default=-1)
+
+
+def seconds(query: Any, last: int) -> float:
+    """Of all micro-batches behind the `last` one, as the query reports them: Spark closes windows in a second one."""
+    spent = {
+        progress.batchId: progress.durationMs.get(
+            "triggerExecution", progress.durationMs["addBatch"]
+        )
+        for progress in query.recentProgress
+        if progress.batchId > last and "addBatch" in progress.durationMs
+    }
+    return sum(spent.values()) / 1000
+
+
+def main(events: int, steps: int, step: int, result: Path, *only: str) -> None:
+    settings = from_environment()
+    with spark_session.opened(settings, "nexmark") as spark:
+        stage = Stage(spark, settings.root / "nexmark", tables, fresh_within="10 milliseconds")
+        house = House(stage, max(10, step // LASTS))
+        for _ in range(4):
+            house.send(events // 4)
+            house.feed(INGEST)
+        found = Run(house, Size(events, steps, step), only).measured()
+    result.write_text(json.dumps([asdict(each) for each in found]))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]), Path(sys.argv[4]), *sys.argv[5:])
