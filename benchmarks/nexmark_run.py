@@ -37,6 +37,7 @@ from lakehouse.testing import Stage
 
 START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 DAY_MS = 86_400_000
+PATIENCE = 60.0  # seconds
 LASTS = 10  # seconds of event time in a step: in each a window closes
 TOPICS = {
     producer.PEOPLE: ("nexmark_people",),
@@ -105,7 +106,8 @@ class Run:
         """Raises BenchmarkError, also if the tables are not those of a batch run in the end."""
         found = [self._query(number, table) for number, table in enumerate(self.tables)]
         self._end()
-        return [query(rows=self.stage.rows(query.keywords["name"]).count()) for query in found]
+        queries = (query(rows=self.stage.rows(query.keywords["name"]).count()) for query in found)
+        return sorted(queries, key=lambda query: int(query.name.partition("_")[0][1:]))
 
     def _query(self, number: int, table: Table) -> partial[Query]:
         before = above(self.catalog, table)
@@ -145,7 +147,7 @@ class Run:
                 last = newest(query)
                 self.house.send(self.size.step)
                 self.house.feed(ingest)
-                await_all(running)
+                await_step(running, last)
                 steps.append(seconds(query, last))
         finally:
             for each in running:
@@ -172,8 +174,13 @@ class Run:
         theirs = self.session.spark.read.format("delta").load(str(self.folder / table.name))
         rows = self.stage.rows(table.name)
         columns = [name for name in rows.columns if not name.startswith("_")]
-        ours, theirs = (self._closed(table, each).select(columns) for each in (rows, theirs))
-        apart = [a.exceptAll(b).count() for a, b in ((ours, theirs), (theirs, ours))]
+        sides = [
+            self._closed(table, each).select(*columns, F.lit(sign).alias("_side"))
+            for each, sign in ((rows, 1), (theirs, -1))
+        ]
+        of_row = sides[0].union(sides[1]).groupBy(*columns).agg(F.sum("_side").alias("_more"))
+        more, less = (F.sum(F.greatest(F.col("_more") * n, F.lit(0))) for n in (1, -1))
+        (apart,) = of_row.where("_more <> 0").select(more, less).collect()
         if any(apart):
             raise BenchmarkError(
                 f"table={table.name}: {apart[0]:,} rows are not in the table of Spark's stream, and {apart[1]:,} rows of that "
@@ -208,20 +215,35 @@ def await_all(running: Sequence[Any]) -> None:
         query.processAllAvailable()
 
 
+def await_step(running: Sequence[Any], last: int) -> None:
+    """Until the last of them has taken a step behind `last`, and all that there is.
+
+    Spark's `processAllAvailable` returns at once if the query had just looked for news. Raises BenchmarkError.
+    """
+    deadline = time.monotonic() + PATIENCE
+    await_all(running)
+    while newest(running[-1]) == last:
+        if time.monotonic() > deadline:
+            raise BenchmarkError(
+                f"{running[-1].name}: no step {PATIENCE:.0f} s after its input; void"
+            )
+        time.sleep(0.02)
+    await_all(running)
+
+
 def newest(query: Any) -> int:
-    return max((progress.batchId for progress in query.recentProgress), default=-1)
+    """The last micro-batch that it has taken; Spark reports the next one, too, while it waits."""
+    return max((each.batchId for each in _taken(query)), default=-1)
 
 
 def seconds(query: Any, last: int) -> float:
     """Of all micro-batches behind the `last` one, as the query reports them: Spark closes windows in a second one."""
-    spent = {
-        progress.batchId: progress.durationMs.get(
-            "triggerExecution", progress.durationMs["addBatch"]
-        )
-        for progress in query.recentProgress
-        if progress.batchId > last and "addBatch" in progress.durationMs
-    }
-    return sum(spent.values()) / 1000
+    behind = [each.durationMs for each in _taken(query) if each.batchId > last]
+    return sum(spent.get("triggerExecution", spent["addBatch"]) for spent in behind) / 1000
+
+
+def _taken(query: Any) -> list[Any]:
+    return [each for each in query.recentProgress if "addBatch" in each.durationMs]
 
 
 def main(events: int, steps: int, step: int, result: Path, *only: str) -> None:

@@ -125,8 +125,10 @@ def _hot_items(nexmark_bids: DataFrame) -> DataFrame:
 
 def _highest_bids(nexmark_bids: DataFrame) -> DataFrame:
     highest = nexmark_bids.groupBy("window").agg(F.max("price").alias("price"))
+    # joined by the window: a second column with a watermark is refused
+    date_time = F.col("date_time").alias("date_time", metadata={})
     bids = nexmark_bids.select(
-        "window", "auction", "bidder", "price", "date_time", "extra", *_place()
+        "window", "auction", "bidder", "price", date_time, "extra", *_place()
     )
     return bids.join(highest, ["window", "price"])
 
