@@ -1,6 +1,6 @@
 """The queries of Nexmark, ours beside streams of Spark alone: events a second while each catches up, then seconds of a step.
 
-    python -m benchmarks.nexmark [--events 100000] [--steps 5] [--step 1000] [--only q5_hot_items ...]
+    python -m benchmarks.nexmark [--events 100000] [--steps 3] [--step 1000] [--only q5_hot_items ...]
 
 `make bench` runs it with what stands there. Exit code 1 if a table is not EQUAL to its batch run in the end, or a stream of
 Spark's has other rows than ours: all of it is void then.
@@ -32,7 +32,7 @@ class Size:
     """How many events there are before the first query starts, and how many steps of how many each query then takes."""
 
     events: int = 100_000
-    steps: int = 5
+    steps: int = 3
     step: int = 1_000
 
 

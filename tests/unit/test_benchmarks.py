@@ -228,7 +228,6 @@ def test_streams_by_hand_are_of_queries_that_there_are():
         assert {*ranked.keys} <= {*catalog.table(name).keys}
     for kept, ingest in nexmark_spark.ONCE.items():
         assert catalog.table(kept).inputs == (ingest,)
-    assert sum(name[0] == "q" for name in catalog.tables) == 24
 
 
 def test_a_query_is_fed_what_it_and_what_it_reads_are_computed_from():
@@ -239,6 +238,10 @@ def test_a_query_is_fed_what_it_and_what_it_reads_are_computed_from():
         before = [each.name for each in nexmark_run.above(catalog, table)]
         return before, nexmark_run.ingest_of(catalog, table)
 
+    queries = [table for table in catalog if nexmark_run.number(table) is not None]
+    places = {t.name: nexmark_run.place(catalog, t) for t in queries}
+    order = [int(name[1:].partition("_")[0]) for name in sorted(places, key=lambda n: places[n])]
+    assert order[:10] == [0, 1, 2, 3, 5, 7, 8, 9, 4, 6] and sorted(order) == [*range(24)]
     assert of("q13_bids_with_side_input") == ([], ["nexmark_bids"])
     assert of("q12_bids_by_arrival") == ([], ["nexmark_bids_by_arrival"])
     assert of("q4_average_prices") == (
