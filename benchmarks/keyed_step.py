@@ -1,7 +1,7 @@
 """What a step of a keyed or versioned table costs: median and 95th percentile of seconds, and bytes written.
 
     python -m benchmarks.keyed_step --keys 1000000 --changed 1000
-    python -m benchmarks.keyed_step --ttl --keys 10000000 --changed 10000 --steps 200
+    python -m benchmarks.keyed_step --ttl --keys 10000000 --changed 10000 --steps 120
 
 First through the store alone: a table of so many rows, of which each step replaces some by chance. Then through the stream: a
 record that fills a table with `keeps="latest"`, one with `keeps="versions"`, and one that joins the record with the first; first

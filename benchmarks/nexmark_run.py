@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -35,6 +36,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.stream import queries
+from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage
 
 START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -131,6 +133,10 @@ class Run:
             except nexmark_spark.Impossible as err:
                 measured["cannot"] = str(err)
                 self.streams.pop(table.name, None)
+            except (StreamingQueryException, StepFailed) as err:
+                causes = [line for line in str(err).splitlines() if line.strip()]
+                why = f"{causes[0][:500]} ... {causes[-1][:500]}"
+                raise BenchmarkError(f"table={table.name}, {name}: {why}; the run is void") from err
         return partial(Query, **measured)
 
     def _stream(self, table: Table) -> nexmark_spark.Stream:

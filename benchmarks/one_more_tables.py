@@ -2,16 +2,22 @@
 
 from typing import Any
 
-from lakehouse.declare.table import Table, around, kafka, sql_table, tumbling
+from pyspark.sql import DataFrame
+
+from lakehouse.declare.table import Table, around, kafka, sql_table, table, tumbling
 
 COPIES = 4
 payment_topic = kafka(
     "more-payments",
     schema="id BIGINT NOT NULL, account STRING NOT NULL, at TIMESTAMP NOT NULL, cents BIGINT NOT NULL",
 )
-payments = sql_table(
-    "payments", "SELECT * FROM {payment_topic}", layer="bronze", event_time="at", delay="2 seconds"
-)
+
+
+@table(layer="bronze", event_time="at", delay="2 seconds")
+def payments(payment_topic: DataFrame) -> DataFrame:
+    return payment_topic
+
+
 _KEYED: dict[str, Any] = {"layer": "gold", "keeps": "latest", "keys": ["account"]}
 _TOTALS = (
     "SELECT account, sum(cents) AS cents, count(*) AS payments FROM {payments} GROUP BY account"
