@@ -7,6 +7,7 @@ LakehouseError
 ├── UnknownTable         a name that no module declares
 ├── QueryError           SQL that cannot be answered
 ├── BrokerError          the broker cannot be started or reached
+├── AccessError          the broker turns this client away, or does not allow it what it asks for
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
 ├── SourceError          a folder, or a table of others, does not have what it had
 │   └── TopicError       a topic is not the one that a table has read
@@ -48,6 +49,10 @@ class QueryError(LakehouseError):
 
 
 class BrokerError(LakehouseError):
+    pass
+
+
+class AccessError(LakehouseError):
     pass
 
 

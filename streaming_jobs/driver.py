@@ -28,13 +28,13 @@ from lakehouse import logs
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError, LakehouseError
-from lakehouse.runtime import spark_session
+from lakehouse.runtime import kafka_client, spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
 from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.session import Session
-from lakehouse.stream import early_results, queries
+from lakehouse.stream import early_results, offsets, queries
 from streaming_jobs import desired, lease, origins, progress, supervisor
 from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
@@ -303,21 +303,11 @@ def _paused(settings: Settings, pipeline: str) -> dict[str, QueryStatus]:
 
 
 def _check_topics(settings: Settings, topics: list[str]) -> None:
-    """Raises BrokerError, before a JVM is started, if the broker does not answer or has no such topic."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-
-    from lakehouse.runtime.kafka_options import client_config
-
-    client = client_config(settings) | {"log_level": "0"}
-    try:
-        on_broker = AdminClient(client).list_topics(timeout=30).topics
-    except KafkaException as err:
-        raise BrokerError(
-            f"bootstrap.servers={client['bootstrap.servers']}: it must answer within 30 s and did not ({err.args[0].str()}); "
-            "check the address, and that the broker runs"
-        ) from err
-    if missing := sorted(set(topics) - set(on_broker)):
+    """Raises AccessError or BrokerError, before a JVM is started, if a topic is not to be had."""
+    missing = sorted(set(topics) - kafka_client.topics(settings))
+    if missing:
+        with suppress(BrokerError):  # AccessError if it only hides them
+            offsets.ids(kafka_client.admin(settings), missing)
         raise BrokerError(
             f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; create it: `lakehouse topic "
             f"create {missing[0]} --partitions 4` (`lakehouse produce` creates those of the pipelines that ship)"

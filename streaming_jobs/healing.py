@@ -257,13 +257,14 @@ class Failure:
     at: datetime
     batch: int | None
     error: str
+    access: bool = False  # the broker did not let it in, or not do something
 
 
 def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", "pause", "end"]:
     """What becomes of a query that failed, the last time just now: it is restarted alone at most `most` times.
 
-    Then it is paused if it fails in one and the same micro-batch, for that is the batch's fault,
-    not the process's.
+    Then it is paused if it fails in one and the same micro-batch, or for want of a right at the
+    broker: that is no fault of the process, and another one would meet it again.
     """
     last = failures[-1]
     if _OF_THE_PROCESS.search(last.error):
@@ -272,7 +273,7 @@ def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", 
     if len(recent) <= most:
         return "restart"
     same = last.batch is not None and {f.batch for f in recent[-most - 1 :]} == {last.batch}
-    return "pause" if same and not is_transient(last.error) else "end"
+    return "pause" if last.access or (same and not is_transient(last.error)) else "end"
 
 
 def _shown(span: timedelta) -> str:

@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from lakehouse.declare.table import Table
-from lakehouse.errors import CommitError, JobError, SourceError
+from lakehouse.errors import AccessError, CommitError, JobError, SourceError
 from lakehouse.ranges import text
 from lakehouse.storage import checkpoint_files, checkpoints
 from lakehouse.storage.commit_log import note_dropped
@@ -112,7 +112,8 @@ class SupervisedQuery:
         error = self.failure()
         if not error or self.query is None:
             return
-        if isinstance(getattr(self.query.exception(), "__cause__", None), SourceError):
+        raised = getattr(self.query.exception(), "__cause__", None)
+        if isinstance(raised, SourceError):
             self._pause(error)  # another start would find the same
             return
         stuck = (
@@ -121,7 +122,10 @@ class SupervisedQuery:
             else _in_flight(self.session, self.table)
         )
         now = datetime.now(UTC)
-        self.failures = [*self.failures[-100:], Failure(now, stuck and stuck[0], error)]
+        self.failures = [
+            *self.failures[-100:],
+            Failure(now, stuck and stuck[0], error, isinstance(raised, AccessError)),
+        ]
         most = self.session.settings.query_restarts
         match healing.after_failure(self.failures, most):
             case "end":
@@ -132,9 +136,8 @@ class SupervisedQuery:
                 self._report(f"its query failed and is restarted; {error}")
             case "pause":
                 self._enter("paused", error=error, offsets=stuck[1] if stuck else "")
-                self._report(
-                    f"paused: its query failed {most + 1} times at {self.status.offsets}; {error}"
-                )
+                at = f" at {stuck[1]}" if stuck else ""
+                self._report(f"paused: its query failed {most + 1} times{at}; {error}")
 
     def _pause(self, why: str) -> None:
         self.stop()

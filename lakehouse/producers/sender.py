@@ -62,9 +62,12 @@ def send(
             break
     producer.flush()
     if failures:
+        reason = failures.most_common(1)[0][0]
+        may_not = "AUTHORIZATION_FAILED" in reason
+        remedy = "grant the user WRITE on the topic" if may_not else "see that the broker runs"
         raise BrokerError(
             f"delivery to {topic} (lost={failures.total()} of {tally.sent}): every record must arrive; "
-            f"{failures.most_common(1)[0][0]}; see that the broker runs, then send again"
+            f"{reason}; {remedy}, then send again"
         )
     return tally.summary(topic, time.monotonic() - began)
 

@@ -18,10 +18,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lakehouse.errors import BrokerError
-from lakehouse.runtime import cds_archive, kafka_address, kafka_properties
+from lakehouse.runtime import cds_archive, kafka_address, kafka_client, kafka_properties
 from lakehouse.runtime.jars import Jars
 from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
-from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, java
 from lakehouse.storage import layout, locks
 
@@ -99,21 +98,27 @@ def ensure_topics(
     The names created.
 
     A topic that is there stays as it is, also with another number of partitions. Raises
-    BrokerError.
+    AccessError, BrokerError.
     """
+    there = kafka_client.topics(settings, READY_LIMIT) if partitions else frozenset()
+    # one that is there is not asked for: it may take a right that only its owner has
     topics = [
         NewTopic(name, n, replication_factor=-1, config=dict(config or {}))
         for name, n in partitions.items()
+        if name not in there
     ]
     if not topics:
         return ()
-    admin = AdminClient(client_config(settings) | {"log_level": "0"})
+    admin = kafka_client.admin(settings)
     created = []
     for name, future in admin.create_topics(topics, request_timeout=READY_LIMIT).items():
         try:
             future.result()
             created.append(name)
         except KafkaException as err:
+            what = f"topic={name}, creating it"
+            if refused := kafka_client.denied(err.args[0], what, "CREATE on the topic"):
+                raise refused from err
             if err.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerError(
                     f"topic={name}: the broker must create it and did not; {err.args[0].str()}"

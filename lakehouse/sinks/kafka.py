@@ -24,7 +24,15 @@ from lakehouse.declare.targets import (
     Target,
     columns_of,
 )
-from lakehouse.errors import DeclarationError, LakehouseError, RegistryAway, SinkAway, SinkError
+from lakehouse.errors import (
+    AccessError,
+    DeclarationError,
+    LakehouseError,
+    RegistryAway,
+    SinkAway,
+    SinkError,
+)
+from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
 from lakehouse.sinks import avro, protobuf
 from lakehouse.sinks.encoding import key_of, value_of
@@ -107,7 +115,7 @@ class KafkaSink(Sink):
 
     def __init__(self, settings: Settings, target: KafkaTopic, table: str) -> None:
         self._settings, self._target, self._table = settings, target, table
-        self._positions = f"{target.name}.position"
+        self._positions, self._id = f"{target.name}.position", f"lakehouse.{target.name}"
         self._producer: Producer | None = None
         self._begun = False
         self._encoded: Callable[[Row], bytes] = lambda row: value_of(row).encode()
@@ -136,7 +144,7 @@ class KafkaSink(Sink):
             )
         own: dict[str, Any] = {
             # by the topic: of two that write it each would refuse the other
-            "transactional.id": f"lakehouse.{self._target.name}",
+            "transactional.id": self._id,
             "transaction.timeout.ms": _TRANSACTION_MS,
             "compression.type": "lz4",
             "linger.ms": 5,
@@ -335,8 +343,21 @@ class KafkaSink(Sink):
     def _refused(self, doing: str, error: Any) -> LakehouseError:
         from confluent_kafka import KafkaError
 
-        away = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+        right = f"READ and WRITE on {self._target.name} and {self._positions}, and WRITE on the transactional id {self._id}"
+        if refused := kafka_client.denied(error, f"topic={self._target.name}, {doing}", right):
+            return refused
+        away = (
+            KafkaError._TIMED_OUT,
+            KafkaError._TRANSPORT,
+            KafkaError._ALL_BROKERS_DOWN,
+            KafkaError._AUTHENTICATION,
+            KafkaError._SSL,
+        )
         if error.code() in away:
+            try:
+                kafka_client.check_access(self._settings)
+            except AccessError as err:
+                return err
             return SinkAway(
                 f"topic={self._target.name}, {doing}: the broker must answer within {_ANSWER:.0f} s and did not ({error.str()}); "
                 "its follower asks again, and goes on from the position"

@@ -13,14 +13,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.table import Table
-from lakehouse.errors import BrokerError, CommitError, TopicError
-from lakehouse.runtime.kafka_options import client_config
+from lakehouse.errors import BrokerError, CommitError, LakehouseError, TopicError
+from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.files import read_value, replace_file
 
 if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
     from lakehouse.storage.checkpoints import Written
@@ -90,15 +91,15 @@ def note(settings: Settings, table: Table, topics: Topics) -> None:
 
 
 def admin(settings: Settings) -> "AdminClient":
-    from confluent_kafka.admin import AdminClient
-
-    return AdminClient(client_config(settings) | {"log_level": "0"})
+    """A client of a broker that answers. Raises AccessError, BrokerError, SettingsError."""
+    kafka_client.check(settings, _WITHIN)
+    return kafka_client.admin(settings)
 
 
 def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
     """Topic -> its id, empty of a broker that gives none, and its partitions.
 
-    Raises BrokerError.
+    Raises AccessError, BrokerError.
     """
     from confluent_kafka import TopicCollection
 
@@ -117,7 +118,7 @@ def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
 
 
 def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
-    """What the broker says of the topics. Raises BrokerError."""
+    """What the broker says of the topics. Raises AccessError, BrokerError."""
     from confluent_kafka.admin import OffsetSpec
 
     described = ids(client, topics)
@@ -167,7 +168,7 @@ def listed(
                 offset = future.result().offset
             except KafkaException as err:
                 if err.args[0].code() not in _NO_LEADER_YET or late:
-                    raise _unanswered(at.topic, "name its offsets", err.args[0].str()) from err
+                    raise _unanswered(at.topic, "name its offsets", err.args[0]) from err
                 continue
             if offset >= least:
                 by_topic[at.topic][str(at.partition)] = offset
@@ -187,12 +188,17 @@ def _answered(topic: str, what: str, future):
     try:
         return future.result()
     except KafkaException as err:
-        raise _unanswered(topic, what, err.args[0].str()) from err
+        raise _unanswered(topic, what, err.args[0]) from err
 
 
-def _unanswered(topic: str, what: str, reason: str) -> BrokerError:
+def _unanswered(topic: str, what: str, why: "KafkaError | str") -> LakehouseError:
+    if not isinstance(why, str):
+        asked = f"topic={topic}, asked to {what}"
+        if refused := kafka_client.denied(why, asked, "DESCRIBE on the topic"):
+            return refused
+        why = why.str()
     return BrokerError(
-        f"topic={topic}: the broker must {what} within {_WITHIN:.0f} s and did not ({reason}); check that the broker "
+        f"topic={topic}: the broker must {what} within {_WITHIN:.0f} s and did not ({why}); check that the broker "
         f"runs and has the topic; `lakehouse topic create {topic}` makes it"
     )
 

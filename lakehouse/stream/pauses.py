@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource, PythonSource
+from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.stream import offsets
 
 _FOLDER = "files that come meanwhile are read if they are still there: start the job before they are taken away"
 _TABLE = "its versions are read as long as its log has them and its files are there: start the job before they are cleaned up"
@@ -63,7 +63,7 @@ def _configurations(
     configurations: dict[str, Mapping[str, str] | str] = {}
     if not resources:
         return configurations
-    client = offsets.admin(settings)  # without a name it would end before its answers come
+    client = kafka_client.admin(settings)  # without a name it would end before its answers come
     for resource, future in client.describe_configs(resources, request_timeout=_WITHIN).items():
         try:
             entries = future.result()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.sources import DeltaSource, FolderSource, PythonSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
+from lakehouse.runtime import kafka_client
 from lakehouse.runtime.kafka_options import client_config, isolated
 from lakehouse.runtime.own_source import LOT, OwnReader
 from lakehouse.settings import Settings
@@ -58,7 +59,7 @@ class Checked:
 def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
     """Each partition of the table's sources.
 
-    Raises RangeError for other tables, SourceError, BrokerError.
+    Raises RangeError for other tables, SourceError, AccessError, BrokerError.
     """
     sources = lakehouse.catalog.sources_of(table).values()
     if not sources:
@@ -276,6 +277,9 @@ def _read(consumer, topic: str, partition: int, end: int) -> Iterator[tuple[int,
         error = message.error() if message else None
         if error and error.code() == KafkaError._PARTITION_EOF:
             return
+        what = f"topic={topic}, reading it"
+        if error and (refused := kafka_client.denied(error, what, "READ on the topic")):
+            raise refused
         if message is None or error:
             raise BrokerError(
                 f"topic={topic}, partition={partition}: the next message must come within {_WITHIN:.0f} s and did not "

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from lakehouse.runtime import kafka_client
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.stream.offsets import Offsets
@@ -35,7 +36,7 @@ class TopicReader:
             "queued.max.messages.kbytes": _BYTES >> 10,
         }
         self.most = most  # messages to hold
-        self.error = ""  # what the broker said last, until a message comes
+        self.error = ""  # what the broker said last, until a message comes or it is asked
         self._consumer = Consumer(
             {"isolation.level": "read_uncommitted", **client_config(settings)} | own
         )
@@ -136,6 +137,10 @@ class TopicReader:
             if (error := message.error()) is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
                     self._reached[place] = max(self._reached[place], message.offset())
+                elif refused := kafka_client.denied(
+                    error, f"topic={message.topic()}, reading it", "READ on the topic"
+                ):
+                    raise refused
                 else:
                     self.error = error.str()
                 continue

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakehouse.declare.sources import KafkaSource
-from lakehouse.errors import BrokerError, TopicError
+from lakehouse.errors import AccessError, BrokerError, TopicError
+from lakehouse.runtime import kafka_client
 from lakehouse.runtime.kafka_options import isolated
 from lakehouse.stream import offsets, readings, spans
 from lakehouse.stream.advance import IDLE, LOOK, Take
@@ -35,7 +36,8 @@ class TopicSteps(SourceSteps):
     """Fills an ingest table from its topics.
 
     Raises TopicError, CommitError or DeclarationError if it cannot go on from the table's last
-    commit. A broker that does not answer is waited for, unless the query is to end at the present.
+    commit, AccessError if the broker turns it away. A broker that does not answer is waited for,
+    unless the query is to end at the present.
     """
 
     def __init__(self, run: StreamRun, take: Take, finish: Finish, **how: Any) -> None:
@@ -53,9 +55,9 @@ class TopicSteps(SourceSteps):
         self._begins: Offsets | None = None
         try:
             self._begins = self._begun()
-        except BrokerError:
+        except (AccessError, BrokerError):
             if self.available_now:
-                raise
+                raise  # else the thread asks again, and says so
 
     def _begun(self) -> Offsets:
         """Where the table goes on to read, by the broker and its own last commit."""
@@ -65,12 +67,12 @@ class TopicSteps(SourceSteps):
 
     def _resumed(self) -> tuple[Offsets, int]:
         settings = self.run.session.settings
-        while self._begins is None and not self._stopping.wait(2 * LOOK):
+        while self._begins is None and not self._stopping.is_set():
             try:
                 self._begins = self._begun()
                 self.trouble = ""
             except BrokerError as err:
-                self._say(f"{err}; it waits for the broker")
+                self._wait_for_broker(err)
         if self._begins is None:
             return {}, 0  # it is stopped
         self._reader, self._at = (
@@ -103,10 +105,14 @@ class TopicSteps(SourceSteps):
             self._messages.wait(LOOK)
 
     def _wait_for_broker(self, err: BrokerError) -> None:
-        """Says what the broker did not answer. Raises it where only what is there now is to be read."""
+        """Says what the broker did not answer. Raises it where only what is there now is to be read.
+
+        Raises AccessError if it turns this client away: waiting does not mend that.
+        """
         if self.available_now:
             raise err
         self._say(f"{err}; it waits for the broker")
+        kafka_client.check_access(self._reading)
         self._stopping.wait(2 * LOOK)
 
     def _cut(self) -> Records | None:
@@ -116,6 +122,7 @@ class TopicSteps(SourceSteps):
         except BrokerError as err:
             self._wait_for_broker(err)
             return None
+        self._messages.error = ""  # the broker has answered since
         if self._is_beyond():
             self._stopping.wait(2 * LOOK)
             return None

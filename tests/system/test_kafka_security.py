@@ -1,22 +1,52 @@
-"""The translated properties against a real broker that asks for TLS and a password."""
+"""A real broker that asks for TLS, a password and rights: who has them is let in, who does not is told so by name."""
 
+import json
+import os
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from pyspark.sql import DataFrame
 
-from lakehouse.runtime import kafka_address, kafka_broker, kafka_properties
+from lakehouse.cli import doctor
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import kafka, table
+from lakehouse.errors import AccessError, BrokerError, SettingsError
+from lakehouse.runtime import kafka_address, kafka_broker, kafka_client, kafka_properties
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config, spark_options
-from lakehouse.settings import Settings, from_environment, java
+from lakehouse.settings import Settings, from_environment, java, to_environment
 from lakehouse.storage import layout
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.session import Session
+from lakehouse.stream import offsets, queries, topic_check
+from streaming_jobs import healing, supervisor
+from streaming_jobs.jobs import follower_of
+from support.sensors_job import awaited
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
 
-JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="p\\"w\\\\d";'
+HERE = sys.modules[__name__]
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="p\\"w\\\\d" user_bob="bob";'
+
+guarded_topic = kafka("guarded", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def guarded(guarded_topic: DataFrame) -> DataFrame:
+    return guarded_topic
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +56,7 @@ def jars():
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory, jars):
-    """Settings of a client of a broker whose only listener is SASL_SSL with PLAIN."""
+    """Settings of a client of a broker whose only listener is SASL_SSL with PLAIN. Ann may do all, Bob what he is granted."""
     local = Settings(root=tmp_path_factory.mktemp("secured"))
     home = layout.broker(local)
     home.mkdir()
@@ -38,6 +68,8 @@ def secured(tmp_path_factory, jars):
         f"{properties}inter.broker.listener.name=SASL_SSL\nsasl.mechanism.inter.broker.protocol=PLAIN\n"
         "sasl.enabled.mechanisms=PLAIN\nssl.keystore.location=broker.p12\nssl.keystore.password=changeit\n"
         "ssl.truststore.type=PEM\nssl.truststore.location=ca.pem\n"
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
+        "super.users=User:ann;User:ANONYMOUS\n"  # the second is the controller
         f"listener.name.sasl_ssl.plain.sasl.jaas.config={JAAS.replace(chr(92), chr(92) * 2)}\n"
     )
     kafka_broker._format(home, jars)
@@ -78,10 +110,130 @@ def test_confluents_client_is_let_in(secured):
     assert AdminClient(client_config(secured) | {"log_level": "0"}).list_topics(timeout=30).brokers
 
 
-def test_a_wrong_password_is_not(secured):
-    wrong = replace(secured, kafka={**secured.kafka, "sasl.password": "wrong"})
-    with pytest.raises(KafkaException):
-        AdminClient(client_config(wrong) | {"log_level": "0"}).list_topics(timeout=2)
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"sasl.password": "s3cret"}, "sasl.username=ann: .*this password.*SASL_PASSWORD.*Invalid"),
+        ({"sasl.username": "eve"}, "sasl.username=eve: .*the broker turns this client away"),
+        ({"sasl.mechanism": "SCRAM-SHA-256"}, "SCRAM-SHA-256.*must offer the mechanism.*PLAIN"),
+        ({"ssl.ca.location": "another"}, "another/ca.pem, .*authority that the client trusts"),
+    ],
+)
+def test_who_is_turned_away_is_told_at_once_and_why(secured, tmp_path, wrong, said):
+    if "ssl.ca.location" in wrong:
+        another = tmp_path / "another"
+        another.mkdir()
+        wrong = {"ssl.ca.location": certificate(another)}
+    settings = replace(secured, kafka={**secured.kafka, **wrong})
+    with pytest.raises(AccessError, match=f"(?s){said}") as raised:
+        kafka_client.check(settings, 30)
+    assert "s3cret" not in str(raised.value) and not healing.is_transient(str(raised.value))
+
+
+@pytest.mark.parametrize("given", [{}, {"security.protocol": "SSL"}])
+def test_a_listener_of_another_protocol_looks_like_a_broker_that_ends_and_the_message_says_so(
+    secured, given
+):
+    authority = {name: secured.kafka[name] for name in ("ssl.ca.location",) if given}
+    with pytest.raises(BrokerError, match=r"within 3 s and did not.*listener speaks.*PROTOCOL"):
+        kafka_client.check(replace(secured, kafka=given | authority), 3)
+
+
+def test_properties_that_no_client_takes_are_named(secured):
+    wrong = replace(secured, kafka={**secured.kafka, "sasl.mechanism": "FOO"})
+    with pytest.raises(SettingsError, match=r"sasl.mechanism=FOO.*Unsupported SASL mechanism"):
+        kafka_client.check(wrong)
+
+
+def test_job_follower_and_doctor_say_who_was_turned_away_and_do_not_wait(secured, tmp_path):
+    kafka_broker.ensure_topics(secured, {"sensor-readings": 1})
+    wrong = replace(
+        secured,
+        root=tmp_path,
+        kafka={**secured.kafka, "sasl.password": "s3cret"},
+        tables=("lakehouse.examples.sensors.tables", "lakehouse.examples.bank.tables"),
+    )
+    debits = "transactions.debits"
+    for command, job in (("driver", "sensors"), ("follower", follower_of(debits))):
+        run = subprocess.run(
+            [sys.executable, "-m", f"streaming_jobs.{command}", job],
+            env=os.environ | to_environment(wrong),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        status = supervisor.status(wrong, job)
+        assert (run.returncode, status.state) == (1, "failed"), run.stderr
+        for text in (status.error, run.stdout + run.stderr):
+            assert "sasl.username=ann: the broker turns this client away" in text, text
+            assert "s3cret" not in text
+    broker = next(each for each in doctor.findings(wrong) if each.check == "broker")
+    assert broker.state == "fail" and "turns this client away" in broker.found
+
+
+def test_rights_that_lack_are_named_and_a_password_that_changes_under_a_stream_ends_its_query(
+    secured, jars, tmp_path, spark, monkeypatch
+):
+    monkeypatch.setattr(offsets, "_WITHIN", 3.0)
+    kafka_broker.ensure_topics(secured, {"guarded": 1})
+    login = {"sasl.username": "bob", "sasl.password": "bob"}
+    bob = replace(secured, root=tmp_path, tables=(__name__,), kafka={**secured.kafka, **login})
+    session = Session(bob, catalog_of([HERE]), spark)
+    queries.prepare(session, list(session.catalog))
+    with pytest.raises(AccessError, match=r"topic=made, creating it.*CREATE on the topic"):
+        kafka_broker.ensure_topics(bob, {"made": 1})
+    assert "DESCRIBE on the topic" in ended(session, "DESCRIBE")
+    grant(secured, AclOperation.DESCRIBE)
+    assert "topic=guarded, reading it" in ended(session, "READ")
+    # what is there needs no right to create it
+    assert kafka_broker.ensure_topics(bob, {"guarded": 1}) == ()
+    grant(secured, AclOperation.READ)
+    producer = Producer(client_config(secured) | {"log_level": "0"})
+    producer.produce("guarded", json.dumps({"n": 1, "at": datetime.now(UTC).isoformat()}))
+    assert producer.flush(30) == 0
+    steps = queries.start(session, session.catalog.table("guarded"))
+    steps.processAllAvailable()
+    declared = session.catalog.table("guarded")
+    assert session.read(declared).count() == 1
+    assert [each.rows for each in topic_check.check(session, declared)] == [1]
+    wrong = replace(bob, kafka={**bob.kafka, "sasl.password": "s3cret"})
+    with pytest.raises(AccessError, match=r"sasl.username=bob: the broker turns"):
+        topic_check.check(Lakehouse(wrong, session.catalog), declared)
+
+    kafka_broker.stop(replace(secured, bootstrap_servers=""))
+    awaited(lambda: "waits for the broker" in steps.trouble, "it is away")
+    home = layout.broker(secured)
+    path = home / "server.properties"
+    path.write_text(path.read_text().replace('user_bob="bob"', 'user_bob="another"'))
+    kafka_address.write(secured, kafka_broker._launch(home, jars, secured.bootstrap_servers))
+    awaited(lambda: not steps.isActive, "it is turned away")
+    raised = steps.exception().__cause__
+    assert isinstance(raised, AccessError) and "sasl.username=bob" in str(raised)
+
+
+def grant(secured: Settings, operation: AclOperation) -> None:
+    """Bob may do that with the topic."""
+    to = ("guarded", ResourcePatternType.LITERAL, "User:bob", "*", operation)
+    binding = AclBinding(ResourceType.TOPIC, *to, AclPermissionType.ALLOW)
+    admin = kafka_client.admin(secured)
+    for future in admin.create_acls([binding]).values():
+        future.result(30)
+
+
+def ended(session: Session, right: str) -> str:
+    """What the query of the topic ends with, once it is for want of that right: a grant takes a moment to be known."""
+    said: list[str] = []
+
+    def ends() -> bool:
+        steps = queries.start(session, session.catalog.table("guarded"))
+        awaited(lambda: not steps.isActive, f"it ends: {steps.trouble}")
+        cause = steps.exception().__cause__
+        assert isinstance(cause, AccessError), cause
+        said.append(str(cause))
+        return f"{right} on the topic" in said[-1]
+
+    awaited(ends, f"it lacks {right}")
+    return said[-1]
 
 
 def test_javas_client_is_let_in(secured, jars, tmp_path):

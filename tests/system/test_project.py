@@ -63,7 +63,7 @@ def test_the_doctor_names_what_is_missing_and_its_remedy(project, monkeypatch):
     }
     assert sick.exit_code == 1 and found.keys() == {"tables", "broker", "java"}
     assert (
-        "127.0.0.1:9 does not answer" in found["broker"]
+        "127.0.0.1:9: it must answer within 5 s and did not" in found["broker"]
         and "name its folder in module_path" in found["tables"]
     )
 

@@ -141,6 +141,12 @@ def test_what_becomes_of_a_query_that_failed(failures, then):
     )
 
 
+def test_a_query_without_a_right_at_the_broker_is_paused_once_restarts_do_not_help():
+    failures = [Failure(ago(seconds=s), None, "may not", access=True) for s in (20, 10, 0)]
+    assert after_failure(failures[:2], most=2) == "restart"
+    assert after_failure(failures, most=2) == "pause"
+
+
 # ---- what is read from the files
 
 

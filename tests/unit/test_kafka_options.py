@@ -1,6 +1,7 @@
 import pytest
 
 from lakehouse.errors import BrokerError, SettingsError
+from lakehouse.runtime.kafka_client import turned_away
 from lakehouse.runtime.kafka_options import client_config, spark_options
 from lakehouse.settings import Settings
 
@@ -120,3 +121,25 @@ def test_host_names_are_left_unchecked_in_each_dialect():
 def test_other_properties_reach_both():
     assert java(client_id="x")["client.id"] == "x"
     assert client_config(settings(client_id="x"))["client.id"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("said", "turned"),
+    [
+        ("SASL authentication error: Authentication failed: Invalid username or password", True),
+        ("SASL SCRAM-SHA-256 mechanism handshake failed: Broker: Unsupported SASL mechanism: broker's supported", True),
+        ("SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate could not", True),
+        ("error:0A00045C:SSL routines::tlsv13 alert certificate required", True),
+        # so does a broker that ends, or a proxy before one that is away
+        ("Connect to ipv4#127.0.0.1:9 failed: Connection refused (after 0ms in state CONNECT)", False),
+        ("SASL authentication error: SaslAuthenticateRequest failed: Local: Broker transport failure", False),
+        ("SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's supported mechanisms: ", False),
+        ("SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener? (after 3ms)", False),
+        ("error:0A000126:SSL routines::unexpected eof while reading", False),
+        ("Disconnected: verify that security.protocol is correctly configured, broker might require SASL authentication", False),
+        ("Disconnected while requesting ApiVersion: might be caused by incorrect security.protocol configuration", False),
+    ],
+)  # fmt: skip
+def test_a_broker_that_turns_its_client_away_is_told_from_one_that_is_away(said, turned):
+    said = f"sasl_ssl://127.0.0.1:9092/bootstrap: {said}"
+    assert turned_away(["2/2 brokers are down", said]) == (said if turned else "")

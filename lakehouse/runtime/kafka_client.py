@@ -1,0 +1,193 @@
+"""Whether the broker answers this client, is away, or turns it away.
+
+A broker that is away comes back by itself, and is waited for. A wrong password stays wrong until somebody mends it. librdkafka
+tries again after both, and what was asked ends as timed out after both. What it reports and logs meanwhile differs, so
+that is listened to here.
+"""
+
+import logging
+import time
+from collections.abc import Collection
+from concurrent.futures import wait
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.errors import AccessError, BrokerError, SettingsError
+from lakehouse.runtime.kafka_options import client_config
+from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
+
+WITHIN = 30.0  # seconds for an answer of the broker
+_SOON = 2.0  # seconds to be turned away, of a broker that did not answer just now
+_LISTEN = 0.05
+_SHOWN = (  # of the properties: those without secrets
+    "security.protocol",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.username",
+)
+# what says that a broker turned a client away: the rule, and the fix
+_TURNED_AWAY = {
+    "mechanism handshake failed": (
+        "the broker must offer the mechanism",
+        "set LAKEHOUSE_KAFKA_SASL_MECHANISM to one that it offers",
+    ),
+    "SASL authentication error": (
+        "the broker must know the user by this password",
+        "correct LAKEHOUSE_KAFKA_SASL_USERNAME and LAKEHOUSE_KAFKA_SASL_PASSWORD, or the user at the broker",
+    ),
+    "certificate verify failed": (
+        "an authority that the client trusts must have signed the broker's certificate, for the name in its address",
+        "correct LAKEHOUSE_KAFKA_SSL_CA_LOCATION, or the certificate",
+    ),
+    "SSL routines": (
+        "client and broker must agree on TLS, and on the client's certificate if the broker asks for one",
+        "correct the settings LAKEHOUSE_KAFKA_SSL_...",
+    ),
+}
+# in the same texts, that nobody answered
+_AWAY = ("Local: ", "Disconnected", "onnection reset", "onnection closed", "unexpected eof")
+_DENIED = (
+    "TOPIC_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+)
+
+
+def admin(settings: Settings) -> "AdminClient":
+    """A client to ask with; nobody has been asked yet. Raises SettingsError, BrokerError."""
+    return _client(settings, {})
+
+
+def check(settings: Settings, within: float = WITHIN) -> None:
+    """Returns once the broker answers.
+
+    Raises AccessError as soon as it turns this client away, BrokerError if it does not answer
+    within so many seconds, SettingsError for properties that no client takes.
+    """
+    _answered(settings, within)
+
+
+def check_access(settings: Settings) -> None:
+    """Raises AccessError if the broker turns this client away.
+
+    For a broker that did not answer just now; if it is away, that is known already.
+    """
+    with suppress(BrokerError):
+        check(settings, _SOON)
+
+
+def topics(settings: Settings, within: float = WITHIN) -> frozenset[str]:
+    """The topics that the broker shows to this client. Raises as `check`."""
+    from confluent_kafka import KafkaException
+
+    client = _answered(settings, within)
+    try:
+        return frozenset(client.list_topics(timeout=within).topics)
+    except KafkaException as err:
+        raise _silent(settings, within, err.args[0].str()) from err
+
+
+def denied(error: "KafkaError", what: str, right: str) -> AccessError | None:
+    """The error of a client whose user may not do this; None if that is not what the broker said.
+
+    :param what: what it was to do, and of what: `topic=orders, reading it`.
+    :param right: the right that this takes: `READ on the topic`.
+    """
+    if error.name() not in _DENIED:
+        return None
+    return AccessError(
+        f"{what}: the broker does not allow it ({error.str()}); the user must have {right}; grant it at the broker"
+    )
+
+
+def turned_away(said: Collection[str]) -> str:
+    """The first of these reports of errors by which a broker turned its client away; empty if none is."""
+    for each in said:
+        if any(name in each for name in _TURNED_AWAY) and not any(name in each for name in _AWAY):
+            return each
+    return ""
+
+
+class _Listener(logging.Handler):
+    """Keeps what is logged, without who logs it."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__()
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._said.append(record.getMessage().rpartition("]: ")[2])
+
+
+def _answered(settings: Settings, within: float) -> "AdminClient":
+    """A client whose broker has answered it."""
+    from confluent_kafka import KafkaException
+
+    said: list[str] = []
+    logger = logging.Logger("kafka")  # nobody else's; some hints are in the log only
+    logger.addHandler(_Listener(said))
+    heard = {"error_cb": lambda error: said.append(error.str()), "logger": logger, "log_level": "6"}
+    client = _client(settings, heard)
+    future = client.describe_cluster(request_timeout=within)
+    deadline = time.monotonic() + within
+    while not future.done() and time.monotonic() < deadline:
+        wait([future], _LISTEN)
+        client.poll(0)
+        if why := turned_away(said):
+            raise _refused(settings, why)
+    try:
+        future.result(timeout=_SOON)
+    except (KafkaException, TimeoutError) as err:
+        client.poll(0)
+        if why := turned_away(said):
+            raise _refused(settings, why) from err
+        causes = [each for each in said if "brokers are down" not in each]  # which says no more
+        reason = causes[-1] if causes else str(err) or "no answer"
+        raise _silent(settings, within, reason) from err
+    return client
+
+
+def _client(settings: Settings, own: dict[str, Any]) -> "AdminClient":
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        return AdminClient({**client_config(settings), "log_level": "0", **own})
+    except KafkaException as err:
+        raise SettingsError(
+            f"{_shown(settings)}: Kafka's client takes no such properties ({err.args[0].str()}); correct "
+            "LAKEHOUSE_KAFKA_..., or [kafka] in lakehouse.toml"
+        ) from err
+
+
+def _refused(settings: Settings, why: str) -> AccessError:
+    rule, fix = next(of for name, of in _TURNED_AWAY.items() if name in why)
+    return AccessError(
+        f"{_shown(settings)}: the broker turns this client away; {rule}; {fix} ({why})"
+    )
+
+
+def _silent(settings: Settings, within: float, reason: str) -> BrokerError:
+    check = "check the address, and that the broker runs"
+    if (
+        "Disconnected" in reason
+    ):  # so ends a broker, and one that is spoken to otherwise than its listener speaks
+        protocol = settings.kafka.get("security.protocol", "PLAINTEXT")
+        check += f" and its listener speaks security.protocol={protocol} (LAKEHOUSE_KAFKA_SECURITY_PROTOCOL)"
+    return BrokerError(
+        f"bootstrap.servers={client_config(settings)['bootstrap.servers']}: it must answer within {within:g} s and did not "
+        f"({reason}); {check}"
+    )
+
+
+def _shown(settings: Settings) -> str:
+    """The address, and what is given beside it and may be read by anybody."""
+    config = client_config(settings)
+    names = ("bootstrap.servers", *(name for name in _SHOWN if name in config))
+    return ", ".join(f"{name}={config[name]}" for name in names)
