@@ -71,6 +71,7 @@ class FolderSource(RecordSource):
     pattern: str = "*"
     header: bool = False  # each file begins with a line that names the columns
     settle: timedelta = timedelta(seconds=2)
+    forget: timedelta = timedelta(0)  # never
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,7 @@ def folder(
     pattern: str = "*",
     header: bool | None = None,
     settle: str | timedelta = "2 seconds",
+    forget: str | timedelta = "0 seconds",
     unknown_fields: UnknownFields = "ignore",
     max_bytes: int = 1 << 20,
     max_future_skew: str | timedelta = "5 minutes",
@@ -216,6 +218,8 @@ def folder(
         yes. A file whose first line does not is refused by its name, and not read until it is corrected.
     :param settle: how long size and modification time of a file stand still before it counts as whole: more
         than its writer pauses.
+    :param forget: a file that was read, is gone, and was modified so long ago is forgotten. One that comes back after
+        that is read again. By default none is forgotten.
     :param unknown_fields: "quarantine" puts away JSON objects and rows of Parquet with fields that the schema does not
         name.
     :param max_bytes: the longest line, or row as JSON, that is parsed; a longer one is quarantined, of a line
@@ -245,6 +249,7 @@ def folder(
         pattern=pattern,
         header=format == "csv" and header is not False,
         settle=duration(settle, "settle"),
+        forget=duration(forget, "forget"),
     )
     check_records(source)
     return source

@@ -1,14 +1,15 @@
 """The register of an ingest table that reads files: which files there are, and which records each has.
 
-`_commit_log/<table>.files.jsonl`, beside the table's commit log, is only added to. A file is in it
-before the first step that reads it, and its records are numbered there: so the position of the
-table is one number, and a step that is taken again reads the records that it read before.
+`_commit_log/<table>.files.jsonl`, beside the table's commit log. A file is in it before the first
+step that reads it, and its records are numbered there: so the position of the table is one number,
+and a step that is taken again reads the records that it read before. Files that were read and will
+not come again are forgotten; the numbers of the others stay.
 """
 
 import json
 import logging
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from lakehouse.settings import Settings
 from lakehouse.storage import files, layout
 
 _log = logging.getLogger(__name__)
+
+_WORTH = 1_000  # files to forget, before the whole is written again for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,13 @@ class Register:
         self._places: dict[str, int] = {}  # path -> the place of the file that has it now
         self._alike: dict[tuple[int, str], list[int]] = {}
         self._first: list[int] = []
+        self._end = 0
         self._read()
 
     @property
     def end(self) -> int:
         """The number behind the last record."""
-        return self.files[-1].end if self.files else 0
+        return self._end
 
     def of_path(self, path: str) -> Registered | None:
         """The file that is registered by this path, the last one if several were."""
@@ -73,8 +77,13 @@ class Register:
         places = self._alike.get((found.size, found.digest), ())
         return [self.files[place] for place in places]
 
+    def knows(self, number: int) -> bool:
+        """Whether the file that has this record is here: not if it was forgotten."""
+        place = bisect_right(self._first, number) - 1
+        return place >= 0 and number < self.files[place].end
+
     def of_record(self, number: int) -> Registered:
-        """The file that has this record."""
+        """The file that has this record, if that is known."""
         return self.files[bisect_right(self._first, number) - 1]
 
     def from_record(self, number: int) -> list[Registered]:
@@ -93,13 +102,40 @@ class Register:
         """Notes that a file has another name."""
         self._write([{"moved": known.path, "to": path}])
 
+    def forget(self, read: int, gone: Callable[[Registered], bool]) -> None:
+        """Leaves out the files that are `gone`, if all their records are among those that are `read` for good.
+
+        Once these are many, for the whole is written again.
+        """
+        kept = [each for each in self.files if each.end > read or not gone(each)]
+        if len(self.files) - len(kept) < _WORTH:
+            return
+        lines: list[Mapping] = []
+        since, end, through = self.since, 0, self.through
+        for each in kept:
+            if through >= 0 and each.path in since:  # those before make up that version
+                lines.append({"through": through})
+                through = -1
+            if each.first != end:
+                lines.append({"from": each.first})
+            lines.append({"file": asdict(each)})
+            end = each.end
+        lines += [{"through": through}] if through >= 0 else []
+        lines += [{"from": self.end}] if self.end != end else []
+        files.replace_text(self.note, "".join(f"{json.dumps(line)}\n" for line in lines))
+        self._clear()
+        for line in lines:
+            self._take(line)
+
     def restart(self) -> None:
         """Forgets all: for a table that has read nothing yet."""
-        if self.files or self.through >= 0:
+        if self._end or self.through >= 0:
             files.replace_text(self.note, "")
-            self.files, self.through = [], -1
-            for container in (self.since, self._places, self._alike, self._first):
-                container.clear()
+            self._clear()
+
+    def _clear(self) -> None:
+        self.files, self.through, self._end = [], -1, 0
+        self.since, self._places, self._alike, self._first = set(), {}, {}, []
 
     def _write(self, lines: Sequence[Mapping]) -> None:
         if lines:
@@ -126,6 +162,8 @@ class Register:
         if "through" in line:
             self.through = int(line["through"])
             self.since.clear()
+        elif "from" in line:
+            self._end = max(int(line["from"]), self._end)
         elif "moved" in line:
             place = self._places.pop(line["moved"])
             self.files[place] = replace(self.files[place], path=line["to"])
@@ -141,6 +179,7 @@ class Register:
             self._first.append(file.first)
             self.since.add(file.path)
             self.files.append(file)
+            self._end = file.end
 
     def _say_torn(self, number: int) -> None:
         if (self.note, number) not in _said:

@@ -16,6 +16,7 @@ from lakehouse.storage.foreign_files import Away, Seen, Unfit
 _log = logging.getLogger(__name__)
 
 _FILES = 1_000  # that are registered at once
+_FORGET = 3_600.0  # seconds until it is looked again for files to forget
 
 
 class Feed(Protocol):
@@ -33,6 +34,8 @@ class Feed(Protocol):
 
     def look(self, read: int, most: int) -> None:
         """Registers what has come, until about so many records are ahead of those that are read.
+
+        Now and then it forgets files of those that are read for good.
 
         Raises Away if what it follows is not there, SourceError if it cannot go on.
         """
@@ -80,6 +83,7 @@ class FolderFeed:
         self._refused: dict[str, tuple[Seen, str]] = {}
         # of registered files that were written to since: whether they hold what they held
         self._compared: dict[str, tuple[Seen, bool]] = {}
+        self._forget_at = 0.0
 
     @property
     def refused(self) -> list[str]:
@@ -127,6 +131,10 @@ class FolderFeed:
                 ready.append(each)
         ready.sort(key=lambda each: (each.modified, each.path))
         self._register(ready, read, most)
+        if self._source.forget and now >= self._forget_at:
+            self._forget_at = now + _FORGET
+            old = time.time_ns() - int(self._source.forget.total_seconds() * 1e9)
+            self.register.forget(read, lambda f: f.path not in paths and f.modified < old)
 
     def _is_new(self, known: Registered, found: Seen, read: int) -> bool:
         """Whether a file of a registered path is another one, of which nothing was or will be read."""
@@ -222,6 +230,7 @@ class TableFeed:
         self._path = Path(source.topic)
         # versions and how many records there are with them, as far as this process has seen them
         self._ends = [(register.through, register.end)]
+        self._forget_at = 0.0
 
     refused: list[str] = []
     remarks: list[str] = []
@@ -249,6 +258,9 @@ class TableFeed:
             if any(version.about.values()):
                 foreign_log.check_readable(self._path, version.about)
             self._add(version.added, self.register.through + 1)
+        if (now := time.monotonic()) >= self._forget_at:  # no version adds a file again
+            self._forget_at = now + _FORGET
+            self.register.forget(read, lambda file: file.path not in self.register.since)
 
     def _wrong(self, version: foreign_log.Version | None) -> str:
         """Why the next version cannot be read."""

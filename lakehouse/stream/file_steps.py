@@ -53,6 +53,10 @@ class FileSteps(SourceSteps):
             raise self._register.damaged(
                 f"it has {self._register.end:,} of them, and the table has read {number:,}"
             )
+        if number < self._register.end and not self._register.knows(number):
+            raise self._register.damaged(
+                f"it has forgotten the files behind record {number:,}, where the table goes on"
+            )
         self._begins = begins
         columns = cast(StructType, StructType.fromDDL(self._source.schema))
         types = {each.name: each.dataType.simpleString() for each in columns}

@@ -123,6 +123,8 @@ def _checked_files(
     missing, doubled = np.flatnonzero(expected), once[counts > 1]
 
     def shown(number: int) -> str:
+        if not register.knows(number):
+            return f"{number} (record of a file that was forgotten)"
         file = register.of_record(number)
         return f"{number} (record {number - file.first + 1} of {file.path})"
 

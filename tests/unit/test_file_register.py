@@ -14,8 +14,8 @@ from lakehouse.declare.sources import FolderSource, column_names, delta_table, f
 from lakehouse.declare.table import table
 from lakehouse.errors import CommitError, DeclarationError, SourceError
 from lakehouse.settings import Settings
-from lakehouse.storage import foreign_files, layout
-from lakehouse.storage.file_register import Register
+from lakehouse.storage import file_register, foreign_files, foreign_sources, layout
+from lakehouse.storage.file_register import Register, Registered
 from lakehouse.storage.foreign_records import RecordReader, lost
 from lakehouse.storage.foreign_sources import feed_of, passed_over, unread
 
@@ -534,3 +534,73 @@ def test_the_names_of_columns_are_read_without_spark():
 
 def test_a_relative_folder_is_relative_to_the_module():
     assert folder("incoming", schema="n BIGINT").topic == str(Path(__file__).parent / "incoming")
+
+
+def test_files_that_were_read_and_are_gone_for_long_are_forgotten_and_the_numbers_of_the_others_stay(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(file_register, "_WORTH", 2)
+    monkeypatch.setattr(foreign_sources, "_FORGET", 0.0)
+    followed = Followed(tmp_path, forget="1 day")
+    for n in range(4):
+        followed.put(f"{n}.json", f"{n}\n{n}\n", at=n)
+    followed.take(most=1)
+    assert followed.look() == ["0.json", "1.json", "2.json", "3.json"], "all of them are there"
+    fresh = followed.put("new.json", "n\n")
+    os.utime(fresh)
+    followed.take()
+    for name in ("0.json", "2.json", "new.json"):
+        (followed.folder / name).unlink()
+    assert followed.look() == ["1.json", "3.json", "new.json"], "the last is not gone for long"
+    end = followed.register.end
+    for known in (followed.register, Register(followed.settings, readings)):
+        assert (known.end, [each.first for each in known.files]) == (end, [2, 6, 8])
+        assert [known.knows(n) for n in (1, 2, 4, 6, 8, 9)] == [
+            False,
+            True,
+            False,
+            True,
+            True,
+            False,
+        ]
+        assert known.of_record(7).path == "3.json"
+    followed.resume()
+    followed.put("4.json", "4\n", at=9)
+    assert followed.take() == ["4"] and followed.register.end == end + 1
+    followed.put("0.json", "0\n0\n", at=0)  # nobody knows it any more
+    assert followed.take() == ["0", "0"]
+
+
+def test_files_are_not_forgotten_before_they_are_read_nor_without_being_asked_for(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(file_register, "_WORTH", 1)
+    monkeypatch.setattr(foreign_sources, "_FORGET", 0.0)
+    for forget in ("0 seconds", "1 day"):
+        root = tmp_path / forget
+        root.mkdir()
+        followed = Followed(root, forget=forget)
+        path = followed.put("a.json", "1\n")
+        followed.look()
+        path.unlink()
+        assert followed.look() == ["a.json"], "its records are yet to be read"
+        followed.read = followed.register.end
+        assert followed.look() == ([] if forget == "1 day" else ["a.json"])
+        assert Register(followed.settings, readings).end == 1
+
+
+def test_files_of_a_table_of_others_are_forgotten_with_the_version_that_was_read_last(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(file_register, "_WORTH", 1)
+    register = Register(Settings(root=tmp_path), readings)
+    register.add([Registered(f"{n}.parquet", 1, 0, 10) for n in range(3)], through=7)
+    register.add([Registered("begun.parquet", 1, 0, 10)])
+    register.forget(20, lambda file: file.path not in register.since)
+    for known in (register, Register(Settings(root=tmp_path), readings)):
+        assert [each.path for each in known.files] == ["2.parquet", "begun.parquet"]
+        assert (known.end, known.through, known.since) == (40, 7, {"begun.parquet"})
+    register.add([], through=8)
+    register.forget(40, lambda file: file.path not in register.since)
+    for known in (register, Register(Settings(root=tmp_path), readings)):
+        assert (known.files, known.end, known.through) == ([], 40, 8)
