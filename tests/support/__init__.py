@@ -39,6 +39,7 @@ nexmark_oracle   the queries of Nexmark in plain SQL
 pattern_oracle   what a pattern matches, by its definition
 places           a service that says where an address is: slow, failing or of another opinion
 acting           a table whose rows are posted and mailed, and a server whose answers are given
+committed        the messages of a topic that were committed
 published        tables that are published, and versions of them written without Spark
 sinks            the sink of a page as a module, and sinks that are wrong
 own_sources      the sources of a page as a module, one that a test fills, and classes that break the contract

@@ -5,9 +5,12 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -33,13 +36,16 @@ from lakehouse.producers.workload import Record
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.settings import Settings, from_environment
+from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.sinks import comparison
 from lakehouse.sinks.follower import Follower
 from lakehouse.sinks.mail import Mail
 from lakehouse.storage.layout import table_path
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs import supervisor
+from streaming_jobs.jobs import follower_of
+from support import committed
 from support.sensors_job import awaited
 
 # a customer leaves at ten, and is back a minute later
@@ -50,14 +56,14 @@ SOURCES = {
     ACCOUNTS: "account_topic",
     TRANSACTIONS: "transaction_topic",
 }
+TOPIC = "fraud-alerts"
 BALANCES = ("account_debits", "account_credits", "account_balances", "bank_balance")
+ALERTS = ("small_then_large", "fraud_features", "fraud_alerts")
 DERIVED = (
     "transfers",
     "enriched_transfers",
     "account_sessions",
-    "small_then_large",
-    "fraud_features",
-    "fraud_alerts",
+    *ALERTS,
     "customer_days",
 )
 
@@ -117,7 +123,7 @@ def valid(changes: list[Record], key: str, at: datetime) -> dict:
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
-def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(spark, tmp_path, mailbox):
+def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(spark, tmp_path, mailbox, settings):
     stage, given = Stage(spark, tmp_path, bank, fraud), sent(rate=4)
     mails, server = mailbox
     table, target = stage.session.catalog.target("fraud_mails")
@@ -135,12 +141,17 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(spark, tmp_path, mailb
             "account_history",
             "transfers",
             "enriched_transfers",
+            *ALERTS,
         )
+    with alerting(stage.session) as process:  # messages; the next one goes on where it is killed
+        process.kill()
     closed = close(stage)
     stage.run("account_totals", *BALANCES, "customer_history", "account_history", *DERIVED)
     while follower.step():
         pass
     follower.end()
+    with alerting(stage.session):
+        pass
     paid = [json.loads(r.value) for r in given if r.topic == TRANSACTIONS]
 
     totals = {
@@ -179,9 +190,40 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(spark, tmp_path, mailb
     text = re.compile(r"by transfer (\S+)\.\s+Why it is looked at: (.*)\.")
     mailed = [text.search(mail.get_content()).groups() for mail in mails]
     assert sorted(mailed) == sorted(alerts), "each alert is mailed once"
+    the_topic_has_each_alert_once(stage.session, alerts)
     for name in ("account_totals", *BALANCES, "customer_history", "account_history", *DERIVED):
         if stage.rows(name).count():
             assert_stream_equals_batch(stage, name)
+
+
+@contextmanager
+def alerting(session: Session) -> Iterator[subprocess.Popen]:
+    """The follower of the topic of alerts, as a process, once the topic has all that the table has."""
+    path = session.path(session.catalog.table("fraud_alerts"))
+    command = [sys.executable, "-m", "streaming_jobs.follower", TOPIC]
+    environment = os.environ | to_environment(session.settings)
+
+    def held() -> int:
+        status = supervisor.status(session.settings, follower_of(TOPIC))
+        return status.queries[0].batch if status and status.pid == process.pid else -1
+
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            awaited(lambda: held() == DeltaTable(path).version(), "the topic has all alerts")
+            yield process
+        finally:
+            process.terminate()
+
+
+def the_topic_has_each_alert_once(session: Session, alerts: list[tuple[str, str]]) -> None:
+    messages = committed.read(session.settings, TOPIC, 5)
+    rows = [json.loads(message.value()) for message in messages]
+    assert sorted((row["transaction_id"], row["reason"]) for row in rows) == sorted(alerts)
+    table, target = session.catalog.target(TOPIC)
+    assert len({dict(message.headers())["lakehouse-version"] for message in messages}) > 1
+    places = {(row["from_account"], m.partition()) for row, m in zip(rows, messages, strict=True)}
+    assert len(places) == len({account for account, _ in places}), "an account is in one partition"
+    assert comparison.compare(session, table, target).verdict == "EQUAL"
 
 
 def expected_totals(paid: list[dict]) -> dict[str, tuple[Decimal, Decimal, Decimal]]:

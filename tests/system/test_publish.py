@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient
 from deltalake import write_deltalake
 from typer.testing import CliRunner
@@ -39,7 +39,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import assert_exactly_once
 from streaming_jobs import control_loop, supervisor
 from streaming_jobs.jobs import follower_of
-from support import ROOT, published
+from support import ROOT, committed, published
 from support.dying import Dying
 from support.schema_registry import served as serving
 from support.sensors_job import awaited
@@ -86,24 +86,6 @@ def caught_up(following: Follower) -> list:
     while step := following.step():
         steps.append(step)
     return steps
-
-
-def read(settings: Settings, topic: str, partitions: int) -> list[Message]:
-    """All that a reader of committed messages sees, partition by partition."""
-    own = {"group.id": "test", "isolation.level": "read_committed", "enable.partition.eof": True}
-    consumer = Consumer(client_config(settings) | own)
-    consumer.assign([TopicPartition(topic, n, 0) for n in range(partitions)])
-    found, open_ends = [], set(range(partitions))
-    while open_ends:
-        message = consumer.poll(10)
-        assert message is not None
-        if message.error() is None:
-            found.append(message)
-        else:
-            assert message.error().code() == KafkaError._PARTITION_EOF
-            open_ends.discard(message.partition())
-    consumer.close()
-    return sorted(found, key=lambda each: (each.partition(), each.offset()))
 
 
 def version_of(message: Message) -> int:
@@ -169,7 +151,7 @@ def test_each_row_is_once_in_the_topic_and_in_order_though_its_follower_is_kille
     caught_up(last)
     last.end()
 
-    messages = read(settings, "payments", 3)
+    messages = committed.read(settings, "payments", 3)
     inserted = [m for m in messages if dict(m.headers())["lakehouse-change"] == b"insert"]
     numbers = [json.loads(m.key())["n"] for m in inserted]
     assert len(numbers) == batch * ROWS and sorted(numbers) == list(range(batch * ROWS)), "once"
@@ -209,7 +191,7 @@ def test_a_zombie_is_refused_and_leaves_nothing(lakehouse):
         zombie.step()
     assert [step.sent for step in caught_up(heir)] == [1]
     heir.end()
-    assert len(read(lakehouse.settings, "payments", 3)) == 2
+    assert len(committed.read(lakehouse.settings, "payments", 3)) == 2
     assert compare(lakehouse, heir.table, heir.target).verdict == "EQUAL"
 
 
@@ -268,7 +250,7 @@ def test_a_keyed_table_is_its_topic_by_key_and_what_was_edited_there_is_found(la
         published.upsert(balances, batch, {"a": f"{batch}.00"}, ("b",) if batch == 5 else ())
     caught_up(following)
     following.end()
-    messages = read(settings, "balances", 1)
+    messages = committed.read(settings, "balances", 1)
     assert [m.key() for m in messages if m.value() is None] == [b"b"]
     assert json.loads(messages[-1].value()) == {"account": "a", "balance": "9.00"}
     table, target = following.table, following.target
@@ -374,7 +356,7 @@ def test_a_topic_of_avro_has_schemas_in_the_registry_and_equals_the_table(lakeho
         assert registry.newest == {"payments-value": 1}
         fields = json.loads(registry.schemas[1]["schema"])["fields"]
         assert [each["name"] for each in fields] == ["account", "n", "amount", "at"]
-        first = read(settings, "payments", 3)[0]
+        first = committed.read(settings, "payments", 3)[0]
         assert first.value()[:5] == b"\0\0\0\0\1"
         published.replace(path, [("a", 1, "9.00"), ("c", 3, "3.00")], "0")
         registry.away = True
