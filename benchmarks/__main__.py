@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +22,7 @@ from benchmarks import (
     bank,
     beside,
     by_key,
+    cdc,
     commits,
     late_rows,
     latency,
@@ -30,6 +32,7 @@ from benchmarks import (
     report,
     rescale,
     savepoint,
+    shopping,
     start,
     state,
     throughput,
@@ -37,6 +40,7 @@ from benchmarks import (
     upgrade,
 )
 from benchmarks.catch_up import CASES
+from benchmarks.lag import Lag
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
 from benchmarks.reconciling import Reconciling
@@ -63,6 +67,8 @@ LONG = (  # no part of the quick run
     "recovery",
     "start",
     "publish",
+    "cdc",
+    "shop",
     "upgrade",
     "savepoint",
     "rescale",
@@ -169,7 +175,22 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
     )
     house = replace(base, root=base.root / "nexmark")
     queries = nexmark.run(house, given.house) if "nexmark" in given.only else []
-    return replace(found, **_changes(base, given), nexmark=queries)
+    lags = _lags(base, given, say)
+    return replace(found, **_changes(base, given), nexmark=queries, lags=lags)
+
+
+def _lags(base: Settings, given: argparse.Namespace, say: Callable[[str], None]) -> list[Lag]:
+    """What is asked for of how far something is behind."""
+    lags = []
+    asked = [part for part in ("cdc", "shop") if part in given.only]
+    if "cdc" in asked and (lacking := cdc.missing(base)):
+        say(lacking)
+        asked.remove("cdc")
+    for part in asked:
+        run = {"cdc": cdc.run, "shop": shopping.run}[part]
+        lags.append(run(replace(base, root=base.root / part), given.seconds))
+        say(f"{part}: median {lags[-1].p50:.2f} s")
+    return lags
 
 
 def _changes(base: Settings, given: argparse.Namespace) -> dict[str, list]:

@@ -101,7 +101,7 @@ class Reader(ABC):
 class TopicReader(Reader):
     """A consumer of committed messages. `once`: whether each row may be there only once."""
 
-    def __init__(self, settings: Settings, name: str, once: bool) -> None:
+    def __init__(self, settings: Settings, name: str, once: bool, partitions: int = 1) -> None:
         super().__init__()
         own = {
             "group.id": "benchmark",
@@ -109,8 +109,8 @@ class TopicReader(Reader):
             "fetch.wait.max.ms": 20,
         }
         self._consumer, self._once = Consumer(client_config(settings) | own), once
-        self._consumer.assign([TopicPartition(name, 0, 0)])
-        self._values: list[bytes] = []
+        self._consumer.assign([TopicPartition(name, n, 0) for n in range(partitions)])
+        self.values: list[bytes] = []
 
     def _read(self) -> None:
         while not self._ending.is_set():
@@ -118,12 +118,12 @@ class TopicReader(Reader):
             now = time.time()
             for message in messages:
                 if not message.error():
-                    self._values.append(message.value())
+                    self.values.append(message.value())
                     self.seen.setdefault(int(message.key()), now)
         self._consumer.close()
 
     def check(self, rows: int) -> None:
-        found = [json.loads(value) for value in self._values]
+        found = [json.loads(value) for value in self.values]
         wrong = sum(each["cents"] != cents(each["n"]) for each in found)
         numbers = {each["n"] for each in found}
         twice = len(found) - len(numbers) if self._once else 0

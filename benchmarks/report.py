@@ -69,6 +69,11 @@ def _lines(measured: Found) -> Iterator[str]:
             f"publish, {each.name}: {each.p50:.3f} s from a commit to its rows (95 % {each.p95:.3f}) of {len(each.delays)} "
             f"versions; {each.rate:,.0f} rows/s, catching up"
         )
+    for lag in measured.lags:
+        yield (
+            f"{lag.name}: {lag.p50:.2f} s from {lag.of} (95 % {lag.p95:.2f}, worst {lag.worst:.2f}) of {len(lag.delays):,}; "
+            f"{lag.cpu:.2f} cores busy"
+        )
     for each in measured.banks:
         yield (
             f"bank: {each.transfers:,} transfers: {each.rate:,.0f}/s into the totals; each of {each.versions} versions adds "
@@ -192,6 +197,7 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
         "published": [
             asdict(each) | {"p50": each.p50, "p95": each.p95} for each in measured.published
         ],
+        "lag": [asdict(lag) | {"p50": lag.p50, "p95": lag.p95} for lag in measured.lags],
         "beside": [asdict(each) for each in measured.besides],
         "upgrade": [asdict(each) | {"times": each.times} for each in measured.upgrades],
         "savepoint": [asdict(each) for each in measured.savepoints],

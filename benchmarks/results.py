@@ -8,6 +8,7 @@ from benchmarks.bank import Bank
 from benchmarks.beside import Beside
 from benchmarks.by_key import ByKey
 from benchmarks.commits import Aged
+from benchmarks.lag import Lag
 from benchmarks.latency import Latency
 from benchmarks.measure import Cost
 from benchmarks.nexmark import Query
@@ -80,3 +81,4 @@ class Found:
     savepoints: Sequence[Saved] = ()
     rescales: Sequence[Rescaled] = ()
     nexmark: Sequence[Query] = ()
+    lags: Sequence[Lag] = ()

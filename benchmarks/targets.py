@@ -18,6 +18,7 @@ _THROUGHPUT = {
 }
 _PUBLISHED = {"Kafka": 0.5, "PostgreSQL": 1.0}  # seconds from a commit to its rows in the target
 _LATENCY = 3.0
+_LAGS = {"cdc": 3.0}
 Limit = tuple[str, float, float]  # what it is of, what was measured, the limit
 
 
@@ -88,6 +89,9 @@ def _of_streams(measured: Found) -> Iterator[Limit]:
         if limit := _PUBLISHED.get(each.name):
             what = f"publish: to {each.name}, median seconds from a commit to its rows"
             yield what, each.p50, limit
+    for lag in measured.lags:
+        if limit := _LAGS.get(lag.name):
+            yield f"{lag.name}: median seconds from {lag.of}", lag.p50, limit
     for each in measured.besides:
         yield "beside: median delay while a day is backfilled / before", each.times, 2
 

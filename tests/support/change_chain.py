@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from benchmarks import postgres
+from benchmarks import debezium, postgres
 from lakehouse.declare.catalog import load
 from lakehouse.runtime import jars, kafka_broker, spark_session
 from lakehouse.settings import Settings, from_environment
@@ -32,8 +32,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.stream import topic_check
 from streaming_jobs import supervisor
-from support import TESTS, debezium
-from support.change_events import LOGICAL
+from support import TESTS
 from support.sensors_job import awaited
 
 PIPELINE, TOPIC, TOTAL = "changed_accounts", "bank.public.accounts", 40 * 100
@@ -115,7 +114,7 @@ def run(seconds: float, seed: int, folder: Path) -> None:
     broker = kafka_broker.start(settings, jars.resolve(settings.jars))
     home = debezium.fetched(settings.jars.parent / "debezium")
     try:
-        with postgres.running(LOGICAL) as server:
+        with postgres.running(debezium.LOGICAL) as server:
             properties = debezium.connector(server.dsn, "public.accounts", topic_prefix="bank")
             worker = debezium.Worker(folder / "connect", home, broker.bootstrap_servers, properties)
             database = psycopg.connect(server.dsn, autocommit=True)

@@ -17,13 +17,11 @@ from typing import Any
 import psycopg
 from confluent_kafka import Consumer
 
-from benchmarks import postgres
+from benchmarks import debezium, postgres
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
-from support import debezium
 
 FILE = Path(__file__).with_suffix(".jsonl.gz")
-LOGICAL = "-c wal_level=logical -c max_wal_senders=10 -c max_replication_slots=10"
 # the last value of `long` is stored outside of its row, and is not sent when something else changes
 CREATED = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
@@ -103,7 +101,7 @@ def record(configured: str, home: Path, folder: Path) -> list[dict[str, Any]]:
     settings = Settings(root=folder)
     broker = kafka_broker.start(settings, jars.resolve(from_environment().jars))
     try:
-        with postgres.running(LOGICAL) as server:
+        with postgres.running(debezium.LOGICAL) as server:
             tables = "public.customers,public.letters,public.notes"
             properties = debezium.connector(server.dsn, tables, **CONFIGURED[configured])
             worker = debezium.Worker(folder / "connect", home, broker.bootstrap_servers, properties)

@@ -24,6 +24,7 @@ from benchmarks import (
     soak,
     upgrade,
 )
+from benchmarks.lag import Lag
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError, Cost
 from benchmarks.nexmark import Query, Side
@@ -87,6 +88,12 @@ def test_targets_of_a_publication_are_those_of_its_target():
     assert published[1].p95 == pytest.approx(1.38)
 
 
+def test_a_lag_has_a_target_where_one_is_set():
+    lags = [Lag("cdc", "a commit", (1.0, 2.0, 6.0), 0.5), Lag("shop", "a click", (9.0, 9.0), 0.5)]
+    assert [(goal.value, goal.limit) for goal in targets(Found(lags=lags))] == [(2.0, 3.0)]
+    assert (lags[0].p95, lags[0].worst) == (pytest.approx(5.6), 6.0)
+
+
 @pytest.mark.parametrize(
     ("numbers", "wrong", "once", "void"),
     [
@@ -101,7 +108,7 @@ def test_targets_of_a_publication_are_those_of_its_target():
 def test_a_topic_must_hold_the_rows_and_once_where_that_is_promised(numbers, wrong, once, void):
     reader = publishing.TopicReader(Settings(bootstrap_servers="localhost:1"), "payments", once)
     values = [{"n": n, "cents": publishing.cents(n) + wrong} for n in numbers]
-    reader._values = [json.dumps(each).encode() for each in values]
+    reader.values = [json.dumps(each).encode() for each in values]
     with pytest.raises(BenchmarkError, match="void") if void else nullcontext():
         reader.check(3)
 

@@ -1,6 +1,6 @@
-"""Debezium's connector for PostgreSQL in Kafka Connect: real processes, of jars that Ivy brings when they are asked for.
+"""Debezium's connector for PostgreSQL in Kafka Connect, for benchmarks and tests: real processes, of jars that Ivy brings.
 
-Nothing of it belongs to the library. `python -m support.change_events` records what the connector sends.
+Nothing of it belongs to the library.
 """
 
 import json
@@ -16,9 +16,12 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from benchmarks.measure import BenchmarkError
 from lakehouse.runtime.jars import _ivy_jar
 from lakehouse.settings import java
 
+# of the server that it follows
+LOGICAL = "-c wal_level=logical -c max_wal_senders=10 -c max_replication_slots=10"
 CONNECT, DEBEZIUM = "4.2.0", "3.5.0.Final"
 _UP = 60.0  # seconds for a worker to answer
 _IVY = f"""
@@ -39,7 +42,10 @@ _IVY = f"""
 
 
 def fetched(home: Path) -> Path:
-    """The folder of the jars, which Ivy brings from Maven Central if they are not there (some 60 MB)."""
+    """The folder of the jars, which Ivy brings from Maven Central if they are not there (some 60 MB).
+
+    Raises BenchmarkError if they do not come.
+    """
     there = home / f"debezium-{DEBEZIUM}-connect-{CONNECT}"
     if there.exists():
         return there
@@ -51,7 +57,10 @@ def fetched(home: Path) -> Path:
         command = [java(), f"-Divy.default.ivy.user.dir={folder}/ivy", "-jar", str(_ivy_jar())]
         command += ["-ivy", str(ivy), "-confs", "connect", "plugin", "-retrieve", pattern]
         done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+        if done.returncode:
+            raise BenchmarkError(
+                f"debezium={there}: its jars must come from Maven Central and do not; {(done.stdout + done.stderr)[-500:]}"
+            )
         (packed,) = (fresh / "plugin").glob("*.tar.gz")
         with tarfile.open(packed) as whole:
             whole.extractall(fresh / "plugins", filter="data")
@@ -106,8 +115,11 @@ class Worker:
             )
         deadline = time.monotonic() + _UP
         while self._states() != ["RUNNING", "RUNNING"]:
-            ended = self._process.poll() is not None or time.monotonic() > deadline
-            assert not ended, f"{self._states()} {(self._home / 'log').read_text()[-3000:]}"
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise BenchmarkError(
+                    f"debezium={self._home}: connector and task must run within {_UP:.0f} s, and are {self._states()}; the end "
+                    f"of its log: {(self._home / 'log').read_text()[-2000:]}"
+                )
             time.sleep(0.2)
 
     def kill(self) -> None:
