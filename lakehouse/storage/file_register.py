@@ -165,6 +165,8 @@ class Register:
         elif "from" in line:
             self._end = max(int(line["from"]), self._end)
         elif "moved" in line:
+            if line["moved"] not in self._places and line["to"] in self._places:
+                return  # a step that was finished and the query behind it both noted it
             place = self._places.pop(line["moved"])
             self.files[place] = replace(self.files[place], path=line["to"])
             self._places[line["to"]] = place
