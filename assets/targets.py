@@ -13,6 +13,7 @@ from lakehouse.sinks import actions, comparison
 from lakehouse.sinks.files import FileFolder
 from lakehouse.sinks.kafka import KafkaTopic
 from lakehouse.sinks.mail import Mail
+from lakehouse.sinks.opensearch import OpenSearchIndex
 from lakehouse.sinks.postgres import PostgresTable
 from lakehouse.sinks.redis import RedisKeys
 from lakehouse.sinks.webhook import Webhook
@@ -71,6 +72,7 @@ def _kinds(target: Target) -> set[str]:
         KafkaTopic: "kafka",
         PostgresTable: "postgres",
         RedisKeys: "redis",
+        OpenSearchIndex: "opensearch",
         FileFolder: "file",
         Webhook: "http",
         Mail: "email",

@@ -4,31 +4,25 @@ Nothing of it belongs to the library.
 """
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import tarfile
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from benchmarks import maven
 from benchmarks.measure import BenchmarkError
-from lakehouse.runtime.jars import _ivy_jar
 from lakehouse.settings import java
 
 # of the server that it follows
 LOGICAL = "-c wal_level=logical -c max_wal_senders=10 -c max_replication_slots=10"
 CONNECT, DEBEZIUM = "4.2.0", "3.5.0.Final"
 _UP = 60.0  # seconds for a worker to answer
-_IVY = f"""
-<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
-  <info organisation="lakehouse" module="debezium"/>
-  <configurations><conf name="connect"/><conf name="plugin"/></configurations>
-  <dependencies>
+_DEPENDENCIES = f"""
     <dependency org="org.apache.kafka" name="connect-runtime" rev="{CONNECT}" conf="connect->default"/>
     <dependency org="org.apache.kafka" name="connect-json" rev="{CONNECT}" conf="connect->default"/>
     <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="connect->default" transitive="false"/>
@@ -36,8 +30,6 @@ _IVY = f"""
                 transitive="false">
       <artifact name="debezium-connector-postgres" type="plugin" ext="tar.gz" m:classifier="plugin"/>
     </dependency>
-  </dependencies>
-</ivy-module>
 """
 
 
@@ -46,27 +38,15 @@ def fetched(home: Path) -> Path:
 
     Raises BenchmarkError if they do not come.
     """
-    there = home / f"debezium-{DEBEZIUM}-connect-{CONNECT}"
-    if there.exists():
-        return there
-    home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home, prefix=".fetching-") as folder:
-        fresh, ivy = Path(folder, "jars"), Path(folder, "ivy.xml")
-        ivy.write_text(_IVY)
-        pattern = f"{fresh}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
-        command = [java(), f"-Divy.default.ivy.user.dir={folder}/ivy", "-jar", str(_ivy_jar())]
-        command += ["-ivy", str(ivy), "-confs", "connect", "plugin", "-retrieve", pattern]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise BenchmarkError(
-                f"debezium={there}: its jars must come from Maven Central and do not; {(done.stdout + done.stderr)[-500:]}"
-            )
-        (packed,) = (fresh / "plugin").glob("*.tar.gz")
-        with tarfile.open(packed) as whole:
-            whole.extractall(fresh / "plugins", filter="data")
-        packed.unlink()
-        os.rename(fresh, there)
-    return there
+    name = f"debezium-{DEBEZIUM}-connect-{CONNECT}"
+    return maven.fetched(home, name, ("connect", "plugin"), _DEPENDENCIES, _unpack)
+
+
+def _unpack(fresh: Path) -> None:
+    (packed,) = (fresh / "plugin").glob("*.tar.gz")
+    with tarfile.open(packed) as whole:
+        whole.extractall(fresh / "plugins", filter="data")
+    packed.unlink()
 
 
 class Worker:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from lakehouse.sinks.files import file_folder
     from lakehouse.sinks.kafka import kafka_topic
     from lakehouse.sinks.mail import mail
+    from lakehouse.sinks.opensearch import opensearch
     from lakehouse.sinks.postgres import postgres
     from lakehouse.sinks.redis import redis_keys
     from lakehouse.sinks.webhook import webhook
@@ -111,6 +112,7 @@ __all__ = [
     "mail",
     "main_output",
     "not_followed_by",
+    "opensearch",
     "postgres",
     "process",
     "python_source",
@@ -148,6 +150,7 @@ _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is a
     "file_folder": "sinks.files",
     "kafka_topic": "sinks.kafka",
     "mail": "sinks.mail",
+    "opensearch": "sinks.opensearch",
     "postgres": "sinks.postgres",
     "python_source": "declare.own_sources",
     "redis_keys": "sinks.redis",

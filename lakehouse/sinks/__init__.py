@@ -11,9 +11,14 @@ avro         rows as Avro with a schema registry
 protobuf     rows as Protobuf with a schema registry
 postgres     tables of PostgreSQL as targets
 redis        keys of Redis as targets
+opensearch   indexes of OpenSearch as targets
+opensearch_index    one of them: its fields, its documents, and the position among them
+opensearch_mapping  how an index maps the columns of a table
+opensearch_server   what a server is asked, and what its answers mean
 files        folders of files as targets
 actions      targets that act on rows: what all of them share
 variables    what a declaration reads from the environment
+opener       how targets ask over HTTP
 webhook      requests of HTTP
 mail         mails
 file_formats rows as Parquet, CSV and JSON

@@ -13,15 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-)
+from urllib.request import Request
 
 from lakehouse.declare.targets import Action, Change, Corrections
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
@@ -32,6 +24,7 @@ from lakehouse.sinks.actions import (
     Performer,
     checked,
 )
+from lakehouse.sinks.opener import opener
 from lakehouse.sinks.variables import filled
 
 _REFUSES_ALL = (301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 410)  # whatever the row
@@ -109,7 +102,7 @@ class _Poster(Performer):
         self._url = filled(target.name, target.url)
         self._headers = {name: filled(target.name, text) for name, text in target.headers}
         self._secret = _key_of(target.name, filled(target.name, target.secret))
-        self._opener = _opener()
+        self._opener = opener()
 
     def perform(self, action: Action) -> Answer:
         try:
@@ -172,20 +165,6 @@ class _Poster(Performer):
         if err.code in _NOT_NOW:
             raise SinkAway(f"{named}: not now ({said})", _after(err.headers.get("Retry-After")))
         return Answer("failed" if err.code >= 500 or err.code in _AGAIN else "refused", said)
-
-
-def _opener() -> OpenerDirector:
-    """As urllib has it, but it does not follow an answer to another address: that would not be posted to any more."""
-    found = OpenerDirector()
-    for handler in (
-        ProxyHandler,
-        HTTPHandler,
-        HTTPSHandler,
-        HTTPDefaultErrorHandler,
-        HTTPErrorProcessor,
-    ):
-        found.add_handler(handler())
-    return found
 
 
 def _key_of(target: str, secret: str) -> bytes:

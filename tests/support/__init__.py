@@ -45,6 +45,7 @@ sinks            the sink of a page as a module, and sinks that are wrong
 own_sources      the sources of a page as a module, one that a test fills, and classes that break the contract
 dying            sinks that die at a point
 redis            a server of Redis
+opensearch       a server of OpenSearch
 change_events    what Debezium sends, recorded
 taken_orders     a row table of orders, as text that is declared with another filter
 changed_accounts  accounts of a database as tables that follow its log, and what they must be

@@ -183,6 +183,7 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "lakehouse/sinks/file_formats.py": "none: content is made and read in memory",
     "lakehouse/sinks/files.py": "the target's: files of a published table, outside of the root",
     "lakehouse/sinks/webhook.py": "none: it opens addresses of HTTP",
+    "lakehouse/sinks/opensearch_server.py": "none: it opens addresses of HTTP",
     "lakehouse/cli/project.py": "the user's: a project is begun",
     "streaming_jobs/places.py": "the kernel's: /proc",
     "batch_jobs/side.py": "the answer to `other_code`, in a temporary folder",

@@ -145,7 +145,12 @@ def test_the_commands_of_a_page_name_tables_and_targets_that_are_there(page, tab
         (("network",), {"cell-alerts": "kafka", "intrusions": "http"}),
         (
             ("shop",),
-            {"product": "redis", "shop_products": "postgres", "shop.recommendations": "kafka"},
+            {
+                "product": "redis",
+                "shop_products": "postgres",
+                "product-search": "opensearch",
+                "shop.recommendations": "kafka",
+            },
         ),
         (("bank", "fraud"), {"fraud-alerts": "kafka", "fraud_mails": "email"}),
     ],

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import changes, expect, kafka, kafka_topic, postgres, redis_keys, table
+from lakehouse import changes, expect, kafka, kafka_topic, opensearch, postgres, redis_keys, table
 
 _OWNER = "team:shop"
 
@@ -38,6 +38,7 @@ def product_log(product_changes: DataFrame) -> DataFrame:
     publish=[
         redis_keys("product", key="product_id", url="redis://${SHOP_REDIS}"),
         postgres("shop_products", key="product_id"),
+        opensearch("product-search", key="product_id", url="http://${SHOP_OPENSEARCH}"),
     ],
 )
 def products(product_log: DataFrame) -> DataFrame:

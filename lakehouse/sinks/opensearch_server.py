@@ -1,0 +1,127 @@
+"""What a server of OpenSearch is asked over HTTP, and what its answers mean for a target."""
+
+import base64
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote, urlsplit
+from urllib.request import Request
+
+from lakehouse.errors import SinkAway, SinkError
+from lakehouse.sinks.opener import opener
+from lakehouse.sinks.variables import filled
+
+_WITHIN = 60.0  # seconds for an answer
+_NOT_NOW = (408, 429, 502, 503, 504)
+_REFUSES = (401, 403)
+_BLOCKED = "cluster_block_exception"  # such as a disk that is full: until somebody sees to it
+_LONGEST = 400  # characters of an answer that an error has
+
+
+class Server:
+    """One server, or what stands in front of several."""
+
+    def __init__(self, target: str, url: str) -> None:
+        self._target, self._url = target, url
+        self._opener = opener()
+        self._base = ""
+        self._headers: dict[str, str] = {}
+
+    def ask(
+        self, method: str, path: str, body: object = None, answers: tuple[int, ...] = ()
+    ) -> tuple[int, dict[str, Any]]:
+        """The status of the answer, which is 200, 201 or one of `answers`, and what it says.
+
+        `body`: text goes as it is, one JSON a line; anything else as JSON. Raises SinkAway where the server cannot answer now,
+        and SinkError for any other answer.
+        """
+        self._prepare()
+        lines = isinstance(body, str)
+        kind = "application/x-ndjson" if lines else "application/json"
+        text = str(body) if lines else json.dumps(body, ensure_ascii=False)
+        request = Request(
+            self._base + path,
+            None if body is None else text.encode(),
+            self._headers | {"Content-Type": kind},
+            method=method,
+        )
+        try:
+            with self._opener.open(request, timeout=_WITHIN) as found:
+                status, content = found.status, found.read()
+        except HTTPError as err:
+            with err:
+                status, content = err.code, err.read()
+        except (URLError, OSError, http.client.HTTPException) as err:
+            why = err.reason if isinstance(err, URLError) else err
+            if isinstance(why, ssl.SSLCertVerificationError):
+                raise SinkError(
+                    f"target={self._target}: the certificate of the server does not hold ({why.verify_message}); name the file "
+                    "with its authority in SSL_CERT_FILE in the follower's environment, and start it"
+                ) from err
+            raise SinkAway(
+                f"target={self._target}: the server must answer and does not ({why!r}); its follower asks again, and goes on "
+                "from the position"
+            ) from err
+        said = _parsed(content)
+        if status in (200, 201, *answers):
+            return status, said
+        raise self._refusal(f"{method} {path.partition('?')[0]}", status, said)
+
+    def close(self) -> None:
+        self._opener.close()
+
+    def _prepare(self) -> None:
+        """Fills in the variables when the server is needed first."""
+        if self._base:
+            return
+        parts = urlsplit(self._url)
+        account, _, host = parts.netloc.rpartition("@")
+        self._headers = {"User-Agent": "unified-lakehouse"}
+        if account:
+            name, _, password = account.partition(":")
+            both = (filled(self._target, unquote(part)) for part in (name, password))
+            basic = base64.b64encode(":".join(both).encode()).decode()
+            self._headers["Authorization"] = f"Basic {basic}"
+        self._base = filled(self._target, f"{parts.scheme}://{host}{parts.path.rstrip('/')}")
+
+    def _refusal(self, asked: str, status: int, said: Mapping[str, Any]) -> SinkError:
+        why = f"{status} {reason(said.get('error'))}".strip()
+        named = f"target={self._target}, {asked}"
+        if status in _NOT_NOW or kind(said.get("error")) == _BLOCKED:
+            return SinkAway(
+                f"{named}: the server must take it and does not now ({why}); its follower asks again, and goes on from the "
+                "position"
+            )
+        if status in _REFUSES:
+            return SinkError(
+                f"{named}: the server refuses it ({why}); set user and password in the url by variables of the follower's "
+                "environment, and start it"
+            )
+        return SinkError(f"{named}: it failed ({why}); the next process goes on from the position")
+
+
+def kind(error: object) -> str:
+    """The kind of an error in an answer, as OpenSearch names it."""
+    return str(error.get("type", "")) if isinstance(error, Mapping) else ""
+
+
+def reason(error: object) -> str:
+    """What an error in an answer says, with its cause."""
+    if not isinstance(error, Mapping):
+        return str(error or "")[:_LONGEST]
+    said = f"{error.get('type')}: {error.get('reason')}"
+    cause = error.get("caused_by")
+    return f"{said}, by {reason(cause)}"[:_LONGEST] if cause else said[:_LONGEST]
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """What an answer says; the text of one that is no JSON, such as a proxy's, as its error."""
+    text = content.decode(errors="replace")
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"error": " ".join(text.split())}
