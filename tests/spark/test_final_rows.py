@@ -75,7 +75,8 @@ def test_each_version_has_whole_transfers_though_steps_end_within_them(stage_of)
     assert balances(stage) == bank.balances, "time has gone on, and all of them count"
     for name, column in (("accounts", "balance"), ("total", "amount")):
         sums = sums_of_versions(stage, name, column)
-        assert set(sums) == {150} and len(sums) > 1, (name, sums)
+        # the row of the total stays as it is, so nothing is written again
+        assert set(sums) == {150} and (len(sums) > 1) == (name == "accounts"), (name, sums)
         assert equal_at_every_version(stage, name) > 2
         assert_stream_equals_batch(stage, name)
 
