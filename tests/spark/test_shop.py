@@ -116,12 +116,9 @@ def shown(stage: Stage) -> dict[int, list[tuple]]:
 
 @pytest.fixture
 def cache_server(monkeypatch):
-    server = redis.Server()
-    server.start()
-    monkeypatch.setenv("SHOP_REDIS", f"127.0.0.1:{server.port}/0")
-    yield server.client()
-    server.kill()
-    server.remove()
+    with redis.running() as server:
+        monkeypatch.setenv("SHOP_REDIS", f"127.0.0.1:{server.port}/0")
+        yield server.client()
 
 
 def test_recommendations_follow_clicks_and_products_through_crashes_and_redis_follows(

@@ -51,9 +51,8 @@ class Filling(Stage):
         self.good: Counter[tuple[str, int, int | None]] = Counter()
         self.lots = 0
         self._is_past = True  # of a history
-        self._meanwhile: Callable[[], object] = (
-            int  # what happens to the source while the query is down
-        )
+        # what others do to the source while the query is down
+        self._meanwhile: Callable[[], object] = _nothing
         for each in THERE.iterdir():
             shutil.rmtree(each)
 

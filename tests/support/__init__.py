@@ -40,12 +40,14 @@ pattern_oracle   what a pattern matches, by its definition
 places           a service that says where an address is: slow, failing or of another opinion
 acting           a table whose rows are posted and mailed, and a server whose answers are given
 committed        the messages of a topic that were committed
+followed_balances  a table that is published, and a target that follows it through deaths beside a reader
 published        tables that are published, and versions of them written without Spark
 sinks            the sink of a page as a module, and sinks that are wrong
 own_sources      the sources of a page as a module, one that a test fills, and classes that break the contract
 dying            sinks that die at a point
 redis            a server of Redis
 opensearch       a server of OpenSearch
+own_server       a server of another program, in a folder of its own
 change_events    what Debezium sends, recorded
 taken_orders     a row table of orders, as text that is declared with another filter
 changed_accounts  accounts of a database as tables that follow its log, and what they must be

@@ -2,12 +2,8 @@
 
 import json
 import shutil
-import socket
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -15,9 +11,9 @@ from urllib.request import Request, urlopen
 
 from benchmarks import maven
 from lakehouse.settings import from_environment, java
+from support.own_server import OwnServer, free_port
 
 VERSION = "2.19.6"  # the last that runs on Java 17
-_UP = 120.0  # seconds until it answers
 _DEPENDENCIES = f"""
     <dependency org="org.opensearch" name="opensearch" rev="{VERSION}" conf="server->default,optional"/>
     <dependency org="org.opensearch" name="opensearch-plugin-classloader" rev="{VERSION}" conf="server->default"
@@ -61,13 +57,15 @@ def fetched() -> Path:
     return maven.fetched(home, VERSION, ("server", "network"), _DEPENDENCIES)
 
 
-class Server:
+class Server(OwnServer):
     """A server that keeps what it has when it is killed."""
+
+    name = "opensearch"
+    up = 120.0
 
     def __init__(self) -> None:
         self._jars = fetched()
-        self.home = Path(tempfile.mkdtemp(prefix="opensearch-"))
-        self.port, between = _free(), _free()
+        super().__init__()
         module = self.home / "modules" / "transport-netty4"
         shutil.copytree(self._jars / "network", module)
         (module / "plugin-descriptor.properties").write_text(_MODULE)
@@ -79,13 +77,12 @@ class Server:
             "discovery.type": "single-node",
             "network.host": "127.0.0.1",
             "http.port": self.port,
-            "transport.port": between,
+            "transport.port": free_port(),
             "node.name": "test",
             "cluster.routing.allocation.disk.threshold_enabled": "false",
         }
         lines = "".join(f"{name}: {value}\n" for name, value in known.items())
         (self.home / "config" / "opensearch.yml").write_text(lines)
-        self._process: subprocess.Popen | None = None
 
     @property
     def url(self) -> str:
@@ -100,7 +97,7 @@ class Server:
         with urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
-    def start(self) -> None:
+    def command(self) -> Sequence[str]:
         options = ["-Xms384m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         # without native code it does not look whether it is run by root, and end
         options += ["-Djna.nosys=true", "-Djna.noclasspath=true"]
@@ -109,34 +106,10 @@ class Server:
             f"-Dopensearch.path.home={self.home}",
             f"-Dopensearch.path.conf={self.home / 'config'}",
         ]
-        with (self.home / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    java(),
-                    *options,
-                    "-cp",
-                    str(self._jars / "server" / "*"),
-                    "org.opensearch.bootstrap.OpenSearch",
-                ],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
-        deadline = time.monotonic() + _UP
-        while not self._answers():
-            ended = self._process.poll() is not None or time.monotonic() > deadline
-            assert not ended, (self.home / "log").read_text()[-5000:]
-            time.sleep(0.2)
+        main = "org.opensearch.bootstrap.OpenSearch"
+        return [java(), *options, "-cp", str(self._jars / "server" / "*"), main]
 
-    def kill(self) -> None:
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-
-    def remove(self) -> None:
-        shutil.rmtree(self.home, ignore_errors=True)
-
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             health = self.ask("GET", "/_cluster/health")
         except (HTTPError, URLError, OSError):
@@ -144,19 +117,6 @@ class Server:
         return health["status"] != "red"
 
 
-def _free() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-@contextmanager
-def running() -> Iterator[Server]:
+def running() -> AbstractContextManager[Server]:
     """A server that runs."""
-    server = Server()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.kill()
-        server.remove()
+    return Server().running()

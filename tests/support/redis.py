@@ -1,30 +1,25 @@
-"""A server of Redis for a test: in a folder of its own, on a port of the loopback that is free."""
+"""A server of Redis for a test."""
 
 import shutil
-import socket
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import redis
 
+from support.own_server import OwnServer
 
-class Server:
+
+class Server(OwnServer):
     """A server that keeps what it has in a file when it is asked to."""
+
+    name = "redis"
 
     def __init__(self, *options: str) -> None:
         assert shutil.which("redis-server"), (
             "no server of Redis is installed (Debian and Ubuntu: apt install redis-server)"
         )
-        self.home = Path(tempfile.mkdtemp(prefix="redis-"))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        super().__init__()
         self._options = options
-        self._process: subprocess.Popen | None = None
 
     @property
     def url(self) -> str:
@@ -33,26 +28,11 @@ class Server:
     def client(self) -> redis.Redis:
         return redis.Redis.from_url(self.url, decode_responses=True)
 
-    def start(self) -> None:
-        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
-        with (self.home / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "--dir", str(self.home), *self._options], stdout=log, stderr=log
-            )
-        deadline = time.monotonic() + 30
-        while not self._answers():
-            assert time.monotonic() < deadline, (self.home / "log").read_text()
-            time.sleep(0.05)
+    def command(self) -> Sequence[str]:
+        at = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.home)]
+        return ["redis-server", *at, "--save", "", *self._options]
 
-    def kill(self) -> None:
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-
-    def remove(self) -> None:
-        shutil.rmtree(self.home, ignore_errors=True)
-
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             with self.client() as client:
                 return bool(client.ping())
@@ -62,13 +42,6 @@ class Server:
             return False
 
 
-@contextmanager
-def running(*options: str) -> Iterator[Server]:
+def running(*options: str) -> AbstractContextManager[Server]:
     """A server that runs."""
-    server = Server(*options)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
-        server.remove()
+    return Server(*options).running()

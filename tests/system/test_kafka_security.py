@@ -1,4 +1,4 @@
-"""A real broker that asks for TLS, a password and rights: who has them is let in, who does not is told so by name."""
+"""A real broker that asks for TLS, a password and rights: who has them is accepted, who does not is refused by name."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def test_confluents_client_is_let_in(secured):
         ({"ssl.ca.location": "another"}, "another/ca.pem, .*authority that the client trusts"),
     ],
 )
-def test_who_is_turned_away_is_told_at_once_and_why(secured, tmp_path, wrong, said):
+def test_who_is_turned_away_gets_the_reason_at_once(secured, tmp_path, wrong, said):
     if "ssl.ca.location" in wrong:
         another = tmp_path / "another"
         another.mkdir()

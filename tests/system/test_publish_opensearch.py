@@ -1,24 +1,17 @@
 """A table published to OpenSearch: a search sees each version whole, however its follower or its server ends."""
 
-import multiprocessing
-import random
-import signal
-import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from urllib.error import HTTPError
 
 import pyarrow as pa
 import pytest
 
 from lakehouse import Position, RowChange, opensearch
-from lakehouse.declare import catalog
 from lakehouse.errors import SinkAway, SinkError
-from lakehouse.settings import Settings
 from lakehouse.sinks import trial
-from lakehouse.sinks.comparison import compare, repair
+from lakehouse.sinks.comparison import repair
 from lakehouse.sinks.encoding import value_of
 from lakehouse.sinks.follower import Follower
 from lakehouse.sinks.opensearch import EPOCH, OpenSearchSink
@@ -27,6 +20,14 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import assert_exactly_once
 from support import published
 from support.dying import Dying
+from support.followed_balances import (
+    caught_up,
+    causes,
+    check_under_kills,
+    made,
+    path_of,
+    table_of,
+)
 from support.opensearch import Server, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
@@ -49,29 +50,12 @@ def server(shared) -> Iterator[Server]:
 
 @pytest.fixture
 def lakehouse(tmp_path) -> Lakehouse:
-    settings = Settings(root=tmp_path, tables=("support.published",))
-    made = Lakehouse(settings, catalog.load(settings))
-    published.make_balances(path_of(made))
-    return made
-
-
-def path_of(lakehouse: Lakehouse) -> Path:
-    return lakehouse.path(lakehouse.catalog.table("balances"))
+    return made(tmp_path)
 
 
 def follower(lakehouse: Lakehouse, server: Server) -> Follower:
     target = opensearch("balances", key="account", url=server.url)
-    return Follower(lakehouse, lakehouse.catalog.table("balances"), target)
-
-
-def caught_up(following: Follower) -> None:
-    while following.step():
-        pass
-
-
-def causes(lakehouse: Lakehouse, following: Follower) -> dict[str, str]:
-    found = compare(lakehouse, following.table, following.target)
-    return {each.key: each.cause for each in found.differences}
+    return Follower(lakehouse, table_of(lakehouse), target)
 
 
 def found_by(server: Server, query: dict, index: str = "balances") -> dict[str, dict]:
@@ -132,61 +116,17 @@ class Mortal(Dying, OpenSearchSink):
         super().commit(position)
 
 
-def follow(settings: Settings, target: object, point: str) -> None:
-    """A process: follows until it dies."""
-    lakehouse = Lakehouse(settings, catalog.load(settings))
-    following = Follower(lakehouse, lakehouse.catalog.table("balances"), target)
-    following.sink = Mortal(following.target)
-    following.sink.point = point
-    following.begin()
-    while True:
-        if following.step() is None:
-            time.sleep(0.01)
-
-
 def test_a_search_beside_sees_whole_versions_though_the_follower_is_killed_again_and_again(
     lakehouse, server
 ):
-    """Each version moves money between accounts, so that a part of one would not add up to nothing."""
-    choose, path = random.Random(4711), path_of(lakehouse)
-    balances = dict.fromkeys("abcdefg", 0)
-    published.upsert(path, 0, dict.fromkeys(balances, "0.00"))
-    context, target = multiprocessing.get_context("spawn"), follower(lakehouse, server).target
-    sums, deaths, batch = set(), [], 1
-
-    def summed() -> Decimal | None:
+    def held() -> dict[str, str | None]:
         try:
-            found = rows_of(server)
+            return {name: row["balance"] for name, row in rows_of(server).items()}
         except HTTPError:  # before there is an index
-            return None
-        return sum(Decimal(row["balance"]) for row in found.values()) if len(found) == 7 else None
+            return {}
 
-    for point in DEATHS:
-        process = context.Process(target=follow, args=(lakehouse.settings, target, point))
-        process.start()
-        for _ in range(VERSIONS // len(DEATHS)):
-            one, other = choose.sample(sorted(balances), 2)
-            amount = choose.randint(1, 99)
-            balances[one] -= amount
-            balances[other] += amount
-            published.upsert(path, batch, {name: f"{balances[name]}.00" for name in (one, other)})
-            batch += 1
-            sums.add(summed())
-            time.sleep(0.05)
-        if point == "at random":
-            time.sleep(choose.random())
-            process.kill()
-        process.join(60)
-        deaths.append((point, process.exitcode))
-        sums.add(summed())
-    assert deaths == [(point, -signal.SIGKILL) for point in DEATHS]
-    last = follower(lakehouse, server)
-    last.begin()
-    caught_up(last)
-    last.end()
-    there = {name: Decimal(row["balance"]) for name, row in rows_of(server).items()}
-    assert there == balances and causes(lakehouse, last) == {}
-    assert sums <= {Decimal(0), None} and Decimal(0) in sums, sums
+    target = follower(lakehouse, server).target
+    check_under_kills(lakehouse, target, Mortal, DEATHS, VERSIONS, held)
 
 
 def test_an_index_passes_the_test_kit_of_sinks(server, tmp_path):

@@ -1,25 +1,18 @@
 """A table published to Redis: each version once and whole for whoever reads beside, however its follower or its server ends."""
 
 import dataclasses
-import multiprocessing
-import random
-import signal
-import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import redis
 
 from lakehouse import Position, RowChange, redis_keys
-from lakehouse.declare import catalog
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
-from lakehouse.settings import Settings
 from lakehouse.sinks import trial
-from lakehouse.sinks.comparison import compare, repair
+from lakehouse.sinks.comparison import repair
 from lakehouse.sinks.encoding import value_of
 from lakehouse.sinks.follower import Follower
 from lakehouse.sinks.redis import RedisSink
@@ -27,11 +20,19 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import assert_exactly_once
 from support import published
 from support.dying import Dying
+from support.followed_balances import (
+    caught_up,
+    causes,
+    check_under_kills,
+    made,
+    path_of,
+    table_of,
+)
 from support.redis import Server, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
 
-LIVES, VERSIONS = 4, 28
+VERSIONS = 28
 DEATHS = ("opened", "written", "committed", "at random")
 PLACE = "lakehouse-position:balances"
 
@@ -51,10 +52,7 @@ def server(shared) -> Iterator[Server]:
 
 @pytest.fixture
 def lakehouse(tmp_path) -> Lakehouse:
-    settings = Settings(root=tmp_path, tables=("support.published",))
-    made = Lakehouse(settings, catalog.load(settings))
-    published.make_balances(path_of(made))
-    return made
+    return made(tmp_path)
 
 
 @pytest.fixture
@@ -63,23 +61,9 @@ def client(server) -> Iterator[redis.Redis]:
         yield found
 
 
-def path_of(lakehouse: Lakehouse) -> Path:
-    return lakehouse.path(lakehouse.catalog.table("balances"))
-
-
 def follower(lakehouse: Lakehouse, server: Server, **how) -> Follower:
     target = redis_keys("balances", key="account", url=server.url, **how)
-    return Follower(lakehouse, lakehouse.catalog.table("balances"), target)
-
-
-def caught_up(following: Follower) -> None:
-    while following.step():
-        pass
-
-
-def causes(lakehouse: Lakehouse, following: Follower) -> dict[str, str]:
-    found = compare(lakehouse, following.table, following.target)
-    return {each.key: each.cause for each in found.differences}
+    return Follower(lakehouse, table_of(lakehouse), target)
 
 
 @pytest.mark.parametrize("form", ["hash", "json"])
@@ -117,64 +101,17 @@ class Mortal(Dying, RedisSink):
     """A sink that dies."""
 
 
-def follow(settings: Settings, target: object, point: str) -> None:
-    """A process: follows until it dies."""
-    lakehouse = Lakehouse(settings, catalog.load(settings))
-    following = Follower(lakehouse, lakehouse.catalog.table("balances"), target)
-    following.sink = Mortal(following.target)
-    following.sink.point = point
-    following.begin()
-    while True:
-        if following.step() is None:
-            time.sleep(0.01)
-
-
 def test_a_reader_beside_sees_whole_versions_though_the_follower_is_killed_again_and_again(
     lakehouse, server, client
 ):
-    """Each version moves money between accounts, so that a part of one would not add up to nothing."""
-    choose, path = random.Random(4711), path_of(lakehouse)
-    balances = dict.fromkeys("abcdefg", 0)
-    published.upsert(path, 0, dict.fromkeys(balances, "0.00"))
-    context, target = multiprocessing.get_context("spawn"), follower(lakehouse, server).target
-    sums, deaths, batch = set(), [], 1
-
-    def summed() -> Decimal | None:
+    def held() -> dict[str, str | None]:
         with client.pipeline(transaction=True) as together:
-            for name in balances:
+            for name in "abcdefg":
                 together.hget(f"balances:{name}", "balance")
-            found = together.execute()
-        return sum(map(Decimal, found)) if all(found) else None
+            return dict(zip("abcdefg", together.execute(), strict=True))
 
-    for life in range(LIVES):
-        point = DEATHS[life % len(DEATHS)]
-        process = context.Process(target=follow, args=(lakehouse.settings, target, point))
-        process.start()
-        for _ in range(VERSIONS // LIVES):
-            one, other = choose.sample(sorted(balances), 2)
-            amount = choose.randint(1, 99)
-            balances[one] -= amount
-            balances[other] += amount
-            published.upsert(path, batch, {name: f"{balances[name]}.00" for name in (one, other)})
-            batch += 1
-            sums.add(summed())
-            time.sleep(0.05)
-        while point == "at random" and summed() is None:
-            time.sleep(0.01)
-        if point == "at random":
-            time.sleep(choose.random())
-            process.kill()
-        process.join(60)
-        deaths.append((point, process.exitcode))
-        sums.add(summed())
-    assert deaths == [(DEATHS[n % len(DEATHS)], -signal.SIGKILL) for n in range(LIVES)]
-    last = follower(lakehouse, server)
-    last.begin()
-    caught_up(last)
-    last.end()
-    there = {name: Decimal(client.hget(f"balances:{name}", "balance")) for name in balances}
-    assert there == balances and causes(lakehouse, last) == {}
-    assert sums <= {Decimal(0), None} and Decimal(0) in sums, sums
+    target = follower(lakehouse, server).target
+    check_under_kills(lakehouse, target, Mortal, DEATHS, VERSIONS, held)
 
 
 @pytest.mark.parametrize("form", ["hash", "json"])
@@ -218,7 +155,7 @@ def test_a_password_that_is_wrong_ends_the_follower_and_a_server_without_room_is
     with running("--requirepass", "right") as server:
         url = f"redis://:${{REDIS_PASSWORD}}@127.0.0.1:{server.port}/0"
         target = redis_keys("balances", key="account", url=url)
-        table = lakehouse.catalog.table("balances")
+        table = table_of(lakehouse)
         with pytest.raises(SinkError, match="variable=REDIS_PASSWORD"):
             Follower(lakehouse, table, target).begin()
         monkeypatch.setenv("REDIS_PASSWORD", "wrong")
