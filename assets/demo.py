@@ -142,6 +142,8 @@ class _Demo:
             while not self.stopping.is_set() and time.monotonic() < end:
                 live.update(self._shown(address, end - time.monotonic()), refresh=True)
                 self.stopping.wait(min(1.0, max(end - time.monotonic(), 0)))
+        if not self.console.is_terminal:  # where `Live` does not end its last line
+            self.console.line()
 
     def reconcile(self) -> int:
         """Reconciles every derived table up to its frontier.
