@@ -6,9 +6,11 @@ version is kept (`key_index`), so that only what changed is read.
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap
 
 from lakehouse.storage import key_index
 from lakehouse.storage.key_index import File, Index, keys_of
@@ -38,6 +40,12 @@ class KeyedReader:
             for part in _differing(before.get(name), self._index.files.get(name))
         ]
         return pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
+
+    def files(self) -> dict[Path, BitMap]:
+        """The data files, with the places of those rows of each that are deleted."""
+        assert self._index is not None, "it has been moved to a version"
+        found = self._index.files.values()
+        return {each.path / unquote(each.name): each.dead for each in found}
 
     def rows_of(self, keys: pa.ChunkedArray) -> pa.Table | None:
         """The rows of these keys; None if there are none."""

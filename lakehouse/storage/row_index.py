@@ -1,10 +1,10 @@
-"""Where the rows with some values are in a table without keys: of each data file a hash of these columns for each row, in order.
+"""Where the rows with some values are in a table: of each data file a hash of these columns for each row, in order.
 
 It is in memory, 16 bytes a row for each set of columns, and made as files are first asked for. A hash says where to look;
 whoever asks holds what is found against the values.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyroaring import BitMap
 
+from lakehouse.storage import deletion_vectors
 from lakehouse.storage.arrow import without_views
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -68,16 +70,20 @@ class RowIndex:
         self.uses = [list(values) for values in uses]
         self._files: dict[Path, list[_File]] = {}
 
-    def rows_of(self, files: Sequence[Path], wanted: pa.Table, most: int) -> pa.Table | None:
+    def rows_of(self, files: Mapping[Path, BitMap], wanted: pa.Table, most: int) -> pa.Table | None:
         """The rows of these files that may have the values of a row of `wanted`, whose columns are those of each use.
 
-        None if they are more than `most`. Files that are not named are forgotten.
+        None if they are more than `most`. Files that are not named are forgotten. `files`: with the places of those rows of
+        each that are deleted.
         """
         hashes = np.unique(_hashes(wanted))
         self._files = {file: self._known(file, wanted.schema) for file in files}
         places_of = {}
         for file, indices in self._files.items():
             places = np.unique(np.concatenate([each.find(hashes) for each in indices]))
+            if dead := files[file]:
+                living = deletion_vectors.marks(places) - dead
+                places = deletion_vectors.places(living).astype(np.int64)
             if len(places):
                 places_of[file] = places
         if sum(map(len, places_of.values())) > most:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
@@ -281,32 +282,25 @@ class _Groups:
         uses, reader = self.uses.of[name], self.readers.get(name)
         if reader is not None and name in self.by_key:
             reader.move(version)
-            of_groups, schema = (
-                reader.rows_of(groups[_key_in(name)]),
-                plan.stored_schema(session, table),
-            )
+            of_groups = reader.rows_of(groups[_key_in(name)])
+            schema = plan.stored_schema(session, table)
             if of_groups is None:
                 return session.spark.createDataFrame([], schema)
             return in_spark(session.spark, of_groups.select(schema.names))
-        of_groups = self._found(name, version, groups, span) if reader is None else None
+        of_groups = self._found(name, version, groups, span)
         rows = whole(session, table, version, span) if of_groups is None else of_groups
         return belonging(rows, few, uses, self.uses.columns)
 
     def _found(
         self, name: str, version: int, groups: pa.Table, span: Range | None
     ) -> DataFrame | None:
-        """The rows of an input without keys that may belong to the groups; None if they are to be looked for in all of it."""
+        """The rows of an input that may belong to the groups; None if they are to be looked for in all of it."""
         session, table, uses = self.run.session, self.tables[name], self.uses.of[name]
         groups = groups.select(list(self.uses.columns))
         if version < 0 or not row_index.can_index(groups.schema.types):
             return None
         index = self.indices.setdefault(name, RowIndex(uses))
-        path, most = session.path(table), few_at_once(self.run)
-        if self.counted and span:
-            files = self.counted.files(name, version, span)
-        else:
-            files = [delta_log.data_file(path, file) for file in log_state.files_at(path, version)]
-        rows = index.rows_of(files, groups, most)
+        rows = index.rows_of(self._files(name, version, span), groups, few_at_once(self.run))
         if rows is None:
             return None
         if self.counted and span and rows.num_rows:
@@ -315,6 +309,18 @@ class _Groups:
         if not rows.num_rows:
             return session.spark.createDataFrame([], schema)
         return in_spark(session.spark, rows.select(schema.names), schema)
+
+    def _files(self, name: str, version: int, span: Range | None) -> dict[Path, BitMap]:
+        """The data files of an input that may have a row that counts, with the places of those rows that are deleted."""
+        if (reader := self.readers.get(name)) is not None:
+            reader.move(version)
+            return reader.files()
+        if self.counted and span:
+            files = self.counted.files(name, version, span)
+        else:
+            path = self.run.session.path(self.tables[name])
+            files = [delta_log.data_file(path, file) for file in log_state.files_at(path, version)]
+        return {file: BitMap() for file in files}
 
     def _few(self, rows: DataFrame, groups: pa.Table | None) -> pa.Table | None:
         """The rows here, if the job itself can write them; else None."""

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from lakehouse.batch import reference_tables
 from lakehouse.declare.table import table, tumbling
 from lakehouse.errors import JobError
-from lakehouse.storage import point_reads
+from lakehouse.storage import keyed_files, point_reads
 from lakehouse.storage.arrow import in_spark
-from lakehouse.storage.row_index import Truncated
+from lakehouse.storage.row_index import RowIndex, Truncated
 from lakehouse.stream import groups, keyed, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
@@ -97,7 +97,7 @@ def test_a_day_or_hour_of_an_instant_is_such_a_column_where_there_is_no_other(sp
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
-def test_what_changes_is_computed_again_and_nothing_else(stage):
+def test_what_changes_is_computed_again_and_nothing_else(stage, monkeypatch):
     stage.feed("people", [person(1, "OR"), person(2, "CA"), person(3, "ID")])
     stage.feed("auctions", [auction(10, 1, 7), auction(11, 2, 7), auction(12, 3, 8)])
     stage.feed("bids", [bid(10, 5, 100, 1), bid(10, 6, 200, 2), bid(11, 5, 50, 3)])
@@ -134,6 +134,19 @@ def test_what_changes_is_computed_again_and_nothing_else(stage):
         assert_stream_equals_batch(stage, name)
     last = next(stage.session.commit_log(stage.session.catalog.table("offers")).by_stream())
     assert (last.arrived, last.written) == (1, 2), "one auction came; its seller has two"
+    rows_of, deleted = RowIndex.rows_of, []
+
+    def noted(self, files, wanted, most):
+        deleted.append(any(files.values()))
+        return rows_of(self, files, wanted, most)
+
+    monkeypatch.setattr(RowIndex, "rows_of", noted)
+    monkeypatch.setattr(keyed_files, "_DEAD", 1)  # so that files with deleted rows stay
+    stage.feed("bids", [bid(10, 9, 250, 8)])  # the row of another bid is no more
+    stage.run("winning_bids", "average_prices")
+    found = values(stage, "average_prices", "category", "average", "auctions")
+    assert found == {(7, 150, 2), (8, 70, 1)}
+    assert True in deleted, "the auctions of a category are found without reading all of them"
 
 
 @pytest.mark.turn(1)

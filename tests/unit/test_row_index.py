@@ -7,6 +7,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyroaring import BitMap
 
 from lakehouse.storage.row_index import RowIndex, Truncated, can_index
 
@@ -53,10 +54,15 @@ def test_the_rows_of_some_values_are_found_in_all_files(tmp_path, kind):
     for chosen in (files, files[1:3], files):
         there = [row["n"] for row in rows if (row["key"], row["b"]) in few]
         there = [n for n in there if files[n // 100] in chosen]
-        found = index.rows_of(chosen, wanted, 400)
+        found = index.rows_of(dict.fromkeys(chosen, BitMap()), wanted, 400)
         assert found is not None and sorted(found["n"].to_pylist()) == there
         assert there, "else nothing was looked for"
-    assert index.rows_of(files, wanted, len(there) - 1) is None, "they are too many"
+    gone = there[::2]
+    living = {file: BitMap(n % 100 for n in gone if files[n // 100] == file) for file in files}
+    found = index.rows_of(living, wanted, len(there) - len(gone))
+    assert found is not None and sorted(found["n"].to_pylist()) == there[1::2], "deleted rows"
+    none = dict.fromkeys(files, BitMap())
+    assert index.rows_of(none, wanted, len(there) - 1) is None, "they are too many"
 
 
 def test_what_has_no_hash_of_its_own_is_not_looked_for():
@@ -68,7 +74,7 @@ def test_what_has_no_hash_of_its_own_is_not_looked_for():
 def test_a_row_that_is_found_by_two_sets_of_columns_is_there_once(tmp_path):
     file = tmp_path / "0.parquet"
     pq.write_table(pa.table({"payer": [1, 2, 3, 1], "payee": [2, 1, 4, 1]}), file)
-    found = RowIndex([["payer"], ["payee"]]).rows_of([file], pa.table({"who": [1]}), 10)
+    found = RowIndex([["payer"], ["payee"]]).rows_of({file: BitMap()}, pa.table({"who": [1]}), 10)
     assert found is not None and found.to_pylist() == [
         {"payer": 1, "payee": 2},
         {"payer": 2, "payee": 1},
@@ -88,5 +94,6 @@ def test_the_rows_of_a_day_or_hour_are_found_by_it(tmp_path):
         "week": (pa.array([datetime(1969, 12, 29, tzinfo=UTC)], kind), range(60)),
     }
     for unit, (values, places) in wanted.items():
-        rows = RowIndex([[Truncated("at", unit)]]).rows_of([file], pa.table({"by": values}), 100)
+        index = RowIndex([[Truncated("at", unit)]])
+        rows = index.rows_of({file: BitMap()}, pa.table({"by": values}), 100)
         assert rows and sorted(rows["n"].to_pylist()) == list(places), unit
