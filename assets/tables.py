@@ -71,7 +71,8 @@ def _source(source: Source) -> dg.AssetSpec:
         )
     elif isinstance(source, DeltaSource):
         text, kind, where = (
-            f"The Delta table `{source.topic}` of others: the rows that are appended to it.",
+            f"The Delta table `{source.topic}` of others: "
+            + ("what changes in it." if source.of_changes else "the rows that are appended to it."),
             "delta",
             {"path": source.topic},
         )

@@ -13,6 +13,8 @@ from lakehouse.declare.sources import (
 )
 from lakehouse.errors import DeclarationError
 
+ADDED = ("op", "deleted", "sent", "position", "transaction")
+"""The columns of a change beside the declared ones."""
 WHOLE = "0"
 """With what the position of a row begins that Debezium read with all others, before it followed the log."""
 

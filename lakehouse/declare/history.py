@@ -57,6 +57,11 @@ def _check_parted(topic: KafkaSource) -> None:
         raise DeclarationError(
             f"{where}: a history is a folder or a Delta table of others; read other sources by an ingest table of their own"
         )
+    if isinstance(history, DeltaSource) and history.of_changes:
+        raise DeclarationError(
+            f"{where}, changes=True: the topic has rows and no changes of rows; leave `changes` out, or read the changes by an "
+            "ingest table of their own"
+        )
     if topic.key:
         raise DeclarationError(
             f"{where}, key={topic.key!r}: files do not say that a key was deleted; read them by an ingest table of their own"

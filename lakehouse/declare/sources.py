@@ -18,7 +18,7 @@ UnknownFields = Literal["ignore", "quarantine"]
 Isolation = Literal["", "read_uncommitted", "read_committed"]
 OF_REGISTRY = ("avro", "json_schema", "protobuf")
 """Formats of values whose schema is in a schema registry."""
-OF_ROWS = ("parquet", "delta")
+OF_ROWS = ("parquet", "delta", "delta_changes")
 """Formats of rows with columns of their own, which become records as JSON."""
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # a comment
 _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
@@ -33,7 +33,7 @@ class RecordSource:
 
     topic: str  # its name in `_arrival`: a topic, the path of a folder or of a table, or a name
     schema: str
-    format: ValueFormat | FolderFormat | Literal["delta"] = "json"
+    format: ValueFormat | FolderFormat | Literal["delta", "delta_changes"] = "json"
     unknown_fields: UnknownFields = "ignore"
     max_bytes: int = 1 << 20
     max_future_skew: timedelta = timedelta(minutes=5)
@@ -76,7 +76,11 @@ class FolderSource(RecordSource):
 
 @dataclass(frozen=True, slots=True)
 class DeltaSource(RecordSource):
-    """A Delta table of others; each row that is appended to it is a record."""
+    """A Delta table of others; each row that is appended to it is a record, or each change of a row."""
+
+    @property
+    def of_changes(self) -> bool:
+        return self.format == "delta_changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +127,7 @@ def kafka(
 
         sensor_topic = kafka("sensor-readings", schema="sensor_id STRING NOT NULL, event_time TIMESTAMP, celsius DOUBLE")
 
-    A record is quarantined when its value is empty, not UTF-8 or not of the schema, or when its event
-    time is missing.
+    A record is quarantined when its value is empty, not UTF-8 or not of the schema, or when its event time is missing.
 
     :param topic: its name at the broker.
     :param schema: Spark DDL; a column that is NOT NULL must be there.
@@ -142,9 +145,8 @@ def kafka(
     :param quiet_timeout: once all partitions have been silent for so long, event time goes on with the
         clock, so that the last windows close. What a producer held back for longer is late then; by default
         event time waits for the next record.
-    :param key: for a compacted topic: the STRING column that is the record's key. A record without a
-        value deletes that key: a row of the key and nulls. Two columns are added: `deleted`, and
-        `sent`, the record's own timestamp, which is the only time that a deletion has.
+    :param key: for a compacted topic: the STRING column that is the record's key. A record without a value deletes that key: a
+        row of the key and nulls. Two columns are added: `deleted`, and `sent`, the record's own timestamp, the only time it has.
     :param isolation: "read_committed" leaves out messages of transactions that were aborted, and waits for
         those that are open: for a topic that a table is published to. By default as the settings say,
         else "read_uncommitted".
@@ -259,6 +261,7 @@ def delta_table(
     path: str,
     *,
     schema: str,
+    changes: bool = False,
     unknown_fields: UnknownFields = "ignore",
     max_bytes: int = 1 << 20,
     max_future_skew: str | timedelta = "5 minutes",
@@ -270,11 +273,13 @@ def delta_table(
 
         order_rows = delta_table("/data/shop/orders", schema="order_id BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 
-    Its versions are read one by one. Compaction is passed over. A version that removes or changes
-    rows stops the query with an error that names it: an ingest table keeps what it has read.
+    Its versions are read one by one, without compaction. One that removes or changes rows stops the query, unless these are read.
 
     :param path: its folder; a relative one is relative to the module that declares it.
     :param schema: Spark DDL: those of its columns that are read, with their types there.
+    :param changes: whether what versions remove and change is read, too; adds the columns of `changes(...)`: `op` (r: there at
+        first, c: came, b: before an update, u: after it, d: gone), `deleted` (b and d), `sent` (when the version was committed),
+        `position` and `transaction` (the version).
     :param unknown_fields: "quarantine" puts away rows with columns that the schema does not name.
     :param max_bytes: the longest row as JSON that is parsed; a longer one is quarantined.
     :param max_future_skew: how far an event time may be ahead of the time at which its file was written.
@@ -287,7 +292,7 @@ def delta_table(
     source = DeltaSource(
         _absolute(path),
         schema,
-        "delta",
+        "delta_changes" if changes else "delta",
         unknown_fields,
         max_bytes,
         duration(max_future_skew, "max_future_skew"),

@@ -37,11 +37,19 @@ class Registered:
     header: bool = False  # its first line is no record
     values: Mapping[str, str | None] = field(default_factory=dict)  # of a table's partition
     vector: Mapping[str, Any] | None = None  # of a table's file: which of its rows are dead
+    # of a table whose changes are read: what its rows are, and the version that has them
+    change: str = ""
+    version: int = -1
 
     @property
     def end(self) -> int:
         """The number behind its last record."""
         return self.first + self.count
+
+    @property
+    def identity(self) -> str:
+        """By what it differs from the others of a Delta table: if changes are read, a file comes again when its rows go."""
+        return f"{self.version}:{self.change}:{self.path}" if self.change else self.path
 
 
 class Register:
@@ -55,7 +63,7 @@ class Register:
         self.table = table.name
         self.files: list[Registered] = []
         self.through = -1  # the last version of a Delta table of others whose files are all here
-        self.since: set[str] = set()  # files that were added behind that version
+        self.since: set[str] = set()  # files that were added behind that version, by their identity
         self._places: dict[str, int] = {}  # path -> the place of the file that has it now
         self._alike: dict[tuple[int, str], list[int]] = {}
         self._first: list[int] = []
@@ -113,7 +121,7 @@ class Register:
         lines: list[Mapping] = []
         since, end, through = self.since, 0, self.through
         for each in kept:
-            if through >= 0 and each.path in since:  # those before make up that version
+            if through >= 0 and each.identity in since:  # those before make up that version
                 lines.append({"through": through})
                 through = -1
             if each.first != end:
@@ -179,7 +187,7 @@ class Register:
             self._places[file.path] = len(self.files)
             self._alike.setdefault((file.size, file.digest), []).append(len(self.files))
             self._first.append(file.first)
-            self.since.add(file.path)
+            self.since.add(file.identity)
             self.files.append(file)
             self._end = file.end
 

@@ -9,11 +9,12 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from stat import S_ISREG
+from types import MappingProxyType
 from typing import IO
 
 import numpy as np
@@ -175,12 +176,22 @@ class Lines:
 class Rows:
     """The rows of a file of Parquet, from its beginning on, without those that are dead; with the values of its partition."""
 
-    def __init__(self, path: Path, table: Path, known: Registered, types: pa.Schema) -> None:
+    def __init__(
+        self,
+        path: Path,
+        table: Path,
+        known: Registered,
+        types: pa.Schema,
+        own: Mapping[str, pa.Scalar | None] = MappingProxyType({}),
+    ) -> None:
         self._file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
         self._dead = np.empty(0, np.uint32)
         if known.vector:
             self._dead = deletion_vectors.places(deletion_vectors.read(table, known.vector))
-        self._values = {name: _value(known.values[name], types, name) for name in known.values}
+        self._values: dict[str, pa.Scalar | None] = {
+            name: _value(known.values[name], types, name) for name in known.values
+        }
+        self._values |= own
         self._pieces = self._read()
         self._held: tuple[np.ndarray, pa.Table] | None = None
 
@@ -218,7 +229,8 @@ class Rows:
             for name, value in self._values.items():
                 if name in rows.column_names:  # a writer may put it into the file, too
                     rows = rows.drop_columns([name])
-                rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+                if value is not None:
+                    rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
             yield places[living], rows.filter(pa.array(living))
 
 

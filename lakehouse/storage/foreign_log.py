@@ -1,8 +1,8 @@
 """The log of a Delta table of others, version by version: which files each adds, and what it does besides."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -18,6 +18,12 @@ from lakehouse.storage.file_register import Registered
 from lakehouse.storage.foreign_files import away
 
 _ABOUT = ("metaData", "protocol")
+TYPE, VERSION = "_change_type", "_commit_version"
+"""Columns of a row of a table whose changes are read, by the names of Delta's change feed."""
+_OF_WRITER = (TYPE, "__is_cdc")
+"""Columns that Delta's writer may leave in files, and that are none of the table's."""
+READ, FEED = "read", "feed"
+"""Of such a table: files with its first rows, and files whose rows have their own `TYPE`."""
 _FEATURES = {  # of readers: those that files and log are read with, or that change neither
     "columnMapping",  # if no mode is set
     "deletionVectors",
@@ -32,7 +38,8 @@ class Version:
     """What a version did to the rows."""
 
     added: list[Registered]
-    removes: str = ""  # the operation, if it takes rows away or changes them
+    removes: str = ""  # the operation, if it takes rows away or changes them, and such is not read
+    lost: str = ""  # a file of it that is needed to number its rows, and is gone
     about: Mapping[str, Any] = field(default_factory=dict)  # what it says of the table itself
 
 
@@ -49,31 +56,71 @@ def oldest(path: Path) -> int:
     return delta_log.oldest(path)
 
 
-def files_at(path: Path, version: int) -> list[Registered]:
-    """The files of a version, in the order in which they were written. Raises SourceError."""
+def files_at(path: Path, version: int, changes: bool = False) -> list[Registered]:
+    """The files of a version, in the order in which they were written. Raises SourceError.
+
+    `changes`: whether their rows are the first changes of all.
+    """
     try:
         files = log_state.at(path, version).files.values()
     except CommitError as err:
         raise SourceError(
             f"table={path}, version={version}: its log must have this version, and does not ({err})"
         ) from err
-    return [
+    found = [
         _registered(path, file)
         for file in sorted(files, key=lambda f: (f["modificationTime"], f["path"]))
     ]
+    if not changes:
+        return found
+    actions = delta_log.actions(path, version) or []
+    return [_changed(each, READ, version, _committed(path, version, actions)) for each in found]
 
 
-def version(path: Path, number: int) -> Version | None:
+def version(path: Path, number: int, changes: bool = False) -> Version | None:
     """What a version did; None if the log does not have it any more."""
     actions = delta_log.actions(path, number)
     if actions is None:
         return None
+    if changes:
+        return _changes_of(path, number, actions)
     moved = delta_log.moved_of(actions)
     operation = ""
     if any(kind == "remove" for kind, _ in moved):
         operation = _one(actions, "commitInfo").get("operation", "unknown")
     added = [] if operation else [_registered(path, file) for kind, file in moved if kind == "add"]
-    return Version(added, operation, {kind: _one(actions, kind) for kind in _ABOUT})
+    return Version(added, operation, about=_about(actions))
+
+
+def _changes_of(path: Path, number: int, actions: Sequence[Mapping]) -> Version:
+    """By Delta's protocol: its files of changes if it has any, else all rows of the files that it took away and brought."""
+    files = [("", action["cdc"]) for action in actions if action.get("cdc")]
+    if not files:
+        moved = delta_log.moved_of(actions)
+        files = [("delete", file) for kind, file in moved if kind == "remove"]
+        files += [("insert", file) for kind, file in moved if kind == "add"]
+    at, found = _committed(path, number, actions), []
+    for change, file in files:
+        try:
+            found.append(_changed(_registered(path, file), change or FEED, number, at))
+        except FileNotFoundError:
+            return Version([], lost=file["path"], about=_about(actions))
+    return Version(found, about=_about(actions))
+
+
+def _changed(file: Registered, change: str, version: int, at: int) -> Registered:
+    return replace(file, change=change, version=version, modified=at)
+
+
+def _committed(path: Path, number: int, actions: Iterable[Mapping]) -> int:
+    """When a version was committed, in nanoseconds since 1970."""
+    info = _one(actions, "commitInfo")
+    at = info.get("inCommitTimestamp") or info.get("timestamp")
+    return at * 1_000_000 if at else delta_log.commit_file(path, number).stat().st_mtime_ns
+
+
+def _about(actions: Iterable[Mapping]) -> dict[str, Any]:
+    return {kind: _one(actions, kind) for kind in _ABOUT}
 
 
 def about(path: Path) -> dict[str, dict[str, Any]]:
@@ -140,6 +187,20 @@ def location(table: Path, path: str) -> Path:
     )
 
 
+def own_columns(file: Registered) -> dict[str, pa.Scalar | None]:
+    """What stands in place of columns of a file: a value for each row, or None for one that is no column of the table's.
+
+    A row of a table whose changes are read says what it is. Those of a file of changes have that themselves.
+    """
+    columns: dict[str, pa.Scalar | None] = dict.fromkeys(_OF_WRITER)
+    if not file.change:
+        return columns
+    columns |= {TYPE: pa.scalar(file.change), VERSION: pa.scalar(file.version)}
+    if file.change == FEED:
+        del columns[TYPE]
+    return columns
+
+
 def _one(actions: Iterable[Mapping], kind: str) -> dict[str, Any]:
     return next((action[kind] for action in actions if action.get(kind)), {})
 
@@ -152,8 +213,8 @@ def _registered(path: Path, file: Mapping) -> Registered:
             count = stored.metadata.num_rows
     return Registered(
         file["path"],
-        file["size"],
-        file["modificationTime"] * 1_000_000,
+        file.get("size", 0),
+        file.get("modificationTime", 0) * 1_000_000,
         count - (vector["cardinality"] if vector else 0),
         values=file.get("partitionValues") or {},
         vector=vector,

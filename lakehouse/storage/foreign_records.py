@@ -96,7 +96,7 @@ class RecordReader:
             try:
                 partitioned = bool(known.values)
                 types = foreign_log.partition_types(self._folder) if partitioned else pa.schema([])
-                return Rows(path, self._folder, known, types)
+                return Rows(path, self._folder, known, types, foreign_log.own_columns(known))
             except FileNotFoundError as err:
                 raise gone(self._folder, known, self._register.table) from err
         foreign_files.check(self._folder, known, self._register.table)

@@ -227,7 +227,7 @@ class TableFeed:
     def __init__(self, source: DeltaSource, register: Register, types: Mapping[str, str]) -> None:
         self.register = register
         self._types = types
-        self._path = Path(source.topic)
+        self._path, self._changes = Path(source.topic), source.of_changes
         # versions and how many records there are with them, as far as this process has seen them
         self._ends = [(register.through, register.end)]
         self._forget_at = 0.0
@@ -247,9 +247,9 @@ class TableFeed:
             known = foreign_log.about(self._path)
             foreign_log.check_readable(self._path, known)
             foreign_log.check_columns(self._path, known["metaData"], self._types)
-            self._add(foreign_log.files_at(self._path, newest), newest)
+            self._add(foreign_log.files_at(self._path, newest, self._changes), newest)
         while self.register.through < newest and self.register.end - read < most:
-            version = foreign_log.version(self._path, self.register.through + 1)
+            version = foreign_log.version(self._path, self.register.through + 1, self._changes)
             wrong = self._wrong(version)
             if wrong and read < self.register.end:
                 return  # what comes before it is read first
@@ -260,7 +260,7 @@ class TableFeed:
             self._add(version.added, self.register.through + 1)
         if (now := time.monotonic()) >= self._forget_at:  # no version adds a file again
             self._forget_at = now + _FORGET
-            self.register.forget(read, lambda file: file.path not in self.register.since)
+            self.register.forget(read, lambda file: file.identity not in self.register.since)
 
     def _wrong(self, version: foreign_log.Version | None) -> str:
         """Why the next version cannot be read."""
@@ -275,13 +275,19 @@ class TableFeed:
         if version.removes:
             return (
                 f"{where}, operation={version.removes}: it removes or changes rows, and an ingest table keeps the rows that it "
-                f"has read; {remedy}, or read the table by an ingest table of another name, which begins with the rows of now"
+                f"has read; {remedy}, or read the table by an ingest table of another name, which begins with the rows of now, "
+                "and with delta_table(..., changes=True) follows its changes, too"
+            )
+        if version.lost:
+            return (
+                f"{where}, file={version.lost}: it was removed before it was read, as by VACUUM, so what this version changed "
+                f"is lost; {remedy}; have its owner keep files for longer"
             )
         return ""
 
     def _add(self, files: list[Registered], version: int) -> None:
         since = self.register.since  # by a process that ended in between
-        self.register.add([each for each in files if each.path not in since], version)
+        self.register.add([each for each in files if each.identity not in since], version)
         self._ends.append((version, self.register.end))
 
 
@@ -290,10 +296,10 @@ def passed_over(source: DeltaSource, register: Register) -> int | None:
     path, following = Path(source.topic), register.through + 1
     if register.through < 0 or following > foreign_log.latest(path):
         return None
-    version = foreign_log.version(path, following)
+    version = foreign_log.version(path, following, source.of_changes)
     if version is None:
         return foreign_log.oldest(path) - 1
-    return following if version.removes else None
+    return following if version.removes or version.lost else None
 
 
 def unread(source: FolderSource | DeltaSource, register: Register, read: int) -> list[str]:

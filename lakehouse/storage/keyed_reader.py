@@ -4,7 +4,7 @@ Both are at a version that the reader chose, however far the table is by then. T
 version is kept (`key_index`), so that only what changed is read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -26,20 +26,20 @@ class KeyedReader:
         if self._index is None or self._index.state.version != version:
             self._index = key_index.read(self.path, version, self._index)
 
-    def changed(self, version: int) -> pa.Table:
-        """Goes on to a later version, and returns the rows that went and those that came on the way, in no order.
+    def changed(self, version: int) -> tuple[pa.Table, pa.Table]:
+        """Goes on to a later version, and returns the rows that went on the way and those that came, in no order.
 
-        Rows that were only moved to another file may be among them.
+        Rows that were only moved to another file may be among both.
         """
         assert self._index is not None, "it has been moved to the version before"
         before = self._index.files
         self.move(version)
-        parts = [
-            part
-            for name in before.keys() | self._index.files.keys()
-            for part in _differing(before.get(name), self._index.files.get(name))
-        ]
-        return pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
+        names = before.keys() | self._index.files.keys()
+        pairs = [(before.get(name), self._index.files.get(name)) for name in names]
+        return (
+            _joined([part for one, other in pairs for part in _only(one, other)]),
+            _joined([part for one, other in pairs for part in _only(other, one)]),
+        )
 
     def files(self) -> dict[Path, BitMap]:
         """The data files, with the places of those rows of each that are deleted."""
@@ -52,15 +52,18 @@ class KeyedReader:
         assert self._index is not None, "it has been moved to a version"
         by_file = self._index.found(keys_of(keys)).items()
         rows = [self._index.files[name].rows(places) for name, places in by_file]
-        return pa.concat_tables(rows, promote_options="permissive") if rows else None
+        return _joined(rows) if rows else None
 
 
-def _differing(before: File | None, now: File | None) -> Iterator[pa.Table]:
-    """The rows of a file that are living before or now, and not both."""
-    nothing = np.empty(0, np.intp)
-    if before and now:
-        died = before.dead ^ now.dead
+def _joined(parts: Sequence[pa.Table]) -> pa.Table:
+    return pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
+
+
+def _only(here: File | None, there: File | None) -> Iterator[pa.Table]:
+    """The rows of a file that live here and not there."""
+    if here and there:
+        died = there.dead - here.dead
         if died:
-            yield now.rows(np.fromiter(died, np.int64))
-    elif (only := before or now) is not None:
-        yield only.live(nothing)
+            yield here.rows(np.fromiter(died, np.int64))
+    elif here:
+        yield here.live(np.empty(0, np.intp))

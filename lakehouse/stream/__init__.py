@@ -23,6 +23,8 @@ topic_check     whether each message is there once
 keyed           a row, or versions, for each key
 consistent      versions of several inputs that have read the same of what they share
 groups          a keyed table of joins, ranks, aggregates of aggregates: what belongs to what changed, computed again
+group_writes    how such a step writes the rows that it computed
+sums            sums and counts over a keyed table, by what came and what went of it
 counted_rows    the rows of its inputs that count by time: until they expire, or once they are final
 refreshed_inputs  what the rows of a step see of refreshed reference tables
 early_results   windows before they are complete

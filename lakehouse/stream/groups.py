@@ -11,21 +11,20 @@ it names (`stream.counted_rows`): those that begin or cease to count are as if t
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from lakehouse.declare.columns import PARTITION
-from lakehouse.errors import CommitError, JobError
+from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.storage import delta_log, delta_writer, keyed_files, log_state, row_index, row_keys
 from lakehouse.storage.arrow import in_memory, in_spark
@@ -35,8 +34,10 @@ from lakehouse.storage.row_index import RowIndex, column_of
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Take
 from lakehouse.stream.counted_rows import CountedRows, Turn
-from lakehouse.stream.keyed import different, few_at_once, is_short, quiet_due, swap, whole
+from lakehouse.stream.group_writes import ROW, GroupWrites, Write
+from lakehouse.stream.keyed import few_at_once, quiet_due, whole
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
+from lakehouse.stream.sums import Sums
 from lakehouse.stream.table_steps import Due, Moved
 from lakehouse.transform import counting, keeping, plan
 from lakehouse.transform.groups import belonging, values
@@ -44,16 +45,12 @@ from lakehouse.transform.groups import belonging, values
 _log = logging.getLogger(__name__)
 
 _MANY = 20_000  # groups that changed in a step; with more the table is computed whole
-_COMPARED = 20_000  # rows, of which those that did not change are found, and not written again
-_ROW = "_row"  # stands for a row, as `_key` does for its group
-
-Write = Callable[[Path, str, Mapping[str, Any]], int]
 
 
 def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
     """Steps that compute again what belongs to the rows that came and went."""
     groups = _Groups(run)
-    if not groups.uses.columns:
+    if not groups.uses.columns and groups.sums is None:
         message = (
             f"table={run.table.name}: no column ties its rows to rows of {', '.join(run.plan.followed)}, so each step computes "
             "it whole; that is right while these are small; else split it, with a keyed table by what it joins before it"
@@ -102,6 +99,7 @@ class _Groups:
         self.refreshed = [t for t in session.catalog.pinned_inputs(run.table) if t.refresh]
         self.uses = keeping.group_uses(session, run.plan)
         self.keys = keeping.key_columns(session, run.table)
+        self.writes = GroupWrites(run, self.keys)
         self.tables = {name: session.catalog.table(name) for name in run.plan.followed}
         kept = {name: table for name, table in self.tables.items() if table.keeps}
         self.readers = {name: KeyedReader(session.path(table)) for name, table in kept.items()}
@@ -111,6 +109,7 @@ class _Groups:
         }
         self.by_key = {name: columns for name, columns in by_input.items() if columns}
         self.counted = CountedRows(session, run.table) if run.table.counts_by_time else None
+        self.sums = self._sums()
 
     def _present(self) -> dict[str, int]:
         path = self.run.session.path
@@ -166,21 +165,62 @@ class _Groups:
             noted = delta_writer.noted(run.session.path(run.table), run.app(batch_id), batch_id)
             yield (noted or {}).get("written", 0), _written_before
             return
+        if batch_id and not whole and (added := self._added(moved, batch_id)):
+            yield added
+            return
         groups = self._touched(moved, span, turn) if batch_id and not whole else None
         if groups is not None and not groups.num_rows:
             yield 0, None
             return
-        rows = keyed(self._computed(moved, groups, span), self.keys)
+        rows = self._rows(moved, groups, span)
         if set(self.keys) != set(run.table.keys):
-            rows = rows.withColumn(_ROW, row_keys.column(rows.schema, run.table.keys))
-        if batch_id and (few := self._few(rows, groups)) is not None:
-            yield self._upserting(few, groups, batch_id)
+            rows = rows.withColumn(ROW, row_keys.column(rows.schema, run.table.keys))
+        if batch_id and (few := self.writes.few(rows, groups)) is not None:
+            yield self.writes.upserting(few, groups, batch_id)
             return
         rows = rows.persist()
         try:
-            yield self._replacing(rows, groups, batch_id)
+            yield self.writes.replacing(rows, groups, batch_id)
         finally:
             rows.unpersist()
+
+    def _sums(self) -> Sums | None:
+        added = keeping.adding(self.run.session, self.run.plan)
+        if added is None or set(self.keys) != set(self.run.table.keys):
+            return None
+        (reader,) = self.readers.values()
+        return Sums(self.run, reader, added)
+
+    def _added(self, moved: Mapping[str, Moved], batch_id: int) -> tuple[int, Write | None] | None:
+        """As `change`, by what came and what went alone; None if that is not enough."""
+        if self.sums is None:
+            return None
+        differences = self.sums.step(moved[self.sums.name], self.references)
+        if differences is None:
+            return None
+        if not len(differences.keys):
+            return 0, None
+        columns = plan.stored_schema(self.run.session, self.run.table).names
+
+        def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+            new, unknown = differences.to(keyed_files.rows_of(path, differences.keys))
+            new = new.select(columns)
+            if unknown.num_rows:
+                again = self._again(moved, unknown)
+                if again is None:
+                    _, whole = self.writes.replacing(self._rows(moved, None, None), None, batch_id)
+                    return whole(path, app, metadata)
+                new = pa.concat_tables([new, again.select(columns).cast(new.schema)])
+            return delta_writer.upsert(new, path, app, batch_id, metadata, differences.keys)
+
+        return len(differences.keys), write
+
+    def _again(self, moved: Mapping[str, Moved], some: pa.Table) -> pa.Table | None:
+        """The rows of some groups, from those of the input that belong to them; None if all must be read for that."""
+        if not self.uses.columns:
+            return None
+        few = in_spark(self.run.session.spark, some.select(list(self.uses.columns)))
+        return in_memory(self._rows(moved, self._with_keys(few), None))
 
     def _touched(
         self, moved: Mapping[str, Moved], span: Range | None, turn: Turn | None
@@ -209,9 +249,7 @@ class _Groups:
             if not touched:
                 return pa.table({name: [] for name in columns})
             several = reduce(DataFrame.union, touched).distinct().limit(_MANY + 1)
-            by = {KEY: columns} | {_key_in(name): by for name, by in self.by_key.items()}
-            keys = {name: row_keys.column(several.schema, by) for name, by in by.items()}
-            groups = in_memory(several.withColumns(keys))
+            groups = self._with_keys(several)
         except _TooMany:
             return None
         except (CommitError, FileNotFoundError) as err:
@@ -220,6 +258,12 @@ class _Groups:
             )
             return None
         return groups if groups is not None and groups.num_rows <= _MANY else None
+
+    def _with_keys(self, groups: DataFrame) -> pa.Table | None:
+        """Groups with the `_key` of each, and its key in those inputs where it is found by that."""
+        by = {KEY: self.uses.columns} | {_key_in(name): by for name, by in self.by_key.items()}
+        keys = {name: row_keys.column(groups.schema, by) for name, by in by.items()}
+        return in_memory(groups.withColumns(keys))
 
     def _turned(self, name: str, version: int, turn: Turn | None) -> list[DataFrame]:
         """As `_changed`, the rows of an input that began or ceased to count. Raises _TooMany."""
@@ -246,9 +290,10 @@ class _Groups:
             return [session.rows_of(table, files, plan.stored_schema(session, table))]
         assert moved.since is not None
         reader.move(moved.since)
-        changed = reader.changed(moved.until)
-        if not changed.num_rows:
+        parts = [part for part in reader.changed(moved.until) if part.num_rows]
+        if not parts:
             return []
+        changed = pa.concat_tables(parts, promote_options="permissive")
         rows = in_spark(session.spark, changed)
         # one that only moved to another file is there twice
         columns = sorted(self._columns(name))
@@ -257,6 +302,11 @@ class _Groups:
             *(F.first(column).alias(column) for column in columns),
         )
         return [once.where("_times = 1")]
+
+    def _rows(
+        self, moved: Mapping[str, Moved], groups: pa.Table | None, span: Range | None
+    ) -> DataFrame:
+        return keyed(self._computed(moved, groups, span), self.keys)
 
     def _computed(
         self, moved: Mapping[str, Moved], groups: pa.Table | None, span: Range | None
@@ -321,74 +371,6 @@ class _Groups:
             path = self.run.session.path(self.tables[name])
             files = [delta_log.data_file(path, file) for file in log_state.files_at(path, version)]
         return {file: BitMap() for file in files}
-
-    def _few(self, rows: DataFrame, groups: pa.Table | None) -> pa.Table | None:
-        """The rows here, if the job itself can write them; else None."""
-        path, most = self.run.session.path(self.run.table), few_at_once(self.run)
-        if (groups is None and log_state.rows(path) > most) or not is_short(self.run, path, 0):
-            return None
-        few = in_memory(rows.limit(most + 1))
-        return few if few is not None and few.num_rows <= most else None
-
-    def _upserting(
-        self, few: pa.Table, groups: pa.Table | None, batch_id: int
-    ) -> tuple[int, Write | None]:
-        session, table = self.run.session, self.run.table
-        self._check_keys(few)
-        few = few.select(plan.stored_schema(session, table).names)
-        if groups is None:
-            stored = in_memory(session.read(table))
-        else:
-            stored = keyed_files.rows_of(session.path(table), groups[KEY])
-        others = different(few, stored, _COMPARED)
-        if not len(others):
-            return 0, None
-        new, keys = (
-            few.filter(pc.is_in(few[KEY], value_set=others)),
-            pa.chunked_array([others]),
-        )
-
-        def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
-            return delta_writer.upsert(new, path, app, batch_id, metadata, keys)
-
-        return new.num_rows, write
-
-    def _replacing(
-        self, rows: DataFrame, groups: pa.Table | None, batch_id: int
-    ) -> tuple[int, Write | None]:
-        session, table, count = self.run.session, self.run.table, rows.count()
-        row = _row_column(rows.columns)
-        if rows.select(row).distinct().count() < count:
-            twice = rows.groupBy(row).count().where("count > 1").limit(1).drop("count")
-            self._check_keys(rows.join(F.broadcast(twice), row, "left_semi").toArrow())
-        rows = rows.select(*plan.stored_schema(session, table).names)
-
-        def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
-            others = rows
-            if groups is not None:
-                gone = in_spark(session.spark, groups.select([KEY]))
-                others = session.read(table).join(F.broadcast(gone), KEY, "left_anti")
-                others = others.unionByName(rows)
-            return swap(self.run, others, count, path, app, batch_id, metadata, self.keys)
-
-        return count, write
-
-    def _check_keys(self, rows: pa.Table) -> None:
-        """Raises JobError for two rows of one key."""
-        names, row = self.run.table.keys, _row_column(rows.column_names)
-        if pc.count_distinct(rows[row]).as_py() == rows.num_rows:
-            return
-        several = max(rows[row].value_counts().to_pylist(), key=lambda each: each["counts"])
-        example = rows.filter(pc.equal(rows[row], several["values"])).slice(0, 1).to_pylist()[0]
-        shown = ", ".join(f"{name}={example[name]}" for name in names)
-        raise JobError(
-            f"table={self.run.table.name}, {shown}: its function returned {several['counts']} rows of this key, and "
-            "keeps='latest' keeps one; group by the keys, or name in keys= all columns by which its rows differ"
-        )
-
-
-def _row_column(columns: Sequence[str]) -> str:
-    return _ROW if _ROW in columns else KEY
 
 
 def _key_in(name: str) -> str:

@@ -5,6 +5,7 @@ decode            records of a topic, and files, as rows
 schemas           schemas of a registry: which ids values name, what of them is readable
 protobuf          values of Protobuf as columns
 changes           change events of Debezium as rows
+change_feed       changes of a Delta table of others as rows
 record_columns    what of a decoded record is kept
 lateness          arrival, windows, what is late
 counting          which rows count for a keyed table at its frontier

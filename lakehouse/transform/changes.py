@@ -27,13 +27,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakehouse.declare.changes import WHOLE
+from lakehouse.declare.changes import ADDED, WHOLE
 from lakehouse.declare.columns import helper
 from lakehouse.declare.sources import RecordSource
 from lakehouse.errors import DeclarationError
 
-ADDED = ("op", "deleted", "sent", "position", "transaction")
-"""The columns beside the declared ones."""
 _ORIGIN = (
     "lsn BIGINT, sequence STRING, file STRING, pos BIGINT, row BIGINT, snapshot STRING, ts_ms BIGINT, "
     "ts_us BIGINT, txId BIGINT"

@@ -13,6 +13,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from lakehouse.declare.changes import ADDED
 from lakehouse.declare.columns import RECORD, helper
 from lakehouse.declare.sources import FileSource, KafkaSource, RecordSource
 from lakehouse.errors import DeclarationError
@@ -20,7 +21,7 @@ from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
 from lakehouse.storage.arrow import in_spark
 from lakehouse.storage.schemas import HEAD
-from lakehouse.transform import changes, protobuf
+from lakehouse.transform import change_feed, changes, protobuf
 from lakehouse.transform.schemas import (
     DECODED,
     NO_SCHEMAS,
@@ -156,7 +157,10 @@ def decoded(records: DataFrame, source: RecordSource, schemas: Schemas = NO_SCHE
 def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[list[Column]]:
     """What is selected of raw records, and what of that."""
     schema = cast(StructType, StructType.fromDDL(source.schema))
-    with_corrupt = StructType([*schema.fields]).add(_CORRUPT, "string")
+    of_feed = source.format == "delta_changes"
+    feed = cast(StructType, StructType.fromDDL(change_feed.WIRE)).fields if of_feed else []
+    sent = StructType([*schema.fields, *feed])
+    with_corrupt = StructType([*sent.fields]).add(_CORRUPT, "string")
     value = F.when(F.length("value") <= source.max_bytes, F.col("value"))
     text = value.cast("string")
     if source.format == "text":
@@ -172,7 +176,8 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
     else:
         row = _of_registry(source, schema, writers, value)
     event = F.inline(F.array(row))
-    added = changes.ADDED if source.keys else ("deleted", "sent") if source.key else ()
+    of_changes = source.keys or of_feed
+    added = ADDED if of_changes else ("deleted", "sent") if source.key else ()
     if own := [name for name in schema.names if name.lower() in (RECORD, *added)]:
         raise DeclarationError(
             f"source={source.topic}, columns={', '.join(own)}: the library adds columns of these names to its rows; rename the "
@@ -184,12 +189,14 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
         gone = raw["value"].isNull()
         columns[source.key] = F.when(gone, raw["key"].cast("string")).otherwise(columns[source.key])
         columns |= {"deleted": gone, "sent": raw["timestamp"]}
+    if of_feed:
+        columns |= change_feed.columns(raw["timestamp"])
     stages, rules = [], []
     if source.keys:
         stages = changes.stages(schema, source.keys)
         columns = changes.columns(schema)
         rules = changes.rules(source, schema, raw["key"])
-    problem = _problem(source, schema, raw, columns, rules)
+    problem = _problem(source, schema, sent, raw, columns, rules)
     reading = changes.reading() if source.keys else F.lit(None).cast("string")
     record = {"topic": F.lit(source.topic)} | raw | {"problem": problem, "reading": reading}
     columns[RECORD] = F.struct(*(column.alias(name) for name, column in record.items()))
@@ -297,11 +304,15 @@ def _as_declared(there: Column, of: DataType, declared: DataType) -> Column:
 def _problem(
     source: RecordSource,
     schema: StructType,
+    sent: StructType,
     raw: Mapping[str, Column],
     columns: Mapping[str, Column],
     further: changes.Rules,
 ) -> Column:
-    """Why a record is not a row of the source, the first reason found; null if it is one."""
+    """Why a record is not a row of the source, the first reason found; null if it is one.
+
+    `sent`: the declared columns of `schema`, and what else stands in each value.
+    """
     value = raw["value"]
     has_value = value.isNotNull() if source.key else F.lit(True)
     rules: list[tuple[Column, Column | str]] = [
@@ -331,7 +342,7 @@ def _problem(
             if not f.nullable
         ]
     problem = (
-        _undeclared(value, schema)
+        _undeclared(value, sent)
         if source.unknown_fields == "quarantine" and not source.of_registry
         else F.lit(None).cast("string")
     )

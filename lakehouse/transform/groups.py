@@ -21,9 +21,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.storage.row_index import Truncated, Value
 from lakehouse.transform.plan_tree import analyzed, expressions_of, kind_of, seq, unaliased
-
-INPUT = "lakehouse.input"
-"""The key of a column's metadata that names the input it comes from: rows of inputs are marked by it (`uses`)."""
+from lakehouse.transform.shapes import INPUT, SUBQUERIES
 
 _PASSING = {
     "CollectMetrics",
@@ -39,7 +37,6 @@ _PASSING = {
     "UnresolvedHint",
     "View",
 }
-_SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
 _TRUNCATED = {"year", "quarter", "month", "week", "day", "hour", "minute", "second"}
 _Origins = dict[int, Value]  # use of an input, by number -> its column
 
@@ -315,7 +312,7 @@ def _truncated(expression) -> tuple[Any, str] | None:
 
 
 def _holds_subquery(plan) -> bool:
-    return any(kind in _SUBQUERIES for _, kind, _ in expressions_of(plan))
+    return any(kind in SUBQUERIES for _, kind, _ in expressions_of(plan))
 
 
 def _ids(plan) -> list[int]:

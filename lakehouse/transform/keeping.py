@@ -14,12 +14,18 @@ from lakehouse.transform.plan import Plan
 def group_uses(session: Session, step: Plan) -> groups.Uses:
     """By which columns rows of a keyed table belong to rows of its inputs."""
 
-    def find() -> groups.Uses:
-        marked = {name: _marked(plan.no_rows(session, name), name) for name in step.followed}
-        others = {n: plan.no_rows(session, n) for n in step.table.inputs if n not in marked}
-        return groups.uses(step.kept(marked, others), step.table.keys)
+    return step.once("groups", lambda: groups.uses(_on_marked(session, step), step.table.keys))
 
-    return step.once("groups", find)
+
+def adding(session: Session, step: Plan) -> list[str] | None:
+    """The columns of sums and counts over one keyed table, to which what came is added (`shapes.adding`).
+
+    None if the table is another.
+    """
+    followed = session.catalog.followed_inputs(step.table)
+    if step.table.counts_by_time or [each.keeps for each in followed] != ["latest"]:
+        return None
+    return step.once("adding", lambda: shapes.adding(_on_marked(session, step), step.table.keys))
 
 
 def is_one_aggregate(session: Session, table: Table) -> bool:
@@ -55,7 +61,14 @@ def key_columns(session: Session, table: Table) -> Sequence[str]:
     return group_uses(session, plan.plan_of(session, table, judged=False)).columns or table.keys
 
 
+def _on_marked(session: Session, step: Plan) -> DataFrame:
+    """What the function makes of no rows, whose columns say which input they are of."""
+    marked = {name: _marked(plan.no_rows(session, name), name) for name in step.followed}
+    others = {n: plan.no_rows(session, n) for n in step.table.inputs if n not in marked}
+    return step.kept(marked, others)
+
+
 def _marked(rows: DataFrame, name: str) -> DataFrame:
     """No rows of an input, whose columns say which input they are of."""
-    columns = [StructField(f.name, f.dataType, True, {groups.INPUT: name}) for f in rows.schema]
+    columns = [StructField(f.name, f.dataType, True, {shapes.INPUT: name}) for f in rows.schema]
     return rows.sparkSession.createDataFrame([], StructType(columns))

@@ -1,6 +1,7 @@
 """What kind of operators a function is made of, by its plan: what decides how a stream computes it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -34,6 +35,10 @@ WHOLE = GROUPS | {
     "Sample",
 }
 
+_ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "ResolvedHint"}
+SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
+INPUT = "lakehouse.input"
+"""The key of a column's metadata that names the input it comes from: rows of inputs are marked by it."""
 _MERGED = {"sum": "sum", "count": "sum", "count_if": "sum"} | {
     name: name for name in ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")
 }
@@ -66,32 +71,106 @@ def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:
     Sums are added, of counts as well, and the least is the least of the least. None if a column is had otherwise: an
     average, the value at the latest instant, a sum of binary fractions, which depends on their order.
     """
+    found = _aggregated(rows)
+    if found is None or "Literal" in map(kind_of, found[1].values()):
+        return None
+    node, columns = found
+    if (hows := _hows(node, columns)) is None:
+        return None
+    grouped = {name for name, how in hows.items() if not how}
+    by = node.groupingExpressions().size()
+    return hows if grouped == set(keys) and by == len(keys) else None
+
+
+def adding(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
+    """The columns of an aggregation by the keys to which is added what came, and from which is taken what went: sums and counts.
+
+    One aggregation of one marked input (`INPUT`), of which each row counts by itself: filtered, projected, joined with reference
+    tables. None if it is another. A key may be one value for all rows.
+    """
+    found = _aggregated(rows)
+    if found is None:
+        return None
+    node, columns = found
+    if (hows := _hows(node, columns)) is None:
+        return None
+    grouped = {name for name, how in hows.items() if not how}
+    constant = sum(kind_of(each) == "Literal" for each in columns.values())
+    by = node.groupingExpressions().size()
+    if set(hows.values()) - {"", "sum"} or grouped != set(keys) or by + constant != len(keys):
+        return None
+    added = [name for name, how in hows.items() if how]
+    types = [columns[name].dataType().typeName() for name in added]
+    numbers = all(each.startswith(("long", "decimal")) for each in types)
+    return added if numbers and _is_row_by_row(node.children().apply(0)) else None
+
+
+def _aggregated(rows: DataFrame) -> tuple[Any, dict[str, Any]] | None:
+    """The aggregation that is the whole function, and of each column what computes it there; None if it is another function.
+
+    Projections over it choose, name, and add literals.
+    """
     node = analyzed(rows)
-    names: dict[int, str] | None = (
-        None  # of the columns that are kept, by the projections over the aggregation
-    )
+    places: dict[int, str] | None = None  # of the columns that are kept, by their id below
+    found: dict[str, Any] = {}
     while node.nodeName() != "Aggregate":
         if node.nodeName() == "Project":
             columns = [(each, unaliased(each)) for each in seq(node.projectList())]
-            kept = [(own, of) for own, of in columns if names is None or _id(own) in names]
-            if any(kind_of(of) != "AttributeReference" for _, of in kept):
+            kept = [(own, of) for own, of in columns if places is None or _id(own) in places]
+            named = [(of, (places or {}).get(_id(own), own.name())) for own, of in kept]
+            found |= {name: of for of, name in named if kind_of(of) == "Literal"}
+            passed = [(of, name) for of, name in named if kind_of(of) != "Literal"]
+            if any(kind_of(of) != "AttributeReference" for of, _ in passed):
                 return None
-            below = {_id(of): (names or {}).get(_id(own), own.name()) for own, of in kept}
-            if len(below) < len(kept):
+            places = {_id(of): name for of, name in passed}
+            if len(places) < len(passed):
                 return None
-            names = below
-        node = node.children().apply(0)
-    by, found = [unaliased(each) for each in seq(node.groupingExpressions())], {}
-    for each in seq(node.aggregateExpressions()):
-        if names is not None and _id(each) not in names:
-            continue
-        computed, name = unaliased(each), (names or {}).get(_id(each), each.name())
-        is_key = any(computed.semanticEquals(key) for key in by)
-        found[name] = "" if is_key else _merged_by(computed)
-        if not is_key and not found[name]:
+        elif node.nodeName() != "SubqueryAlias":
             return None
-    grouped = {name for name, how in found.items() if not how}
-    return found if grouped == set(keys) and len(by) == len(keys) else None
+        node = node.children().apply(0)
+    for each in seq(node.aggregateExpressions()):
+        if places is None or _id(each) in places:
+            found[(places or {}).get(_id(each), each.name())] = unaliased(each)
+    return node, found
+
+
+def _hows(node, columns: Mapping[str, Any]) -> dict[str, str] | None:
+    """By which function of SQL each column of an aggregation is had from those of its parts; empty for a key.
+
+    None if one is had otherwise.
+    """
+    by, hows = [unaliased(each) for each in seq(node.groupingExpressions())], {}
+    for name, computed in columns.items():
+        is_key = kind_of(computed) == "Literal" or any(computed.semanticEquals(key) for key in by)
+        hows[name] = "" if is_key else _merged_by(computed)
+        if not is_key and not hows[name]:
+            return None
+    return hows
+
+
+def _is_row_by_row(node) -> bool:
+    """Whether each row of the one input counts by itself, whatever others there are."""
+    marked = [leaf for leaf in seq(node.collectLeaves()) if _is_marked(leaf)]
+    if len(marked) != 1 or any(
+        kind in SUBQUERIES for each in nodes(node) for _, kind, _ in expressions_of(each)
+    ):
+        return False
+    while seq(node.children()):
+        name, below = node.nodeName(), seq(node.children())
+        reading = [any(map(_is_marked, seq(each.collectLeaves()))) for each in below]
+        if name == "Join":
+            how = node.joinType().sql()
+            of_left = ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
+            if how not in (of_left if reading[0] else ("INNER", "CROSS", "RIGHT OUTER")):
+                return False
+        elif name not in _ROW_BY_ROW:
+            return False
+        node = below[reading.index(True)]
+    return True
+
+
+def _is_marked(leaf) -> bool:
+    return any(a.metadata().contains(INPUT) for a in seq(leaf.output()))
 
 
 def _id(expression) -> int:
@@ -104,7 +183,7 @@ def _merged_by(expression) -> str:
     function = expression.aggregateFunction()
     how = _MERGED.get(function.prettyName(), "")
     exact = function.dataType().simpleString() not in ("float", "double")
-    return how if exact or how != "sum" else ""
+    return how if (exact or how != "sum") and not expression.isDistinct() else ""
 
 
 def needs_whole_windows(rows: DataFrame) -> bool:

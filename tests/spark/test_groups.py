@@ -17,7 +17,7 @@ from lakehouse.errors import JobError
 from lakehouse.storage import keyed_files, point_reads
 from lakehouse.storage.arrow import in_spark
 from lakehouse.storage.row_index import RowIndex, Truncated
-from lakehouse.stream import groups, keyed, queries
+from lakehouse.stream import group_writes, groups, keyed, queries, sums
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
@@ -156,12 +156,14 @@ def test_what_changes_is_computed_again_and_nothing_else(stage, monkeypatch):
 def test_whatever_happens_each_version_is_what_the_function_makes_of_its_inputs(stage, monkeypatch):
     """Rows in any order and crashes; some steps touch too much, and some are written by Spark."""
     monkeypatch.setattr(groups, "_MANY", 4)
-    monkeypatch.setattr(groups, "_COMPARED", 6)
+    monkeypatch.setattr(group_writes, "_COMPARED", 6)
     random, seen, new = Random(26), Counter[str](), count(1)
     most, whole = [], keyed.swap
-    monkeypatch.setattr(groups, "few_at_once", lambda run: 8)
-    monkeypatch.setattr(groups, "is_short", lambda run, path, rows: rows <= 8)
-    monkeypatch.setattr(groups, "swap", lambda *given: most.append(1) or whole(*given))
+    for module in (groups, group_writes):
+        monkeypatch.setattr(module, "few_at_once", lambda run: 8)
+    for module in (group_writes, sums):
+        monkeypatch.setattr(module, "is_short", lambda run, path, rows: rows <= 8)
+    monkeypatch.setattr(group_writes, "swap", lambda *given: most.append(1) or whole(*given))
     names = [name for name in KEPT if name not in ("bid_counts", "residents")]
     for turn in range(5):
         for _ in range(random.randint(1, 3)):

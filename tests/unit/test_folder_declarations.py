@@ -103,3 +103,15 @@ def test_the_doctor_names_a_folder_that_is_not_there(tmp_path, monkeypatch):
     assert told.state == "note" and told.found.endswith("; /data/incoming cannot be read")
     found = catalog(incoming=folder(str(tmp_path), schema=SCHEMA))
     assert doctor._tables(Settings(root=tmp_path), "tables").state == "ok"
+
+
+def test_changes_of_a_table_are_read_otherwise_than_its_rows(tmp_path):
+    """A table that has begun with the one cannot go on with the other."""
+    settings, found = Settings(root=tmp_path), catalog(incoming=delta_table("/shop", schema=SCHEMA))
+    begun_with.begin(Lakehouse(settings, found), found.table("readings"))
+    note_read(settings, found.table("readings"), 1)
+    changed = catalog(incoming=delta_table("/shop", schema=SCHEMA, changes=True))
+    with pytest.raises(DeclarationError, match="would be read differently"):
+        begun_with.check(Lakehouse(settings, changed), [changed.table("readings")])
+    spec = tables._source(changed.sources["incoming"])
+    assert spec.description == "The Delta table `/shop` of others: what changes in it."

@@ -62,6 +62,10 @@ def catalog(function=readings, event_time="at", **sources):
             "the same columns in the same order, with the same types",
         ),
         (
+            kafka("events", schema=SCHEMA, history=delta_table("/a", schema=SCHEMA, changes=True), starting=CUT),
+            "the topic has rows and no changes of rows",
+        ),
+        (
             kafka("events", schema=SCHEMA, history=folder("/a", schema=SCHEMA, quiet_timeout="1 minute"), starting=CUT),
             "give it to the topic",
         ),
