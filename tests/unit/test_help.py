@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import psutil
 import pytest
@@ -13,6 +14,7 @@ from lakehouse.cli import main
 from lakehouse.settings import from_environment
 from streaming_jobs import progress, views
 from streaming_jobs.progress import JobStatus, QueryStatus
+from support import ROOT
 
 NOW = "2026-11-24T17:00:00+00:00"
 
@@ -36,6 +38,23 @@ def test_every_command_explains_itself(path):
     assert result.exit_code == 0
     explained = [line.strip() for line in result.stdout.splitlines() if line.strip()]
     assert len(explained[1]) > 20, "the first sentence says what it does"
+
+
+def test_the_page_of_commands_has_each_with_its_options():
+    written = {}
+    for line in (ROOT / "docs" / "commands.md").read_text().splitlines():
+        if found := re.match(r"\| `([a-z][a-z -]*[a-z])[^`]*` \|[^|]*\|([^|]*)\|", line):
+            written[found[1]] = set(re.findall(r"`(--[a-z-]+)`", found[2]))
+    given = {}
+    for path, command in _commands(typer.main.get_command(main.app())):
+        if not hasattr(command, "commands"):
+            options = [each for each in command.params if each.param_type_name == "option"]
+            given[" ".join(path)] = [{*each.opts, *each.secondary_opts} for each in options]
+    assert written.keys() == given.keys()
+    for name, options in given.items():
+        named = written[name] - {"--help"}
+        assert all(each & named for each in options), f"{name}: an option is missing"
+        assert named <= set().union(*options), f"{name}: an option is not there"
 
 
 def test_broker_status_without_a_broker(tmp_path):

@@ -1,9 +1,12 @@
 """The settings file: each kind of setting, what it cannot say, and what another process takes from it."""
 
+import re
+
 import pytest
 
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Repair, Resources, from_environment, to_environment
+from support import ROOT
 
 TOML = """
 root = "data"
@@ -100,3 +103,11 @@ def test_what_a_file_cannot_say_is_refused_with_its_name(tmp_path, text, said):
         from_environment({"LAKEHOUSE_CONFIG": str(path)})
     with pytest.raises(SettingsError, match="cannot be read"):
         from_environment({"LAKEHOUSE_CONFIG": str(tmp_path / "another.toml")})
+
+
+def test_the_settings_of_the_page_about_production_can_be_read(tmp_path):
+    page = (ROOT / "docs" / "production.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "lakehouse.toml").write_text(text)
+    settings = from_environment({"LAKEHOUSE_CONFIG": str(tmp_path / "lakehouse.toml")})
+    assert settings.for_pipeline("orders").driver_memory == "2g"

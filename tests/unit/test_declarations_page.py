@@ -1,0 +1,81 @@
+"""docs/declarations.md has each option of what a module of tables declares, with the default that it has."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+import pytest
+
+import lakehouse
+from support import ROOT
+
+PAGE = (ROOT / "docs" / "declarations.md").read_text()
+SOURCES = ("kafka", "changes", "folder", "delta_table", "python_source", "files")
+TARGETS = (
+    "kafka_topic",
+    "postgres",
+    "redis_keys",
+    "opensearch",
+    "file_folder",
+    "webhook",
+    "mail",
+)
+OF_TARGETS = {"key": "required", "corrections": "send"}
+
+
+def rows(heading: str) -> Iterator[list[str]]:
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    for line in section.splitlines():
+        if line.startswith("|") and not line.startswith("|---"):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
+
+
+def shown(given: object) -> str:
+    """A default as the page has it."""
+    if given is inspect.Parameter.empty:
+        return "required"
+    if isinstance(given, datetime):
+        return f"{given:%Y-%m-%d}"
+    if given == 1 << 20:
+        return "1 MiB"
+    return str(given).removesuffix(".0") if given else "-"
+
+
+def declared(function: Callable) -> dict[str, str]:
+    return {
+        name: shown(parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
+
+
+def test_each_option_of_a_table_is_there_with_its_default():
+    written = {
+        name: cells[1].strip("`") for cells in rows("A table") for name in names(cells[0])
+    } | {"delay": "-"}  # the page writes its default out: no delay is a choice
+    assert written == {
+        name: "-" if default == "0 seconds" else default
+        for name, default in declared(lakehouse.table).items()
+    }
+
+
+@pytest.mark.parametrize("name", [*SOURCES, *TARGETS])
+def test_each_option_of_a_source_and_a_target_is_there_with_its_default(name):
+    heading, common, own, of = ("A source" if name in SOURCES else "A target"), {}, {}, ""
+    for cells in rows(heading):
+        if len(cells) == 3:
+            common |= {each: cells[1].strip("`") for each in names(cells[0])}
+        elif found := names(cells[1]):
+            of = (names(cells[0]) or [of])[0]
+            own |= {each: cells[2].strip("`") for each in found} if of == name else {}
+    if name == "files":  # a reference table has no records
+        common = {}
+    given = {
+        each: "-" if default == "0 seconds" else default
+        for each, default in declared(getattr(lakehouse, name)).items()
+    }
+    assert (OF_TARGETS if name in TARGETS else common) | own == given
