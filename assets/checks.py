@@ -19,8 +19,10 @@ from lakehouse.ranges import EPOCH, Range, text
 from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
+from lakehouse.storage import delta_log
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.layout import table_path
 
 if TYPE_CHECKING:
     from lakehouse.transform.quality import SuiteResult
@@ -41,10 +43,50 @@ def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
     `expectations_hold` for each table with expectations that is not an ingest table.
     """
     derived, reconciled = catalog.derived, [*catalog.derived, *catalog.keyed]
-    expecting = [t for t in catalog if t.expectations and catalog.kind(t) != "ingest"]
     return [_stream_equals_batch(t) for t in reconciled] + [
-        _expectations_hold(t, t in derived) for t in expecting
+        _expectations_hold(t, t in derived) for t in _expecting(catalog)
     ]
+
+
+def check_expectations(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinition]:
+    """The hourly schedule of all checks `expectations_hold`, with its job; none if no table has that check."""
+    expecting = _expecting(catalog)
+    if not expecting:
+        return []
+    key_of = {t.name: dg.AssetCheckKey(dg.AssetKey(t.name), EXPECTATIONS_HOLD) for t in expecting}
+    job = dg.define_asset_job(
+        "check_expectations",
+        selection=dg.AssetSelection.checks(*key_of.values()),
+        description="Judges the stored rows of all tables that have expectations.",
+    )
+
+    @dg.schedule(
+        name="check_expectations_hourly",
+        cron_schedule="50 * * * *",
+        execution_timezone="UTC",
+        job=job,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Judges the stored rows of tables that have expectations: of keyed tables nothing else does.",
+    )
+    def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        keys = [key_of[t.name] for t in expecting if _has_rows_to_judge(settings, catalog, t)]
+        if not keys:
+            return dg.SkipReason("no table with expectations has rows, or a closed partition, yet")
+        return dg.RunRequest(
+            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}", asset_check_keys=keys
+        )
+
+    return [evaluate]
+
+
+def _expecting(catalog: Catalog) -> list[Table]:
+    return [t for t in catalog if t.expectations and catalog.kind(t) != "ingest"]
+
+
+def _has_rows_to_judge(settings: Settings, catalog: Catalog, table: Table) -> bool:
+    if table in catalog.derived:
+        return coverage.closed(settings, table, first=EPOCH) is not None
+    return delta_log.latest(table_path(settings, table)) > 0
 
 
 def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:

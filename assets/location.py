@@ -66,6 +66,7 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             reconciling.repair_differences(settings, loaded),
             schedules.merge_late_rows(settings, loaded),
             maintenance.maintain_hourly,
+            *checks.check_expectations(settings, loaded),
             savepoints.savepoint_daily,
             upgrades.follow_versions(settings, loaded),
             *scheduled.schedules(settings, loaded),

@@ -296,7 +296,7 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
     view = f"{lakehouse.catalog.table(table).name}__late"
     if view not in engine.late_views(lakehouse.catalog):
         raise RangeError(
-            f"table={table}: an ingest, reference, keyed or versioned table has no late rows; name a row or window table"
+            f"table={table}: the late rows of a row or window table are shown, and it is none; `lakehouse table list` counts those of others"
         )
     arrival = "_arrival.watermark, _arrival.partition, _arrival.offset, _arrival.time AS arrived"
     columns = f"* EXCEPT (_arrival, _origin, _partition), {arrival}"

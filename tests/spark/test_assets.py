@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from assets import automation, definitions, maintenance, reconciling, sensors
+from assets import automation, checks, definitions, maintenance, reconciling, sensors
 from assets.resources import LakehouseResource
 from assets.testing import evaluate, materialize
 from lakehouse.batch.compute import backfill
@@ -177,6 +177,25 @@ def test_checks_fail_on_planted_bad_data(own, spark):
     assert not held.passed
     broken = [r.data for r in held.metadata["expectations"].value.records if not r.data["passed"]]
     assert [(r["unexpected"], "readings" in r["expectation"]) for r in broken] == [(1, True)]
+
+
+def test_expectations_are_checked_each_hour_of_tables_that_have_rows(settings, spark, instance):
+    def asked(of: Settings) -> list[dg.RunRequest]:
+        (schedule,) = checks.check_expectations(of, catalog.load(of))
+        at = dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
+        return list(schedule.evaluate_tick(at).run_requests or ())
+
+    (request,) = asked(settings)
+    named = {(key.asset_key.to_user_string(), key.name) for key in request.asset_check_keys}
+    tables = ("sensor_averages", "valid_readings")
+    assert named == {(table, "expectations_hold") for table in tables}
+    assert asked(replace(settings, root=settings.root / "nothing")) == []
+    job = definitions.build(settings).resolve_job_def("check_expectations")
+    run = job.execute_in_process(instance=instance, asset_selection=[])
+    found = {
+        each.asset_key.to_user_string(): each.passed for each in run.get_asset_check_evaluations()
+    }
+    assert found == dict.fromkeys(tables, True)
 
 
 def test_an_outage_is_no_verdict(own, spark):
