@@ -6,6 +6,7 @@ import typer
 
 from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
+from lakehouse.errors import DeclarationError
 
 if TYPE_CHECKING:
     from lakehouse.declare.catalog import Catalog
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 group = console.group("Publish tables to targets, such as topics of Kafka.")
 
+_NOTHING = (
+    "no table is published; declare publish= on one, in the modules that LAKEHOUSE_TABLES names"
+)
 _TARGETS = Annotated[list[str] | None, typer.Argument(help="Targets; by default all")]
 
 
@@ -23,6 +27,8 @@ def start(targets: _TARGETS = None) -> None:
     from streaming_jobs.jobs import follower_of
 
     settings, _, named = _chosen(targets)
+    if not named:
+        raise DeclarationError(_NOTHING)
     for target in named:
         with console.working(f"starting {target}"):
             status = supervisor.start(settings, follower_of(target), by="lakehouse publish start")
@@ -83,6 +89,8 @@ def status(targets: _TARGETS = None, as_json: AsJson = False) -> None:
         console.print_json(rows)
     elif rows:
         console.print_rows(rows[0], (row.values() for row in rows))
+    else:
+        console.print_text(_NOTHING)
     if down:
         raise typer.Exit(1)
 
