@@ -148,6 +148,10 @@ class Stepped(ABC, Generic[P]):
     def _close(self) -> None:
         """Gives back what the thread held."""
 
+    def _explained(self, err: BaseException) -> BaseException:
+        """What a failure means, where that can be said better than by what was raised."""
+        return err
+
     def start(self) -> "Stepped[P]":
         self._thread.start()
         return self
@@ -221,6 +225,7 @@ class Stepped(ABC, Generic[P]):
         except BaseException as err:
             # also the SystemExit of a function that calls sys.exit: the thread ends by it
             if not self._stopping.is_set():
+                err = self._explained(err)
                 self._error = StepFailed("".join(traceback.format_exception(err)))
                 self._error.__cause__ = err
         finally:
