@@ -70,7 +70,7 @@ class TopicSteps(SourceSteps):
         while self._begins is None and not self._stopping.is_set():
             try:
                 self._begins = self._begun()
-                self.trouble = ""
+                self._is_over()
             except BrokerError as err:
                 self._wait_for_broker(err)
         if self._begins is None:
@@ -126,7 +126,7 @@ class TopicSteps(SourceSteps):
         if self._is_beyond():
             self._stopping.wait(2 * LOOK)
             return None
-        self.trouble = ""
+        self._is_over()
         settings = self.run.session.settings
         ends = spans.up_to(self._ends, self._until) if self._until else self._ends
         end = spans.limited(self._at, ends, settings.max_offsets_per_trigger)
