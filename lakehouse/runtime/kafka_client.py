@@ -111,6 +111,14 @@ def not_allowed(what: str, said: str, right: str) -> AccessError:
     )
 
 
+def is_of_group(error: "KafkaError") -> bool:
+    """Whether it concerns the group of a consumer, which needs none here.
+
+    librdkafka looks for the group's coordinator all the same, which a user may have no right to.
+    """
+    return error.name() == "GROUP_AUTHORIZATION_FAILED"
+
+
 def turned_away(said: Collection[str]) -> str:
     """The first of these reports of errors by which a broker turned its client away; empty if none is."""
     for each in said:

@@ -312,8 +312,8 @@ class KafkaSink(Sink):
                         yield message
                     elif error.code() == KafkaError._PARTITION_EOF:
                         waiting.discard(message.partition())
-                    elif not error.retriable():
-                        raise self._refused("reading it", error)
+                    elif not (error.retriable() or kafka_client.is_of_group(error)):
+                        raise self._refused(f"reading {topic}", error)
 
     def _consumer(self) -> "Consumer":
         from confluent_kafka import Consumer
@@ -343,7 +343,9 @@ class KafkaSink(Sink):
     def _refused(self, doing: str, error: Any) -> LakehouseError:
         from confluent_kafka import KafkaError
 
-        right = f"READ and WRITE on {self._target.name} and {self._positions}, and WRITE on the transactional id {self._id}"
+        of_topics = f"READ and WRITE on the topics {self._target.name} and {self._positions}"
+        of_id = f"WRITE on the transactional id {self._id}"
+        right = of_id if error.name().startswith("TRANSACTIONAL_ID") else of_topics
         if refused := kafka_client.denied(error, f"topic={self._target.name}, {doing}", right):
             return refused
         away = (

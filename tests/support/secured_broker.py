@@ -20,7 +20,12 @@ from lakehouse.runtime.jars import Jars
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 
-_JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="p\\"w\\\\d" user_bob="bob";'
+_PASSWORD = 'p"w\\d'  # with what a file of properties and a login escape
+_ESCAPED = _PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+_JAAS = (  # the broker is Ann to itself, by which it ends transactions
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="ann" password="{_ESCAPED}" user_ann="{_ESCAPED}" user_bob="bob";'
+)
 
 
 @contextmanager
@@ -43,7 +48,7 @@ def secured_broker(root: Path, jars: Jars) -> Iterator[Settings]:
     )
     kafka_broker._format(home, jars)
     kafka_address.write(local, kafka_broker._launch(home, jars, address))
-    login = {"sasl.mechanism": "PLAIN", "sasl.username": "ann", "sasl.password": 'p"w\\d'}
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "ann", "sasl.password": _PASSWORD}
     kafka = login | {"security.protocol": "SASL_SSL", "ssl.ca.location": authority}
     try:
         yield replace(local, bootstrap_servers=address, kafka=kafka)
