@@ -160,12 +160,12 @@ class SupervisedQuery:
             status = replace(
                 status,
                 trouble="; ".join(filter(None, troubles)),
-                unanswered_since=call and text(call.since),
+                unanswered_since=text(call.since) if call else None,
                 lookups=service.counts.shown() if service else {},
             )
             if call and call.since != self.unanswered_since:
                 self._report(str(call))
-            self.unanswered_since = call and call.since
+            self.unanswered_since = call.since if call else None
         for report in reports:
             # a report without a batch has the number of the next one
             if report.batchId <= self.noted or "addBatch" not in report.durationMs:

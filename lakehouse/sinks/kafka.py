@@ -305,8 +305,14 @@ class KafkaSink(Sink):
         waiting = set(self._partitions(topic))
         with closing(self._consumer()) as consumer:
             consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in waiting])
+            deadline = time.monotonic() + _ANSWER
             while waiting:
-                for message in consumer.consume(10_000, _WAIT):
+                messages = consumer.consume(10_000, _WAIT)
+                if messages:
+                    deadline = time.monotonic() + _ANSWER
+                elif time.monotonic() > deadline:
+                    raise self._away(f"reading {topic}", "no message, and no end")
+                for message in messages:
                     error = message.error()
                     if error is None:
                         yield message
@@ -340,6 +346,12 @@ class KafkaSink(Sink):
         except KafkaException as err:
             raise self._refused(doing, err.args[0]) from err
 
+    def _away(self, doing: str, said: str) -> SinkAway:
+        return SinkAway(
+            f"topic={self._target.name}, {doing}: the broker must answer within {_ANSWER:.0f} s and did not ({said}); "
+            "its follower asks again, and goes on from the position"
+        )
+
     def _refused(self, doing: str, error: Any) -> LakehouseError:
         from confluent_kafka import KafkaError
 
@@ -360,10 +372,7 @@ class KafkaSink(Sink):
                 kafka_client.check_access(self._settings)
             except AccessError as err:
                 return err
-            return SinkAway(
-                f"topic={self._target.name}, {doing}: the broker must answer within {_ANSWER:.0f} s and did not ({error.str()}); "
-                "its follower asks again, and goes on from the position"
-            )
+            return self._away(doing, error.str())
         if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
             return SinkError(
                 f"topic={self._target.name}: another process has taken it over ({error.name()}); one process writes a target, so "

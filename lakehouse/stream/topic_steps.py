@@ -223,6 +223,7 @@ class TopicSteps(SourceSteps):
         """What Spark did not get of the broker, as our own client says it."""
         if isinstance(err, LakehouseError):
             return err
+        refused: LakehouseError | None
         refused = kafka_in_spark.refusal(self._reading, self._topics, err)
         if refused is None and kafka_in_spark.is_loss(err):
             try:  # the broker is asked where the table goes on, which is not to be had any more
