@@ -35,7 +35,7 @@ _POSITIONS = "lakehouse_positions"
 # seconds after which the server ends a transaction of a process that does not go on, whose locks others wait for
 _IDLE = 60
 _LOCKED = 30  # seconds for a lock that others hold
-# seconds to connect, and for a server whose network is gone to be given up
+# seconds to connect, and for the connection to a server that the network has lost to end
 _CONNECT = {
     "connect_timeout": 30,
     "keepalives_idle": 30,
