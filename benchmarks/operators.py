@@ -194,6 +194,14 @@ def keyed_tables(clicks: DataFrame) -> DataFrame:
     )
 
 
+@table(layer="gold", keeps="latest", keys=["user"])
+def merged_keys(clicks: DataFrame) -> DataFrame:
+    """Sums and bounds: those of the rows that came are merged with those that are there."""
+    return clicks.groupBy("user").agg(
+        F.count("*").alias("clicks"), F.sum("value").alias("sum"), F.max("at").alias("last")
+    )
+
+
 @table(layer="gold", keeps="latest", keys=["user"], ttl="3710 seconds")
 def expiring_keys(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(

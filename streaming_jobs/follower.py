@@ -13,7 +13,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any
 
@@ -22,6 +22,7 @@ import psutil
 from lakehouse import logs
 from lakehouse.declare import catalog
 from lakehouse.errors import BrokerError, JobError, LakehouseError, SinkAway
+from lakehouse.ranges import parse_instant
 from lakehouse.settings import Settings, from_environment
 from lakehouse.sinks.follower import Follower
 from lakehouse.stopping import Stop, Stopped
@@ -40,6 +41,7 @@ _PAUSES = (
     1.0,
     30.0,
 )  # seconds before a target that does not answer is asked again, at first and at most
+_SLOW = timedelta(minutes=1)  # at one version without an answer of its target, which is said
 _LOOK = 0.05  # seconds between two looks for the next version
 
 
@@ -54,6 +56,7 @@ class Job:
         self.sent = self.ignored = 0
         self.away = ""  # why the target is waited for
         self.busy_since: str | None = None
+        self.said = ""  # of a target that has not answered for long
         self.refusal: Exception | None = None
         self.began = datetime.now(UTC)
         self.asked = desired.read(self.settings, self.name)
@@ -94,6 +97,11 @@ class Job:
         position = self.follower.position
         held = position.held if position else ()
         remarks = [self.away] if self.away else []
+        waits = self._waits()
+        if waits and waits != self.said:
+            _log.warning(waits)
+        self.said = waits
+        remarks += [waits] if waits else []
         remarks += [f"held back: versions {', '.join(map(str, held))}"] if held else []
         remarks += self.follower.sink.remarks()
         remarks += [f"ignored: {self.ignored} rows of corrections"] if self.ignored else []
@@ -122,6 +130,7 @@ class Job:
         pause = _PAUSES[0]
         while not self.stopping.is_set():
             try:
+                self.busy_since = progress.now()
                 self.follower.begin()
                 self.state, self.away, pause = "running", "", _PAUSES[0]
                 self._steps()
@@ -141,6 +150,17 @@ class Job:
         self.state = "stopping"
         if self.refusal is None and not self.away:
             self.follower.end()
+
+    def _waits(self) -> str:
+        """That the target has not answered for long; empty if it has. Nobody else can say so: the follower waits for it."""
+        since, position = self.busy_since, self.follower.position
+        if since is None or datetime.now(UTC) - parse_instant(since, "busy_since") < _SLOW:
+            return ""
+        at = f"behind version {position.version}" if position else "before its first version"
+        return (
+            f"target={self.follower.target.name}: it must answer, and has not since {since} ({at}); look what it waits for; "
+            f"the follower is replaced after {self.settings.batch_within}"
+        )
 
     def _steps(self) -> None:
         while not self.stopping.is_set():

@@ -126,6 +126,10 @@ DECLARED = (
         "How long the last thousand questions took, each its last attempt",
         (*_TABLE, "quantile"),
     ),
+    Declared(
+        "lakehouse_table_source_unanswered_seconds",
+        "How long the class of the table's source has not answered; only once it takes more than a minute",
+    ),
     Declared("lakehouse_table_state_rows", "Rows of state after the last micro-batch"),
     Declared("lakehouse_table_state_bytes", "Memory of the state store after the last micro-batch"),
     Declared(

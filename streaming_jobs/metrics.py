@@ -108,6 +108,12 @@ class LakehouseCollector(Collector):
         if not status.alive:
             return  # how fast it was says nothing about now
         for query in queries:
+            if since := query.unanswered_since:
+                found.add(
+                    "lakehouse_table_source_unanswered_seconds",
+                    (pipeline, query.table),
+                    time.time() - _epoch(parse_instant(since)),
+                )
             _last_batch(
                 found,
                 pipeline,

@@ -64,6 +64,8 @@ class QueryStatus:
     begun: str = ""  # why this process began a new generation of its checkpoint
     offsets: str = ""  # of a paused query: the range of the batch that it cannot get through
     busy_since: str | None = None  # when the micro-batch now running was first seen to run
+    # when its source's class was asked what it has not answered; None before that takes too long
+    unanswered_since: str | None = None
     lags: Mapping[str, int] = field(default_factory=dict)  # topic-partition -> records not read yet
     # of the last micro-batch: Spark's phase -> milliseconds
     phases: Mapping[str, int] = field(default_factory=dict)

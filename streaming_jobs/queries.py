@@ -56,6 +56,7 @@ class SupervisedQuery:
         # versions, as the last micro-batch read them
         self.references: Mapping[str, Mapping] | None = None
         self.began = datetime.now(UTC)
+        self.unanswered_since: datetime | None = None  # of the call that was said last
         self.ends = False  # whether its query may end by itself: it was asked to
 
     @property
@@ -154,12 +155,17 @@ class SupervisedQuery:
         reports = _reports(self.query, self.noted) if self.query else []
         status = replace(self.status, active=self.active)
         if isinstance(self.query, Stepped):
-            service = self.query.run.service
+            service, call = self.query.run.service, self.query.unanswered
+            troubles = (self.query.trouble, str(call or ""), self.query.remark)
             status = replace(
                 status,
-                trouble="; ".join(filter(None, (self.query.trouble, self.query.remark))),
+                trouble="; ".join(filter(None, troubles)),
+                unanswered_since=text(call.since) if call else None,
                 lookups=service.counts.shown() if service else {},
             )
+            if call and call.since != self.unanswered_since:
+                self._report(str(call))
+            self.unanswered_since = call.since if call else None
         for report in reports:
             # a report without a batch has the number of the next one
             if report.batchId <= self.noted or "addBatch" not in report.durationMs:

@@ -214,7 +214,8 @@ def query(
     """Query all tables in SQL.
 
     The query can name tables, TABLE__quarantine, TABLE__early, TABLE__late, TABLE__beside (the
-    version beside a table), and the log tables _commits and _certificates.
+    version beside a table), and the log tables _commits and _certificates. Of a table, * stands for its
+    own columns; name _arrival or another column of the library to see it.
     """
     from lakehouse.cli import query as engine
 

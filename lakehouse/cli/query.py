@@ -95,7 +95,7 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
     read = {name: paths[name] for name in named(sql, paths)}
     versions = _versions(read, as_of)
     try:
-        return _answer(delta_tables.select(sql, read, versions), limit)
+        return _of_users(sql, _answer(delta_tables.select(sql, read, versions), limit))
     except Exception as err:  # DataFusion's errors reach Python as DeltaError and as bare Exception
         if unknown := _UNKNOWN.search(str(err)):
             raise _unknown(unknown[1], lakehouse) from err
@@ -136,7 +136,7 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
         # WITH .. INSERT would run at once; as a subquery it cannot be said
         session.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
         rows = session.spark.sql(sql)
-        return answer(rows, limit)
+        return _of_users(sql, answer(rows, limit))
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             missing = (err.getMessageParameters() or {})["relationName"].strip("`")
@@ -180,6 +180,22 @@ def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
 def answer(rows: "DataFrame", limit: int | None = None) -> Answer:
     """The first `limit` rows of a DataFrame."""
     return _answer((rows if limit is None else rows.limit(limit + 1)).toArrow().to_reader(), limit)
+
+
+def _of_users(sql: str, answer: Answer) -> Answer:
+    """Without the columns of the library's own that only a `*` has brought.
+
+    Of a side table, whose name has `__`, these are what one looks for.
+    """
+    if "*" not in sql or "__" in sql:
+        return answer
+    columns = [
+        number
+        for number, name in enumerate(answer.columns)
+        if not name.startswith("_") or named(sql, [name])
+    ]
+    names = tuple(answer.columns[number] for number in columns)
+    return Answer(names, [tuple(row[n] for n in columns) for row in answer.rows], answer.more)
 
 
 def _select(sql: str) -> str:

@@ -117,13 +117,17 @@ def ensure_topics(
             created.append(name)
         except KafkaException as err:
             what = f"topic={name}, creating it"
-            if refused := kafka_client.denied(err.args[0], what, "CREATE on the topic"):
+            if refused := kafka_client.denied(err.args[0], what, _RIGHT):
                 raise refused from err
             if err.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerError(
                     f"topic={name}: the broker must create it and did not; {err.args[0].str()}"
                 ) from err
     return tuple(created)
+
+
+# a broker shows nobody a topic that he may not describe
+_RIGHT = "CREATE on the topic, or DESCRIBE if it is there"
 
 
 @contextmanager

@@ -31,21 +31,24 @@ _SHOWN = (  # of the properties: those without secrets
     "sasl.mechanisms",
     "sasl.username",
 )
-# what says that a broker turned a client away: the rule, and the fix
+# what says, of librdkafka, that a broker turned a client away
+MECHANISM, PASSWORD = "mechanism handshake failed", "SASL authentication error"
+CERTIFICATE, TLS = "certificate verify failed", "SSL routines"
+# the rule, and the fix
 _TURNED_AWAY = {
-    "mechanism handshake failed": (
+    MECHANISM: (
         "the broker must offer the mechanism",
         "set LAKEHOUSE_KAFKA_SASL_MECHANISM to one that it offers",
     ),
-    "SASL authentication error": (
+    PASSWORD: (
         "the broker must know the user by this password",
         "correct LAKEHOUSE_KAFKA_SASL_USERNAME and LAKEHOUSE_KAFKA_SASL_PASSWORD, or the user at the broker",
     ),
-    "certificate verify failed": (
+    CERTIFICATE: (
         "an authority that the client trusts must have signed the broker's certificate, for the name in its address",
         "correct LAKEHOUSE_KAFKA_SSL_CA_LOCATION, or the certificate",
     ),
-    "SSL routines": (
+    TLS: (
         "client and broker must agree on TLS, and on the client's certificate if the broker asks for one",
         "correct the settings LAKEHOUSE_KAFKA_SSL_...",
     ),
@@ -99,11 +102,21 @@ def denied(error: "KafkaError", what: str, right: str) -> AccessError | None:
     :param what: what it was to do, and of what: `topic=orders, reading it`.
     :param right: the right that this takes: `READ on the topic`.
     """
-    if error.name() not in _DENIED:
-        return None
+    return not_allowed(what, error.str(), right) if error.name() in _DENIED else None
+
+
+def not_allowed(what: str, said: str, right: str) -> AccessError:
     return AccessError(
-        f"{what}: the broker does not allow it ({error.str()}); the user must have {right}; grant it at the broker"
+        f"{what}: the broker does not allow it ({said}); the user must have {right}; grant it at the broker"
     )
+
+
+def is_of_group(error: "KafkaError") -> bool:
+    """Whether it concerns the group of a consumer, which needs none here.
+
+    librdkafka looks for the group's coordinator all the same, which a user may have no right to.
+    """
+    return error.name() == "GROUP_AUTHORIZATION_FAILED"
 
 
 def turned_away(said: Collection[str]) -> str:
@@ -167,7 +180,12 @@ def _client(settings: Settings, own: dict[str, Any]) -> "AdminClient":
 
 
 def _refused(settings: Settings, why: str) -> AccessError:
-    rule, fix = next(of for name, of in _TURNED_AWAY.items() if name in why)
+    return refused(settings, next(name for name in _TURNED_AWAY if name in why), why)
+
+
+def refused(settings: Settings, kind: str, why: str) -> AccessError:
+    """The error of a client that the broker turns away, for one of the kinds above."""
+    rule, fix = _TURNED_AWAY[kind]
     return AccessError(
         f"{_shown(settings)}: the broker turns this client away; {rule}; {fix} ({why})"
     )

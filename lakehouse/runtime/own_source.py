@@ -8,11 +8,13 @@ import base64
 import json
 import logging
 import operator
+import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import date, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -21,6 +23,7 @@ import pyarrow as pa
 from lakehouse.declare.readers import SourceReader, SourceRecord
 from lakehouse.declare.sources import PythonSource
 from lakehouse.errors import SourceAway, SourceError
+from lakehouse.ranges import text
 from lakehouse.storage.foreign_records import RECORDS
 
 _log = logging.getLogger(__name__)
@@ -32,8 +35,52 @@ LOT = 10_000
 """Numbers that `read` is asked for at once, at most: it may make them all before it gives the first."""
 Raw = tuple[int, bytes | None, bytes | None, datetime | None]
 """Offset, key, value and timestamp of a record."""
+ANSWERS = 60.0  # seconds for a call of a class to give something; longer, it is said
 Ends = Mapping[str, int]
 """Partition -> offset, with partitions as positions have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a source's class that has not returned yet. Of `read` it is for the next record."""
+
+    source: str
+    method: str
+    where: str  # what it was asked for; empty of offsets
+    since: datetime
+    began: float
+
+    def __str__(self) -> str:
+        at = f", {self.where}" if self.where else ""
+        return (
+            f"source={self.source}{at}: it must answer {self.method} within {ANSWERS:.0f} s, and has not since "
+            f"{text(self.since)}; nothing is read of it meanwhile, and nothing but the end of the process ends the call; "
+            "give what the class waits for a time-out"
+        )
+
+
+_calls: dict[int, Call] = {}  # by the thread that makes it
+
+
+def unanswered(thread: int | None) -> Call | None:
+    """The call that a thread makes, if it has waited for too long already."""
+    call = _calls.get(thread or 0)
+    return call if call and time.monotonic() - call.began > ANSWERS else None
+
+
+@contextmanager
+def _noted(source: str, method: str, where: str) -> Iterator[None]:
+    """Others can see meanwhile that this thread makes the call, for it may never return."""
+    thread = threading.get_ident()
+    around = _calls.get(thread)
+    _calls[thread] = Call(source, method, where, datetime.now(UTC), time.monotonic())
+    try:
+        yield
+    finally:
+        if around:
+            _calls[thread] = around
+        else:
+            del _calls[thread]
 
 
 class OwnReader:
@@ -133,7 +180,8 @@ class OwnReader:
 
     def _let_go(self, close: Callable[[], None]) -> None:
         try:
-            close()
+            with _noted(self.source.topic, "close", ""):
+                close()
         except Exception as err:
             _log.warning(f"source={self.source.topic}: its close {self._raised(err)}")
 
@@ -164,9 +212,10 @@ class OwnReader:
     def _calling(self, method: str, where: str = "") -> Iterator[SourceReader]:
         """The instance. What comes from the class is SourceAway, and the instance is let go of."""
         try:
-            if self._made is None:
-                self._made = self.source.reader(**dict(self.source.options))
-            yield self._made
+            with _noted(self.source.topic, method, where):
+                if self._made is None:
+                    self._made = self.source.reader(**dict(self.source.options))
+                yield self._made
         except Exception as err:
             self.close()
             at = f", {where}" if where else ""
@@ -183,8 +232,8 @@ class OwnReader:
             if code and frame.filename == code.co_filename
         ]
         at = f" in line {own[-1].lineno} of {self.source.reader.__module__}" if own else ""
-        text = " ".join(str(err).split())[:_SHOWN]
-        return f"raised {type(err).__name__}{f': {text}' if text else ''}{at}"
+        said = " ".join(str(err).split())[:_SHOWN]
+        return f"raised {type(err).__name__}{f': {said}' if said else ''}{at}"
 
     def _offsets(self, method: str, given: object) -> dict[str, int]:
         by_partition = given if isinstance(given, Mapping) else {0: given}
@@ -232,12 +281,12 @@ class OwnReader:
                 f"the source has format={self.source.format!r}, and a mapping becomes JSON; give its text",
             )
         try:
-            text = json.dumps(dict(value), default=_plain)
+            written = json.dumps(dict(value), default=_plain)
         except (TypeError, ValueError) as err:
             raise self._wrong(
                 f"{where}, record={_shown(value)}", f"it cannot be written as JSON: {err}"
             ) from err
-        return _bytes(key), text.encode(), timestamp
+        return _bytes(key), written.encode(), timestamp
 
     def _wrong(self, what: str, rule: str) -> SourceError:
         return SourceError(
@@ -278,5 +327,5 @@ def _plain(value: object) -> object:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"

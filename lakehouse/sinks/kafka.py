@@ -305,15 +305,21 @@ class KafkaSink(Sink):
         waiting = set(self._partitions(topic))
         with closing(self._consumer()) as consumer:
             consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in waiting])
+            deadline = time.monotonic() + _ANSWER
             while waiting:
-                for message in consumer.consume(10_000, _WAIT):
+                messages = consumer.consume(10_000, _WAIT)
+                if messages:
+                    deadline = time.monotonic() + _ANSWER
+                elif time.monotonic() > deadline:
+                    raise self._away(f"reading {topic}", "no message, and no end")
+                for message in messages:
                     error = message.error()
                     if error is None:
                         yield message
                     elif error.code() == KafkaError._PARTITION_EOF:
                         waiting.discard(message.partition())
-                    elif not error.retriable():
-                        raise self._refused("reading it", error)
+                    elif not (error.retriable() or kafka_client.is_of_group(error)):
+                        raise self._refused(f"reading {topic}", error)
 
     def _consumer(self) -> "Consumer":
         from confluent_kafka import Consumer
@@ -340,10 +346,18 @@ class KafkaSink(Sink):
         except KafkaException as err:
             raise self._refused(doing, err.args[0]) from err
 
+    def _away(self, doing: str, said: str) -> SinkAway:
+        return SinkAway(
+            f"topic={self._target.name}, {doing}: the broker must answer within {_ANSWER:.0f} s and did not ({said}); "
+            "its follower asks again, and goes on from the position"
+        )
+
     def _refused(self, doing: str, error: Any) -> LakehouseError:
         from confluent_kafka import KafkaError
 
-        right = f"READ and WRITE on {self._target.name} and {self._positions}, and WRITE on the transactional id {self._id}"
+        of_topics = f"READ and WRITE on the topics {self._target.name} and {self._positions}"
+        of_id = f"WRITE on the transactional id {self._id}"
+        right = of_id if error.name().startswith("TRANSACTIONAL_ID") else of_topics
         if refused := kafka_client.denied(error, f"topic={self._target.name}, {doing}", right):
             return refused
         away = (
@@ -358,10 +372,7 @@ class KafkaSink(Sink):
                 kafka_client.check_access(self._settings)
             except AccessError as err:
                 return err
-            return SinkAway(
-                f"topic={self._target.name}, {doing}: the broker must answer within {_ANSWER:.0f} s and did not ({error.str()}); "
-                "its follower asks again, and goes on from the position"
-            )
+            return self._away(doing, error.str())
         if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
             return SinkError(
                 f"topic={self._target.name}: another process has taken it over ({error.name()}); one process writes a target, so "

@@ -73,8 +73,8 @@ def mail(
     :param text: as `subject`.
     :param key: the columns that identify a row.
     :param server: `smtp://`, `smtp+starttls://` or `smtps://`, with user and password where it asks for them. `${NAME}` is the
-        variable of that name in the environment of the follower. In a user or password, `@`, `:` and `/` are written as `%40`,
-        `%3A` and `%2F`; what a variable has is taken as it is.
+        variable of that name in the environment of the follower; it may hold the host, the port, or `host:port`. In a user or
+        password, `@`, `:` and `/` are written as `%40`, `%3A` and `%2F`; what a variable has is taken as it is.
     :param on: "insert", "update", "delete", or several of them: for which changes of rows it acts.
     :param begin: "next" leaves the rows out that are there when the follower starts for the first time; "all" does not.
     :param rate: so many mails at most, as "1/second", "100/minute" or "1000/hour"; empty: no limit.
@@ -93,6 +93,14 @@ def mail(
             f"target={name}, server of scheme {parts.scheme!r}: one of {', '.join(_SCHEMES)}, and a host; write for example "
             "smtp://localhost"
         )
+    place = parts.netloc.rpartition("@")[2]
+    try:
+        if "${" not in place:
+            _place(place)
+    except ValueError as err:
+        raise DeclarationError(
+            f"target={name}, server with {place!r}: a host, or host:port with a number up to 65535 ({err}); write it so"
+        ) from err
     for what, template in (("subject", subject), ("text", text)):
         try:
             _columns(template)
@@ -109,9 +117,16 @@ class _Sender(Performer):
     def __init__(self, target: Mail) -> None:
         self._target = target
         parts = urlsplit(target.server)
-        self._scheme, self._port = parts.scheme, parts.port or _SCHEMES[parts.scheme]
-        host = parts.netloc.rpartition("@")[2].removesuffix(f":{parts.port}")
-        self._host = filled(target.name, host.strip("[]"))
+        self._scheme = parts.scheme
+        place = filled(target.name, parts.netloc.rpartition("@")[2])
+        try:
+            self._host, port = _place(place)
+        except ValueError as err:
+            raise SinkError(
+                f"target={target.name}, server={place.rpartition('@')[2]!r}: it must be a host, or host:port with a number up to "
+                f"65535 ({err}); correct the variable that it comes from, and start the follower again"
+            ) from err
+        self._port = port or _SCHEMES[parts.scheme]
         # filled after the address was taken apart: a password may have any character
         self._user, self._password = (
             filled(target.name, unquote(each or "")) for each in (parts.username, parts.password)
@@ -204,6 +219,16 @@ class _Sender(Performer):
         return SinkAway(
             f"target={self._target.name}, server={self._host}:{self._port}: it does not answer ({err!r})"
         )
+
+
+def _place(text: str) -> tuple[str, int | None]:
+    """Host and port of an address without user and password. Raises ValueError."""
+    parts = urlsplit(f"//{text}")
+    if "@" in text:
+        raise ValueError("user and password stand before it in the declaration")
+    if not parts.hostname or parts.netloc != text:
+        raise ValueError("it has no host, or more than host and port")
+    return parts.hostname, parts.port
 
 
 def _judged(codes: set[int], said: str) -> Answer:

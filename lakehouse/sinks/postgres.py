@@ -7,7 +7,7 @@ refused as it commits.
 
 import base64
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 _POSITIONS = "lakehouse_positions"
 # seconds after which the server ends a transaction of a process that does not go on, whose locks others wait for
 _IDLE = 60
+_LOCKED = 30  # seconds for a lock that others hold
+# seconds to connect, and for the connection to a server that the network has lost to end
+_CONNECT = {
+    "connect_timeout": 30,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,  # milliseconds
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +197,13 @@ class PostgresSink(Sink):
     def _connection(self) -> "Connection":
         """Made when it is needed first: a comparison reads without taking the target over."""
         import psycopg
+        from psycopg.conninfo import conninfo_to_dict
 
         if self._db is None:
-            self._db = psycopg.connect(self._target.dsn, application_name="lakehouse")
+            given: dict[str, Any] = {**_CONNECT, **conninfo_to_dict(self._target.dsn)}
+            self._db = psycopg.connect(**given | {"application_name": "lakehouse"})
             self._db.execute("SET TIME ZONE 'UTC'")
+            self._db.execute(f"SET lock_timeout = '{_LOCKED}s'")
             self._db.execute(f"SET idle_in_transaction_session_timeout = '{_IDLE}s'")
             self._db.commit()
         return self._db
@@ -272,6 +284,23 @@ class PostgresSink(Sink):
         gone = self._db is None or self._db.closed
         return gone and isinstance(err, psycopg.OperationalError | psycopg.InterfaceError)
 
+    def _holders(self) -> str:
+        """Who has locked what this target writes, as far as the database says so."""
+        import psycopg
+
+        held = (
+            "SELECT DISTINCT pid, application_name, state, xact_start FROM pg_locks JOIN pg_stat_activity USING (pid) "
+            "WHERE granted AND pid <> pg_backend_pid() AND "
+            "(locktype = 'advisory' OR relation IN (to_regclass(%s), to_regclass(%s)))"
+        )
+        found: list[tuple] = []
+        with suppress(psycopg.Error):
+            self._connection.rollback()
+            found = self._run(held, [self._table.as_string(self._connection), _POSITIONS])
+            self._connection.rollback()
+        shown = [f"process {p} ({name}, {state}, since {since})" for p, name, state, since in found]
+        return " and ".join(shown) or "another transaction"
+
     @contextmanager
     def _failing(self, doing: str) -> Iterator[None]:
         """Says what failed, and why. Nothing of the transaction stays."""
@@ -290,6 +319,11 @@ class PostgresSink(Sink):
                 raise SinkAway(
                     f"target={self._target.name}, {doing}: the database must answer and did not ({said}); its follower asks "
                     "again, and goes on from the position"
+                ) from err
+            if isinstance(err, psycopg.errors.LockNotAvailable):
+                raise SinkAway(
+                    f"target={self._target.name}, {doing}: a lock must be free within {_LOCKED} s, and {self._holders()} "
+                    "held it; end that transaction; its follower asks again, and goes on from the position"
                 ) from err
             raise SinkError(
                 f"target={self._target.name}, table={self._target.into}: {doing} failed, {said}; the next process goes on from "

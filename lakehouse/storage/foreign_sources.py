@@ -141,10 +141,12 @@ class FolderFeed:
         if (found.size, found.modified) == (known.size, known.modified):
             self._compared.pop(found.path, None)
             return False
-        if self._compared.get(found.path, (None, True))[0] != found:
+        before, was_same = self._compared.get(found.path, (None, True))
+        if before != found:
             same = found.size == known.size and self._digest(found) == known.digest
             self._compared[found.path] = found, same
-            if not same and known.first < read and not self._is_lost(known):
+            # a file that goes on growing is said once
+            if was_same and not same and known.first < read and not self._is_lost(known):
                 _log.warning(f"table={self.register.table}: {self._changed(found.path)}")
         if self._compared[found.path][1]:
             return False

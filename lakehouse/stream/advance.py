@@ -21,6 +21,7 @@ from pyspark import InheritableThread
 
 from lakehouse.errors import ServiceAway
 from lakehouse.ranges import EPOCH
+from lakehouse.runtime.own_source import Call, unanswered
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 
 _log = logging.getLogger(__name__)
@@ -148,6 +149,10 @@ class Stepped(ABC, Generic[P]):
     def _close(self) -> None:
         """Gives back what the thread held."""
 
+    def _explained(self, err: BaseException) -> BaseException:
+        """What a failure means, where that can be said better than by what was raised."""
+        return err
+
     def start(self) -> "Stepped[P]":
         self._thread.start()
         return self
@@ -160,6 +165,11 @@ class Stepped(ABC, Generic[P]):
     def status(self) -> dict[str, bool]:
         """By Spark's name, whether a step is under way: waiting for rows, for its pace or for a broker is none."""
         return {"isTriggerActive": self.isActive and self.in_flight is not None}
+
+    @property
+    def unanswered(self) -> Call | None:
+        """What its thread has waited for too long, of code that is not ours; None if nothing."""
+        return unanswered(self._thread.ident)
 
     def exception(self) -> StepFailed | None:
         return None if self.isActive else self._error
@@ -221,6 +231,7 @@ class Stepped(ABC, Generic[P]):
         except BaseException as err:
             # also the SystemExit of a function that calls sys.exit: the thread ends by it
             if not self._stopping.is_set():
+                err = self._explained(err)
                 self._error = StepFailed("".join(traceback.format_exception(err)))
                 self._error.__cause__ = err
         finally:

@@ -118,10 +118,12 @@ class FileSteps(SourceSteps):
         begin, end = self._range()
         if begin == end:
             self._at = self._position(begin)
+            self._is_read_again()
             return None
         try:
             rows = self._reader.read(begin, end)
             self._gone_since = None
+            self._is_read_again()
         except Gone as err:
             self._await_renamed(err)
             return None
@@ -130,6 +132,10 @@ class FileSteps(SourceSteps):
         return Records(
             self._position(begin), self._position(read), rows.num_rows, here={self._topic: rows}
         )
+
+    def _is_read_again(self) -> None:
+        """What was waited for is there: a look alone does not say so, for it finds no file that is gone."""
+        self._said = ""
 
     def _look(self) -> None:
         """Has what has come registered, and says what is amiss."""

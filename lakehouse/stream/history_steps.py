@@ -140,7 +140,6 @@ class _Past(FileSteps):
         self._at = {self._topic: self._begins[self._topic]}
         self._began_at = time.monotonic()
         self.is_read = False
-        self._said = ""  # of what it waits for
 
     @property
     def trouble(self) -> str:
@@ -172,13 +171,8 @@ class _Past(FileSteps):
     def close(self) -> None:
         self._close()
 
-    def _say(self, trouble: str) -> None:
-        """As the others say it; each look takes the trouble away for a moment, and that is no news."""
-        if trouble == self._said:
-            self.trouble = trouble
-            return
-        super()._say(trouble)
-        self._said = trouble
+    def _is_read_again(self) -> None:
+        """What the history waits for is said once: a look that finds all else well is no news."""
 
     def _is_all_read(self) -> bool:
         """Whether all that is there now is read. Raises SourceError of what cannot be, if the query is to end."""

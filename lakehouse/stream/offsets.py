@@ -336,6 +336,12 @@ def declare_lost(settings: Settings, table: Table, gaps: Sequence[Gap]) -> None:
     note(settings, table, replace(before, gaps=(*kept, *gaps)))
 
 
+def check_there(client, table: Table, at: Offsets) -> None:
+    """Raises CommitError if what comes next is not there any more, AccessError, BrokerError."""
+    for topic, there in on_broker(client, list(at)).items():
+        _check_there(table, topic, at[topic], there)
+
+
 def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broker) -> None:
     for partition, offset in read.items():
         if offset < there.first.get(partition, 0):

@@ -101,7 +101,8 @@ class OwnSteps(SourceSteps):
         except SourceAway as err:
             self._wait_for_source(err)
             return None
-        self.trouble, self._pause = "", _PAUSE
+        self._is_over()
+        self._pause = _PAUSE
         return piece
 
     def _asked(self) -> Offsets:

@@ -70,6 +70,7 @@ class SourceSteps(Stepped[Records]):
         self._until: Any = None  # what is to be read, if it is to end at the present
         self._ends: Offsets = {}  # of the sources, as they were looked at last
         self._looked = time.monotonic()  # when they were
+        self._said = ""  # the trouble that was logged last, until it is over
 
     @abstractmethod
     def _cut(self) -> Records | None:
@@ -181,6 +182,10 @@ class SourceSteps(Stepped[Records]):
 
     def _say(self, trouble: str) -> None:
         """On standard error, once until something else is amiss."""
-        if trouble != self.trouble:
+        if trouble != self._said:
             _log.warning(f"table={self.name}: {trouble}")
-        self.trouble = trouble
+        self.trouble = self._said = trouble
+
+    def _is_over(self) -> None:
+        """Nothing is amiss any more: what was said is said again when it comes back."""
+        self.trouble = self._said = ""

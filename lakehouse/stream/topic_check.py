@@ -277,6 +277,8 @@ def _read(consumer, topic: str, partition: int, end: int) -> Iterator[tuple[int,
     while True:
         message = consumer.poll(_WITHIN)
         error = message.error() if message else None
+        if error and kafka_client.is_of_group(error):
+            continue
         if error and error.code() == KafkaError._PARTITION_EOF:
             return
         what = f"topic={topic}, reading it"

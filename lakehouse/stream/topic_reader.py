@@ -135,6 +135,8 @@ class TopicReader:
         for message in messages:
             place = message.topic(), message.partition()
             if (error := message.error()) is not None:
+                if kafka_client.is_of_group(error):
+                    continue
                 if error.code() == KafkaError._PARTITION_EOF:
                     self._reached[place] = max(self._reached[place], message.offset())
                 elif refused := kafka_client.denied(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakehouse.declare.sources import KafkaSource
-from lakehouse.errors import AccessError, BrokerError, TopicError
-from lakehouse.runtime import kafka_client
+from lakehouse.errors import AccessError, BrokerError, LakehouseError, TopicError
+from lakehouse.runtime import kafka_client, kafka_in_spark
 from lakehouse.runtime.kafka_options import isolated
 from lakehouse.stream import offsets, readings, spans
 from lakehouse.stream.advance import IDLE, LOOK, Take
@@ -70,7 +70,7 @@ class TopicSteps(SourceSteps):
         while self._begins is None and not self._stopping.is_set():
             try:
                 self._begins = self._begun()
-                self.trouble = ""
+                self._is_over()
             except BrokerError as err:
                 self._wait_for_broker(err)
         if self._begins is None:
@@ -126,7 +126,7 @@ class TopicSteps(SourceSteps):
         if self._is_beyond():
             self._stopping.wait(2 * LOOK)
             return None
-        self.trouble = ""
+        self._is_over()
         settings = self.run.session.settings
         ends = spans.up_to(self._ends, self._until) if self._until else self._ends
         end = spans.limited(self._at, ends, settings.max_offsets_per_trigger)
@@ -218,6 +218,23 @@ class TopicSteps(SourceSteps):
         if remark and remark != self.remark:
             _log.warning(remark)
         self.remark = remark
+
+    def _explained(self, err: BaseException) -> BaseException:
+        """What Spark did not get of the broker, as our own client says it."""
+        if isinstance(err, LakehouseError):
+            return err
+        refused: LakehouseError | None
+        refused = kafka_in_spark.refusal(self._reading, self._topics, err)
+        if refused is None and kafka_in_spark.is_loss(err):
+            try:  # the broker is asked where the table goes on, which is not to be had any more
+                self._begun()
+                offsets.check_there(self._client, self.run.table, self._at or {})
+            except LakehouseError as known:
+                refused = known
+        if refused is None:
+            return err
+        refused.__cause__ = err
+        return refused
 
     def _close(self) -> None:
         if self._reader is not None:

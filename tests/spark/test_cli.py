@@ -85,6 +85,19 @@ def test_query_answers_without_spark(run):
 
 
 @pytest.mark.parametrize("engine", [[], ["--spark"]], ids=["without Spark", "in Spark"])
+def test_a_star_leaves_the_columns_of_the_library_out_unless_they_are_named(run, engine, spark):
+    def columns(sql: str) -> list[str]:
+        return list(lines(run("query", sql, "--limit", "1", "--json", *engine))[0])
+
+    own = ["sensor_id", "event_time", "temperature_c"]
+    assert columns("SELECT * FROM valid_readings") == own
+    named = columns("SELECT *, 1 AS _one FROM valid_readings ORDER BY _arrival.offset")
+    assert sorted(named) == sorted([*own, "_arrival", "_one"])
+    assert columns("SELECT _partition FROM valid_readings") == ["_partition"]
+    assert "_arrival" in columns("SELECT * FROM sensor_readings__quarantine")
+
+
+@pytest.mark.parametrize("engine", [[], ["--spark"]], ids=["without Spark", "in Spark"])
 def test_query_reads_only_and_names_what_it_does_not_know(run, engine, spark, tmp_path):
     stolen = tmp_path / "stolen.csv"
     for sql in (

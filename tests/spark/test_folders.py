@@ -300,7 +300,9 @@ def test_a_table_of_others_is_followed_version_by_version(spark, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(spark, tmp_path, monkeypatch):
+def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(
+    spark, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(file_steps, "_RENAMED", 0.0)
     there = tmp_path / "in"
     source = folder(str(there), schema=SCHEMA, settle="0 seconds")
@@ -313,17 +315,22 @@ def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(spark, tmp_
     awaited(lambda: numbers(stage) == [0, 1], "it is read once it is there")
     put(there / "a.json", row(0), row(1), row(2))
     awaited(lambda: "a.json: it was written to since it was read" in query.trouble, "it is said")
+    put(there / "a.json", row(0), row(1), row(2), row(7))
     put(there / "b.json", row(3))
     query.processAllAvailable()
     assert numbers(stage) == [0, 1, 3] and query.isActive
     query.stop()
+    logged = capsys.readouterr().err
+    assert logged.count("it is waited for") == logged.count("a.json: it was written to") == 1
 
     register = Register(session.settings, readings)
     gone = put(there / "c.json", row(4), row(5))
     foreign_sources.feed_of(source, register, lambda known: False).look(register.end, 10)
     gone.unlink()
+    monkeypatch.setattr(file_steps, "_RENAMED", 3 * file_steps.LOOK)  # more than one look
     with pytest.raises(StepFailed, match=r"c.json, records=3 to 4: it is gone before it was read"):
         queries.start(session, readings).awaitTermination()
+    assert capsys.readouterr().err.count("it may have been renamed") == 1
     last = next(session.commit_log(readings).by_stream())
     topic_commands._accept_files(session, readings, last, yes=True)
     put(there / "d.json", row(6))

@@ -1,5 +1,6 @@
 """Ingest tables that read sources of one's own: each record once, whatever the source does meanwhile."""
 
+import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from lakehouse import SourceRecord, python_source, table, tumbling
 from lakehouse.errors import CommitError, SourceAway, SourceError
+from lakehouse.runtime import own_source
 from lakehouse.settings import to_environment
 from lakehouse.stream import own_steps, queries
 from lakehouse.stream.advance import StepFailed
@@ -18,6 +20,7 @@ from lakehouse.stream.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import validation
 from streaming_jobs import topic_commands
+from streaming_jobs.queries import SupervisedQuery
 from support.own_sources import Filled, filled
 from support.sensors_job import awaited
 
@@ -160,6 +163,34 @@ def test_a_source_that_is_away_is_waited_for_and_one_that_goes_back_is_not(
     assert refused.startswith(
         "table=readings, source=x, latest_offset={0: 2, 3: 2, -1: 0}: it must"
     )
+
+
+def test_a_call_that_does_not_return_is_said_once_and_shown_until_it_does(
+    spark, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(own_source, "ANSWERS", 0.0)
+    stage = stage_of(spark, tmp_path / "root", filled("x", SCHEMA, p0=[row(0)]))
+    goes_on = threading.Event()
+    monkeypatch.setattr(Filled, "hanging", {"read": goes_on})
+    query = SupervisedQuery(stage.session, stage.session.catalog.table("readings"))
+    query.start()
+    try:
+        awaited(lambda: "partition=0" in query.observe().trouble, "it is shown")
+        status = query.observe()
+        assert (
+            "source=x, partition=0, range=[0, 1): it must answer read within 0 s, and has not since"
+            in status.trouble
+        )
+        assert status.unanswered_since and status.unanswered_since in status.trouble
+        assert capsys.readouterr().err.count("it must answer read within") == 1
+        goes_on.set()
+        awaited(lambda: numbers(stage) == [0], "it goes on")
+        Filled.hanging.clear()
+        monkeypatch.setattr(own_source, "ANSWERS", 60.0)
+        assert query.observe().unanswered_since is None and not query.observe().trouble
+    finally:
+        goes_on.set()
+        query.stop()
 
 
 def test_records_that_a_source_has_let_go_of_are_accepted_by_a_command(

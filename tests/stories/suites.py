@@ -19,6 +19,7 @@ from lakehouse.declare.table import Table
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.reconcile import reconciliation
+from lakehouse.stream.strategy import strategy
 from lakehouse.testing import Stage
 from stories import held_back, marked, sources, tally
 from stories.filling import Filling, assert_all_is_there
@@ -83,12 +84,17 @@ class Suite:
     assert_complete: Callable[[Stage, str], None] = assert_every_offset_is_there_once
 
     @property
+    def shown(self) -> tuple[str, ...]:
+        """The tables of which some are to have rows in a run of many stories."""
+        return self.chosen or self.always
+
+    @property
     def stories(self) -> st.SearchStrategy[Story]:
         return stories(self.chosen, self.most)
 
     def tables_of(self, story: Story, catalog: Catalog) -> list[Table]:
         """Those that take part, inputs first: what the story chose, and what these read."""
-        wanted = set(story.tables or self.chosen or self.always)
+        wanted = set(story.tables or self.shown)
         known = list(catalog)
         for each in known:
             if each.name in wanted and catalog.sources_of(each):
@@ -118,6 +124,7 @@ SUITES = {
                 "count_windows", "sliding_count_windows", "keyed_tables", "refreshed_references", "unbounded_joins",
                 "keyed_of_keyed", "row_table", "windows_in_sql", "long_windows", "days_of_a_zone", "versioned_tables", "patterns",
                 "repeated_patterns", "lasting_states", "looked_up", "expiring_keys", "final_keys",
+                "merged_keys",
             ),
         ),
         Suite(
@@ -152,7 +159,10 @@ class Player:
         return self._empty[module]
 
     def play(self, suite: Suite, story: Story) -> Counter[str]:
-        """Plays the story and asserts all that must hold; what occurred in it, and how many rows were compared."""
+        """Plays the story and asserts all that must hold.
+
+        Gives what occurred in it, which tables had rows, and how many rows were compared.
+        """
         root = Path(tempfile.mkdtemp(dir=self.folder))
         try:
             return _played(self.empty(suite.module, suite.stage).copied(root), suite, story)
@@ -166,7 +176,8 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
     (ingest,) = (t.name for t in taking_part if catalog.kind(t) == "ingest")
     tables = [t for t in taking_part if catalog.kind(t) not in ("ingest", "reference")]
     names = [t.name for t in tables]
-    refreshed = [t for t in taking_part if t.refresh]
+    references = [t for t in taking_part if catalog.kind(t) == "reference"]
+    refreshed = [t for t in references if t.refresh]
     first, last = story.crashes
     for number, batch in enumerate(story.batches, 1):
         stage.wait(timedelta(seconds=batch.silence))
@@ -185,8 +196,16 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
         stage.advance(ingest, suite.message(Event(end + int(_DAYS.total_seconds()), 1, 0, 70)))
     stage.run(*names, files_per_batch=story.files, abort_at=last)
     suite.assert_complete(stage, ingest)
-    rows = sum(_agreeing(stage, table) for table in tables)
-    return tally.occurred(stage, story, ingest, names) + Counter({tally.COMPARED: rows, ingest: 1})
+    rows = {table.name: _agreeing(stage, table) for table in tables}
+    engines = {
+        f"filled by {strategy(stage.session, t)}" for t in taking_part if t not in references
+    }
+    seen = Counter([ingest, *(name for name, count in rows.items() if count), *engines])
+    return (
+        tally.occurred(stage, story, ingest, names)
+        + seen
+        + Counter({tally.COMPARED: sum(rows.values())})
+    )
 
 
 def _agreeing(stage: Stage, table: Table) -> int:

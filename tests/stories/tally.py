@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from itertools import pairwise
+from typing import get_args
 
 from deltalake import DeltaTable
 
+from lakehouse.stream.strategy import Strategy
 from lakehouse.testing import COMMIT_POINTS, Stage
 from stories.story import Event, Story
 
@@ -27,6 +29,7 @@ DISTURBANCES = (
     ),
 )
 COMPARED = "rows compared"
+ENGINES = tuple(f"filled by {name}" for name in get_args(Strategy))
 
 
 def occurred(stage: Stage, story: Story, ingest: str, derived: Iterable[str]) -> Counter[str]:
@@ -73,6 +76,11 @@ def stored_offsets(stage: Stage, ingest: str) -> dict[tuple[str, int], list[int]
 def missing(tally: Counter[str]) -> list[str]:
     """What should have occurred in a run of stories, and did not: such a run shows nothing."""
     return [name for name in (*DISTURBANCES, COMPARED) if not tally[name]]
+
+
+def left_out(occurred: Counter[str], names: Iterable[str], suite: str) -> list[str]:
+    """Which of these, of which each should have come up in many stories of a suite, did not."""
+    return [f"{name} ({suite})" for name in names if not occurred[name]]
 
 
 def assert_nothing_is_vacuous(tally: Counter[str]) -> None:

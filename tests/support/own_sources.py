@@ -2,6 +2,7 @@
 
 import random
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -25,6 +26,7 @@ class Filled(SourceReader):
         str, dict[int, list[Any]]
     ] = {}  # partition -> what `read` gives, None where a number is missing
     away: set[str] = set()
+    hanging: dict[str, threading.Event] = {}  # by method, what it waits for
     earliest: dict[str, dict[int, int]] = {}
     made: list["Filled"] = []
     closed = False
@@ -55,6 +57,8 @@ class Filled(SourceReader):
     def _answer(self, method: str) -> None:
         if method in self.away:
             raise ConnectionError(f"no route to {self.name}")
+        if method in self.hanging:
+            self.hanging[method].wait()
 
 
 def filled(name: str, schema: str = SCHEMA, **partitions: list[Any]):

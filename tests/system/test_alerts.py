@@ -50,6 +50,9 @@ WRONG = {
     "LakehouseReferenceOld": {
         'lakehouse_reference_refresh_failed{pipeline="ads",table="campaigns"}': "0x60 1x60"
     },
+    "LakehouseSourceUnanswered": {
+        f"lakehouse_table_source_unanswered_seconds{{{TABLE}}}": "_x60 61+60x60"
+    },
     "LakehouseNoCommits": {
         f"lakehouse_table_commit_timestamp_seconds{{{TABLE}}}": "0+60x60 3600x60"
     },

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,36 +9,29 @@ from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AdminClient
 from pyspark.sql import DataFrame
 
 from lakehouse.cli import doctor
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import kafka, table
 from lakehouse.errors import AccessError, BrokerError, SettingsError
-from lakehouse.runtime import kafka_address, kafka_broker, kafka_client, kafka_properties
+from lakehouse.runtime import kafka_address, kafka_broker, kafka_client
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config, spark_options
-from lakehouse.settings import Settings, from_environment, java, to_environment
+from lakehouse.settings import from_environment, java, to_environment
 from lakehouse.storage import layout
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.stream import offsets, queries, topic_check
 from streaming_jobs import healing, supervisor
 from streaming_jobs.jobs import follower_of
+from support.secured_broker import as_bob, certificate, grant, secured_broker
 from support.sensors_job import awaited
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
 
 HERE = sys.modules[__name__]
-JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="p\\"w\\\\d" user_bob="bob";'
 
 guarded_topic = kafka("guarded", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 
@@ -56,54 +48,8 @@ def jars():
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory, jars):
-    """Settings of a client of a broker whose only listener is SASL_SSL with PLAIN. Ann may do all, Bob what he is granted."""
-    local = Settings(root=tmp_path_factory.mktemp("secured"))
-    home = layout.broker(local)
-    home.mkdir()
-    authority = certificate(home)
-    address = kafka_properties.write(home)
-    properties = (home / "server.properties").read_text().replace("PLAINTEXT://", "SASL_SSL://")
-    properties = properties.replace("PLAINTEXT:PLAINTEXT", "SASL_SSL:SASL_SSL")
-    (home / "server.properties").write_text(
-        f"{properties}inter.broker.listener.name=SASL_SSL\nsasl.mechanism.inter.broker.protocol=PLAIN\n"
-        "sasl.enabled.mechanisms=PLAIN\nssl.keystore.location=broker.p12\nssl.keystore.password=changeit\n"
-        "ssl.truststore.type=PEM\nssl.truststore.location=ca.pem\n"
-        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
-        "super.users=User:ann;User:ANONYMOUS\n"  # the second is the controller
-        f"listener.name.sasl_ssl.plain.sasl.jaas.config={JAAS.replace(chr(92), chr(92) * 2)}\n"
-    )
-    kafka_broker._format(home, jars)
-    kafka_address.write(local, kafka_broker._launch(home, jars, address))
-    login = {"sasl.mechanism": "PLAIN", "sasl.username": "ann", "sasl.password": 'p"w\\d'}
-    kafka = login | {"security.protocol": "SASL_SSL", "ssl.ca.location": authority}
-    yield replace(local, bootstrap_servers=address, kafka=kafka)
-    kafka_broker.stop(local)
-
-
-def certificate(home) -> str:
-    """A self-signed certificate of 127.0.0.1 for the broker, and its PEM for clients."""
-    keytool = shutil.which("keytool")
-    store = [
-        "-alias",
-        "broker",
-        "-keystore",
-        "broker.p12",
-        "-storetype",
-        "PKCS12",
-        "-storepass",
-        "changeit",
-    ]
-    name = ["-keyalg", "EC", "-dname", "CN=broker", "-ext", "san=ip:127.0.0.1"]
-    subprocess.run(
-        [keytool, "-genkeypair", *store, *name], cwd=home, check=True, capture_output=True
-    )
-    subprocess.run(
-        [keytool, "-exportcert", "-rfc", *store, "-file", "ca.pem"],
-        cwd=home,
-        check=True,
-        capture_output=True,
-    )
-    return str(home / "ca.pem")
+    with secured_broker(tmp_path_factory.mktemp("secured"), jars) as settings:
+        yield settings
 
 
 def test_confluents_client_is_let_in(secured):
@@ -176,18 +122,17 @@ def test_rights_that_lack_are_named_and_a_password_that_changes_under_a_stream_e
 ):
     monkeypatch.setattr(offsets, "_WITHIN", 3.0)
     kafka_broker.ensure_topics(secured, {"guarded": 1})
-    login = {"sasl.username": "bob", "sasl.password": "bob"}
-    bob = replace(secured, root=tmp_path, tables=(__name__,), kafka={**secured.kafka, **login})
+    bob = replace(as_bob(secured, tmp_path), tables=(__name__,))
     session = Session(bob, catalog_of([HERE]), spark)
     queries.prepare(session, list(session.catalog))
     with pytest.raises(AccessError, match=r"topic=made, creating it.*CREATE on the topic"):
         kafka_broker.ensure_topics(bob, {"made": 1})
     assert "DESCRIBE on the topic" in ended(session, "DESCRIBE")
-    grant(secured, AclOperation.DESCRIBE)
+    grant(secured, AclOperation.DESCRIBE, "guarded")
     assert "topic=guarded, reading it" in ended(session, "READ")
     # what is there needs no right to create it
     assert kafka_broker.ensure_topics(bob, {"guarded": 1}) == ()
-    grant(secured, AclOperation.READ)
+    grant(secured, AclOperation.READ, "guarded")
     producer = Producer(client_config(secured) | {"log_level": "0"})
     producer.produce("guarded", json.dumps({"n": 1, "at": datetime.now(UTC).isoformat()}))
     assert producer.flush(30) == 0
@@ -209,15 +154,6 @@ def test_rights_that_lack_are_named_and_a_password_that_changes_under_a_stream_e
     awaited(lambda: not steps.isActive, "it is turned away")
     raised = steps.exception().__cause__
     assert isinstance(raised, AccessError) and "sasl.username=bob" in str(raised)
-
-
-def grant(secured: Settings, operation: AclOperation) -> None:
-    """Bob may do that with the topic."""
-    to = ("guarded", ResourcePatternType.LITERAL, "User:bob", "*", operation)
-    binding = AclBinding(ResourceType.TOPIC, *to, AclPermissionType.ALLOW)
-    admin = kafka_client.admin(secured)
-    for future in admin.create_acls([binding]).values():
-        future.result(30)
 
 
 def ended(session: Session, right: str) -> str:

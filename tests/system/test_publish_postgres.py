@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from threading import Thread
@@ -270,6 +270,54 @@ def test_a_database_that_is_away_is_waited_for(lakehouse, server, database):
         job.state == "stopped"
         and compare(lakehouse, lakehouse.catalog.table("payments"), target).verdict == "EQUAL"
     )
+
+
+def test_a_lock_that_another_transaction_holds_is_named_and_waited_for(
+    lakehouse, dsn, database, monkeypatch
+):
+    monkeypatch.setattr("lakehouse.sinks.postgres._LOCKED", 1)
+    path = path_of(lakehouse, "payments")
+    following = follower(lakehouse, dsn, "payments", "account", "n")
+    following.begin()
+    caught_up(following)
+    published.append(path, 0, [("a", 1, "1.00")])
+    with psycopg.connect(dsn, application_name="somebody") as other:
+        other.execute("LOCK TABLE payments")
+        with pytest.raises(SinkAway, match=r"within 1 s, and process \d+ \(somebody, idle in tr"):
+            caught_up(following)
+        following.sink.close()
+    following = follower(lakehouse, dsn, "payments", "account", "n")
+    following.begin()
+    caught_up(following)
+    assert rows(database, "SELECT account FROM payments") == {("a",)}
+
+
+def test_a_target_that_does_not_answer_for_long_is_said_while_the_follower_waits(
+    lakehouse, dsn, database, monkeypatch, capsys
+):
+    monkeypatch.setattr("streaming_jobs.follower._SLOW", timedelta(seconds=2))
+    path, target = (
+        path_of(lakehouse, "payments"),
+        postgres("payments", key=("account", "n"), dsn=dsn),
+    )
+    table = lakehouse.catalog.table("payments")
+    lakehouse.catalog.tables["payments"] = dataclasses.replace(table, publish=(target,))
+    with lease.held(lakehouse.settings, follower_of("payments")) as turn:
+        job = Job(lakehouse, "payments", turn)
+        process = Thread(target=job.run)
+        process.start()
+        made = "SELECT to_regclass('payments') IS NOT NULL"
+        awaited(lambda: rows(database, made) == {(True,)}, "its table", 30)
+        with psycopg.connect(dsn) as other:
+            other.execute("LOCK TABLE payments")
+            published.append(path, 0, [("a", 1, "1.00")])
+            awaited(lambda: "it must answer, and has not" in trouble(lakehouse.settings), "it", 20)
+        there = "SELECT account FROM payments"
+        awaited(lambda: rows(database, there) == {("a",)}, "the row", 30)
+        awaited(lambda: not trouble(lakehouse.settings), "that it goes on", 30)
+        job.stopping.set()
+        process.join(30)
+    assert capsys.readouterr().err.count("target=payments: it must answer, and has not") == 1
 
 
 def trouble(settings: Settings) -> str:

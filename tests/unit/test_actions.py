@@ -528,6 +528,30 @@ def test_a_server_of_mail_that_is_not_there_is_waited_for(lakehouse):
         mailed(lakehouse, "smtp://127.0.0.1:1")
 
 
+@pytest.mark.parametrize(
+    ("server", "names"),
+    [
+        ("smtp://${PLACE}", {"PLACE": "127.0.0.1:{port}"}),
+        ("smtp://127.0.0.1:${PORT}", {"PORT": "{port}"}),
+        ("smtp://${HOST}:${PORT}", {"HOST": "127.0.0.1", "PORT": "{port}"}),
+    ],
+)
+def test_host_and_port_of_a_server_may_be_variables(lakehouse, mailbox, monkeypatch, server, names):
+    box, there = mailbox
+    for name, value in names.items():
+        monkeypatch.setenv(name, value.format(port=there.rpartition(":")[2]))
+    mailed(lakehouse, server)
+    assert len(box.mails) == 1
+
+
+@pytest.mark.parametrize("value", ["mail:many", "mail:99999", "", "mail/x", "me:s3cret@mail"])
+def test_a_variable_that_is_no_host_and_port_ends_the_follower(lakehouse, monkeypatch, value):
+    monkeypatch.setenv("PLACE", value)
+    with pytest.raises(SinkError, match=r"server='.*': it must be a host, or host:port") as err:
+        mailed(lakehouse, "smtp://${PLACE}")
+    assert not isinstance(err.value, SinkAway) and "s3cret" not in str(err.value)
+
+
 def test_a_user_without_a_server_that_asks_for_one_ends_the_follower(lakehouse, mailbox):
     _, server = mailbox
     with pytest.raises(SinkError, match="SMTP AUTH extension not supported") as err:
@@ -598,6 +622,7 @@ def test_a_webhook_that_cannot_be_is_refused_as_it_is_declared(changed, said):
     [
         ({"to": "somebody"}, "to=.'somebody'.*have an @"),
         ({"server": "mail.example.org"}, "scheme '': one of smtp, smtp.starttls, smtps"),
+        ({"server": "smtp://mail:many"}, "server with 'mail:many': a host, or host:port"),
         ({"text": "{account"}, "text='{account': columns are in braces"),
     ],
 )
