@@ -106,7 +106,8 @@ def checkpoint_file(path: Path, version: int) -> Path:
 def actions(path: Path, version: int) -> list[dict] | None:
     """What the commit of a version says, line by line; None if the log does not have it."""
     try:
-        lines = commit_file(path, version).read_text().splitlines()
+        # of bytes: in text a line ends at U+2028 and U+0085 as well, which values in a commit may have
+        lines = commit_file(path, version).read_bytes().splitlines()
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in lines if line]
