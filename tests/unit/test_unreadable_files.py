@@ -1,6 +1,7 @@
 """Files of a job that hold garbage: said by name, moved aside, and the job goes on."""
 
 import json
+import resource
 import shutil
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -160,6 +161,21 @@ def test_a_value_that_cannot_be_written_leaves_no_half_of_it(settings):
         and before
     )
     shutil.rmtree(path)
+
+
+def test_a_line_of_which_the_disk_takes_a_part_is_an_error_and_is_left_out(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    files.append_line(path, '{"n": 1}')
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, before[1]))
+    try:
+        with pytest.raises(OSError):
+            files.append_line(path, '{"n": 2}')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text() == '{"n": 1}\n{"n":'
+    files.append_line(path, '{"n": 3}')
+    assert list(files.values_backwards(path, lambda line: line["n"])) == [3, 1]
 
 
 @pytest.mark.parametrize(
