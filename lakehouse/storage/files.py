@@ -27,7 +27,9 @@ def append_line(path: Path, text: str) -> None:
         # a crash while writing: closed here, left out when read
         torn = size > 0 and file.read(1) != b"\n"
         left = memoryview((b"\n" if torn else b"") + text.encode() + b"\n")
-        while left:  # a disk that is almost full takes a part and says nothing; of the rest it says why
+        while (
+            left
+        ):  # a disk that is almost full takes a part and says nothing; of the rest it says why
             left = left[file.write(left) :]
         os.fsync(file.fileno())
 
