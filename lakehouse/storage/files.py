@@ -188,6 +188,17 @@ def checksum(path: Path) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def digest_of(path: Path) -> str:
+    """A digest of what a file holds. Raises FileNotFoundError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, digester).hexdigest()
+
+
+def digester() -> hashlib.blake2b:
+    """By what `digest_of` digests, for one who reads a file anyhow."""
+    return hashlib.blake2b(digest_size=16)
+
+
 def aside_name(path: Path) -> Path:
     """Where a file that holds garbage goes: beside itself, with the time in its name."""
     return path.with_name(

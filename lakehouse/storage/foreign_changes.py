@@ -5,6 +5,7 @@ from pathlib import Path
 from lakehouse.declare.sources import DeltaSource, FolderSource
 from lakehouse.storage import foreign_files, foreign_log
 from lakehouse.storage.file_register import Register
+from lakehouse.storage.files import digest_of
 from lakehouse.storage.foreign_files import Away, Seen
 
 
@@ -69,7 +70,7 @@ class Afterwards:
 
     def _digest(self, found: Seen) -> str:
         try:
-            return foreign_files.digest_of(self._path / found.path)
+            return digest_of(self._path / found.path)
         except OSError:  # moved meanwhile, or not to be read
             return ""
 

@@ -11,6 +11,7 @@ from lakehouse.declare.sources import DeltaSource, FolderSource, column_names
 from lakehouse.errors import SourceError
 from lakehouse.storage import foreign_files, foreign_log
 from lakehouse.storage.file_register import Register, Registered
+from lakehouse.storage.files import digest_of
 from lakehouse.storage.foreign_files import Away, Seen, Unfit
 
 _log = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ class FolderFeed:
 
     def _digest(self, found: Seen) -> str:
         try:
-            return foreign_files.digest_of(self._folder / found.path)
+            return digest_of(self._folder / found.path)
         except OSError:  # moved meanwhile, or not to be read
             return ""
 
@@ -315,7 +316,7 @@ def unread(source: FolderSource | DeltaSource, register: Register, read: int) ->
             waiting.append(f"{each.path} is not registered")
         elif registered.size != each.size or (
             registered.modified != each.modified
-            and foreign_files.digest_of(Path(source.topic) / each.path) != registered.digest
+            and digest_of(Path(source.topic) / each.path) != registered.digest
         ):
             waiting.append(f"{each.path} was written to since it was registered")
     return waiting

@@ -19,8 +19,8 @@ from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage import begun_with
 from lakehouse.storage.file_register import Register, Registered
+from lakehouse.storage.files import digest_of
 from lakehouse.storage.foreign_changes import Afterwards
-from lakehouse.storage.foreign_files import digest_of
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import topic_starts
 from lakehouse.stream.offsets import Broker, Gap
