@@ -146,7 +146,7 @@ def verify(settings: Settings, name: str) -> Savepoint:
         layout.savepoint_file(settings, name, "contents.jsonl"),
     )
     remedy = f"it cannot be used; drop it (`lakehouse savepoint drop {name}`), and use another"
-    if not listed.is_file() or digest_of(listed) != saved.contents:
+    if not _is_as_created(listed, saved):
         raise SavepointError(
             f"savepoint={name}, file={listed}: the list of its files is not the one it was created with; {remedy}"
         )
@@ -350,18 +350,24 @@ def _list(settings: Settings, name: str) -> tuple[int, int]:
 
 
 def _known_before(settings: Settings) -> dict[tuple[int, int], str]:
-    """The checksums of files that the last savepoint holds as well: what has not changed is not read again."""
-    last = savepoints(settings)[-1:]
-    if not last:
-        return {}
-    root = layout.savepoint_root(settings, last[0].name)
-    checksums = _contents(layout.savepoint_file(settings, last[0].name, "contents.jsonl"))
-    by_inode = {}
-    for path, checksum in checksums.items():
-        stat = (root / path).stat()
-        if stat.st_nlink > 1:
-            by_inode[stat.st_dev, stat.st_ino] = checksum
+    """The checksums of files that the last savepoint holds as well: what has not changed is not read again.
+
+    Of one that is damaged, those that it still has.
+    """
+    by_inode: dict[tuple[int, int], str] = {}
+    for last in savepoints(settings)[-1:]:
+        listed = layout.savepoint_file(settings, last.name, "contents.jsonl")
+        contents = _contents(listed) if _is_as_created(listed, last) else {}
+        for path, checksum in contents.items():
+            with suppress(FileNotFoundError):
+                stat = (layout.savepoint_root(settings, last.name) / path).stat()
+                if stat.st_nlink > 1:
+                    by_inode[stat.st_dev, stat.st_ino] = checksum
     return by_inode
+
+
+def _is_as_created(listed: Path, saved: Savepoint) -> bool:
+    return listed.is_file() and digest_of(listed) == saved.contents
 
 
 def _contents(listed: Path) -> dict[str, str]:

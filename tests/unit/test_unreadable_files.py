@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from batch_jobs import repair
 from lakehouse.cli import main
 from lakehouse.declare import catalog
+from lakehouse.errors import SavepointError
 from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import attempts, checkpoints, commit_log, files, layout
+from lakehouse.storage import attempts, checkpoints, commit_log, files, layout, savepoints
+from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs import (
     control_loop,
     desired,
@@ -220,6 +222,22 @@ def test_lines_of_garbage_are_said_once_and_left_out(tmp_path, capfd):
     assert (
         told.count("and one is torn") == 6 and told.count("sensor_averages.repairs.jsonl: ") == 1
     ), told
+
+
+def test_a_savepoint_is_created_though_the_last_one_is_damaged(tmp_path):
+    settings = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
+    lakehouse = Lakehouse(settings, catalog.load(settings))
+    files.append_line(layout.commit_log(settings, lakehouse.catalog.table("sensor_readings")), "{}")
+    savepoints.create(lakehouse, "one")
+    (copy,) = layout.savepoint_root(settings, "one").rglob("sensor_readings.jsonl")
+    copy.unlink()
+    savepoints.create(lakehouse, "two")
+    layout.savepoint_file(settings, "two", "contents.jsonl").write_text('["')
+    savepoints.create(lakehouse, "three")
+    assert savepoints.verify(settings, "three").files == 1
+    for damaged in ("one", "two"):
+        with pytest.raises(SavepointError, match=f"savepoint={damaged}, .* it cannot be used"):
+            savepoints.verify(settings, damaged)
 
 
 @pytest.mark.parametrize("garbage", ["", "{", "[]", "3", "{}", '{"at": 1}'])
