@@ -8,7 +8,7 @@ from deltalake import write_deltalake
 
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, layout
+from lakehouse.storage import delta_log, delta_tables, layout
 
 SETTINGS = Settings(tables=("lakehouse.examples.sensors.tables",))
 TABLE = catalog.load(SETTINGS).table("sensor_averages")
@@ -61,3 +61,9 @@ def test_a_text_that_looks_like_the_end_of_a_line_is_in_the_middle_of_one(tmp_pa
     assert separator in delta_log.commit_file(tmp_path, 0).read_text(), "the log has it as it is"
     ((_, added),) = delta_log.moved(tmp_path, 0)
     assert json.loads(added["stats"])["minValues"] == {"text": text}
+
+
+def test_a_table_whose_name_has_capitals_is_found_by_it(tmp_path):
+    write_deltalake(tmp_path, pa.table({"atNoon": [1]}))
+    found = delta_tables.select("SELECT atNoon FROM Readings", {"Readings": tmp_path}, {})
+    assert pa.table(found.read_all()).to_pydict() == {"atNoon": [1]}
