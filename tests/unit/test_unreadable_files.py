@@ -250,6 +250,20 @@ def test_a_note_of_a_reconciliation_that_is_garbage_is_one_that_gave_no_verdict(
     assert f"{path} cannot be read" in attempts.failed(settings, table)
 
 
+def test_a_note_of_a_reconciliation_that_goes_while_it_is_looked_at_is_none(tmp_path, monkeypatch):
+    settings = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
+    table = catalog.load(settings).table("sensor_averages")
+    path = layout.note(settings, table, "reconciling.json")
+    files.replace_file(path, {"at": "", "range": "", "why": ""})
+
+    def read_late(late: Path) -> object:
+        late.unlink()
+        return files.read_json(late)
+
+    monkeypatch.setattr(attempts, "read_json", read_late)
+    assert attempts.failed(settings, table) == ""
+
+
 @pytest.mark.parametrize(
     "garbage", ["v1\n{}\n{", "v1\n{}\n3", "v1\n{}", "", 'v1\n{}\n{"reservoirId": "x"}', "\0" * 20]
 )
