@@ -229,7 +229,7 @@ class TableFeed:
         self.register = register
         self._types = types
         self._path = Path(source.topic)
-        # versions and how many records there are with them, as far as this process has seen them
+        # versions and how many records there are with them: the last that is read, and what follows
         self._ends = [(register.through, register.end)]
         self._forget_at = 0.0
 
@@ -243,6 +243,8 @@ class TableFeed:
         return any(version >= present and end <= read for version, end in list(self._ends))
 
     def look(self, read: int, most: int) -> None:
+        past = sum(end <= read for _, end in self._ends)
+        self._ends = self._ends[max(past - 1, 0) :]
         newest = foreign_log.latest(self._path)
         if self.register.through < 0:
             known = foreign_log.about(self._path)
