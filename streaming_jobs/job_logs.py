@@ -2,7 +2,6 @@
 
 import json
 import re
-from contextlib import suppress
 from pathlib import Path
 
 from lakehouse.settings import Settings
@@ -44,9 +43,9 @@ def last_error(settings: Settings, pipeline: str) -> str:
 
 
 def _said(line: str) -> str:
-    """The message of a line, whichever way the job logs."""
-    if line.startswith("{"):
-        with suppress(ValueError):
-            record = json.loads(line)
-            return record.get("traceback", record["message"]).splitlines()[-1]
-    return _BEFORE.sub("", line)
+    """The message of a line, whichever way the job logs; a line that a function of the user's has printed, as it is."""
+    try:
+        record = json.loads(line)
+        return (record.get("traceback") or record["message"]).splitlines()[-1]
+    except (ValueError, KeyError, AttributeError, IndexError):  # no line of a log in JSON
+        return _BEFORE.sub("", line)

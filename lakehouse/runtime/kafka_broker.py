@@ -22,7 +22,7 @@ from lakehouse.runtime import cds_archive, kafka_address, kafka_client, kafka_pr
 from lakehouse.runtime.jars import Jars
 from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
 from lakehouse.settings import Settings, java
-from lakehouse.storage import layout, locks
+from lakehouse.storage import layout, locks, text_logs
 
 __all__ = ["Broker", "bootstrap_servers", "ensure_topics", "running", "start", "stop"]
 
@@ -206,5 +206,5 @@ def _answers(broker: Broker) -> bool:
 
 
 def _end_of(log: str) -> str:
-    lines = Path(log).read_text(errors="replace").splitlines()[-20:]
-    return f"The end of {log}:\n  " + "\n  ".join(lines)
+    lines = text_logs.tail(Path(log), 20)
+    return f"The end of {log}:\n  " + "\n  ".join(lines) if lines else f"{log} is empty."

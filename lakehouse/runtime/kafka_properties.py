@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lakehouse.errors import BrokerError
+from lakehouse.storage.files import replace_text
 
 LARGEST_RECORD = 16 << 20  # bytes; Kafka's own limit of 1 MiB is no limit of a lakehouse
 # below the ephemeral ports: no outgoing connection takes one while we are down
@@ -57,7 +58,7 @@ def write(home: Path) -> str:
         # static: a quorum formatted as standalone remembers its first port
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
     }
-    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    replace_text(path, "".join(f"{name}={value}\n" for name, value in properties.items()))
     return address
 
 

@@ -5,8 +5,9 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -95,7 +96,7 @@ class Registry:
                 if err.code == 404 and _code(err) in _NONE:
                     return None
             raise self._away(path, f"HTTP {err.code} {err.reason}") from err
-        except (URLError, TimeoutError, OSError, ValueError) as err:
+        except (OSError, HTTPException, ValueError) as err:
             raise self._away(path, str(getattr(err, "reason", err))) from err
 
     def _request(self, path: str, body: Mapping[str, Any] | None) -> Request:
@@ -152,5 +153,5 @@ def _type(found: Mapping[str, Any]) -> str:
 def _code(err: HTTPError) -> int:
     try:
         return json.load(err)["error_code"]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
         return 0

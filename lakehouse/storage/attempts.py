@@ -67,10 +67,10 @@ def _put_back(path: Path, before: dict | None) -> None:
 
 
 def _read(path: Path) -> dict | None:
-    if not path.exists():
-        return None
     try:
         note = read_json(path)
         return {name: str(note[name]) for name in ("at", "range", "why")}
+    except FileNotFoundError:  # none failed, or the one that went on has given its verdict just now
+        return None
     except (ValueError, TypeError, KeyError):
         return {"at": "a time not known", "range": "", "why": f"{path} cannot be read"}

@@ -10,7 +10,6 @@ it again.
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -25,7 +24,7 @@ from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commit_log_rebuild import rebuilt, unknown
 from lakehouse.storage.commits import Commit, decoded, encoded
 from lakehouse.storage.delta_log import open_table
-from lakehouse.storage.files import aside_name, lines_backwards
+from lakehouse.storage.files import aside_name, lines_backwards, replace_bytes
 from lakehouse.storage.layout import table_path
 
 _log = logging.getLogger(__name__)
@@ -247,19 +246,12 @@ def _write(
     aside = aside_name(path) if path.exists() else None
     if aside:
         shutil.copy(path, aside)
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines = [(f"{encoded(commit)}\n".encode(), commit.at) for commit in commits]
     end = len(commit_log_trimming.first_line(0)) + sum(
         len(line) for line, at in lines if copied and at <= copied
     )
-    beside = path.with_suffix(".mended")
-    with beside.open("wb") as file:
-        file.write(
-            commit_log_trimming.first_line(position - end) + b"".join(line for line, _ in lines)
-        )
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    first = commit_log_trimming.first_line(position - end)
+    replace_bytes(path, first + b"".join(line for line, _ in lines))
     return aside
 
 

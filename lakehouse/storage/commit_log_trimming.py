@@ -6,7 +6,6 @@ for each pair of hours between which they missed something. So a commit log grow
 hours of event time in it, not with its micro-batches.
 """
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -15,6 +14,7 @@ from pathlib import Path
 from lakehouse.ranges import floor
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
+from lakehouse.storage.files import replace_bytes
 
 LONGEST = 16 << 20  # bytes of a commit log, before it is trimmed
 _RECENT = 8 << 20  # bytes that stay as they are: more than an hour of two commits a second
@@ -45,12 +45,7 @@ def trim(commit_log: CommitLog, longest: int = LONGEST, recent: int = _RECENT) -
             return
         kept = "".join(f"{encoded(commit)}\n" for commit in remembered(commits)).encode()
         gone = shift(path) + cut - len(kept) - len(first_line(0))
-        beside = path.with_suffix(".trimmed")
-        with beside.open("wb") as file:
-            file.write(first_line(gone) + kept + whole[cut:])
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        replace_bytes(path, first_line(gone) + kept + whole[cut:])
 
 
 def shift(commit_log: Path) -> int:

@@ -14,12 +14,12 @@ from urllib.parse import unquote
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import PARTITION
-from lakehouse.ranges import EPOCH, Range
+from lakehouse.ranges import EPOCH, FOREVER, Range
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_EVER = Range(EPOCH, datetime(9999, 1, 1, tzinfo=UTC))
+_EVER = Range(EPOCH, FOREVER)
 # Delta cuts the greatest timestamp of a file to milliseconds
 _CUT = timedelta(milliseconds=1, microseconds=1)
 
@@ -106,7 +106,8 @@ def checkpoint_file(path: Path, version: int) -> Path:
 def actions(path: Path, version: int) -> list[dict] | None:
     """What the commit of a version says, line by line; None if the log does not have it."""
     try:
-        lines = commit_file(path, version).read_text().splitlines()
+        # of bytes: in text a line ends at U+2028 and U+0085 as well, which values in a commit may have
+        lines = commit_file(path, version).read_bytes().splitlines()
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in lines if line]

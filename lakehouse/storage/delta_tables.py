@@ -35,7 +35,7 @@ def select(sql: str, tables: Mapping[str, Path], versions: Mapping[str, int]):
 
     engine = QueryBuilder()
     for name, path in tables.items():
-        engine.register(name, delta_log.open_table(path, versions.get(name)))
+        engine.register(f'"{name}"', delta_log.open_table(path, versions.get(name)))
     return engine.execute(sql)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from math import isclose, isnan
 from operator import add
 from typing import Any
 
@@ -229,14 +230,15 @@ def _counted(
 
 def _close(expected: Row, actual: Row, tolerance: float) -> bool:
     return all(
-        e == a
-        or (
-            isinstance(e, float)
-            and isinstance(a, float)
-            and abs(e - a) <= tolerance * max(abs(e), abs(a))
-        )
+        e == a or (isinstance(e, float) and isinstance(a, float) and _near(e, a, tolerance))
         for e, a in zip(expected, actual, strict=True)
     )
+
+
+def _near(expected: float, actual: float, tolerance: float) -> bool:
+    if isnan(expected) or isnan(actual):
+        return isnan(expected) and isnan(actual)
+    return isclose(expected, actual, rel_tol=tolerance)  # nothing is to infinity but itself
 
 
 def _all(rows: Sequence[Row]) -> str:

@@ -19,13 +19,18 @@ _UNREADABLE = ".unreadable-"  # in the name of a file that was moved aside; then
 
 
 def append_line(path: Path, text: str) -> None:
+    """Adds the line, or lines, and has them on disk when it returns. Raises OSError if they are not there whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
         # a crash while writing: closed here, left out when read
         torn = size > 0 and file.read(1) != b"\n"
-        file.write((b"\n" if torn else b"") + text.encode() + b"\n")
+        left = memoryview((b"\n" if torn else b"") + text.encode() + b"\n")
+        while (
+            left
+        ):  # a disk that is almost full takes a part and says nothing; of the rest it says why
+            left = left[file.write(left) :]
         os.fsync(file.fileno())
 
 
@@ -181,6 +186,17 @@ def checksum(path: Path) -> str | None:
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of(path: Path) -> str:
+    """A digest of what a file holds. Raises FileNotFoundError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, digester).hexdigest()
+
+
+def digester() -> hashlib.blake2b:
+    """By what `digest_of` digests, for one who reads a file anyhow."""
+    return hashlib.blake2b(digest_size=16)
 
 
 def aside_name(path: Path) -> Path:

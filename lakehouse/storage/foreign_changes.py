@@ -5,6 +5,7 @@ from pathlib import Path
 from lakehouse.declare.sources import DeltaSource, FolderSource
 from lakehouse.storage import foreign_files, foreign_log
 from lakehouse.storage.file_register import Register
+from lakehouse.storage.files import digest_of
 from lakehouse.storage.foreign_files import Away, Seen
 
 
@@ -16,7 +17,8 @@ class Afterwards:
         self._path = Path(source.topic)
         self._compared: dict[str, tuple[Seen, str]] = {}  # files, and what is wrong with each
         self._through = register.through  # the last version that was looked at
-        self._versions: list[str] = []  # those behind what was read that add or remove rows
+        self._first = ""  # of the versions behind what was read that add or remove rows
+        self._many = 0  # of those
 
     def look(self) -> str:
         """What has changed since it was read; empty if nothing has, or it is not there any more, which takes nothing away."""
@@ -34,10 +36,11 @@ class Afterwards:
             version = foreign_log.version(self._path, self._through)
             if version is None or version.added or version.removes:
                 what = version.removes if version else "not in the log any more"
-                self._versions.append(f"{self._through} ({what or 'rows were added'})")
-        if not self._versions:
-            return ""
-        return self._said(f"version {self._versions[0]}", len(self._versions))
+                self._first = (
+                    self._first or f"version {self._through} ({what or 'rows were added'})"
+                )
+                self._many += 1
+        return self._said(self._first, self._many) if self._many else ""
 
     def _of_folder(self, pattern: str) -> str:
         listing = foreign_files.listed(self._path, pattern)
@@ -69,7 +72,7 @@ class Afterwards:
 
     def _digest(self, found: Seen) -> str:
         try:
-            return foreign_files.digest_of(self._path / found.path)
+            return digest_of(self._path / found.path)
         except OSError:  # moved meanwhile, or not to be read
             return ""
 

@@ -5,7 +5,6 @@ Nothing here writes where the files are.
 
 import csv
 import gzip
-import hashlib
 import io
 import os
 import zlib
@@ -116,7 +115,7 @@ def registered(folder: Path, found: Seen, columns: Sequence[str] | None, rows: b
     """
     path = folder / found.path
     if rows:
-        digest, count = digest_of(path), _rows_in(path)
+        digest, count = files.digest_of(path), _rows_in(path)
     else:
         with path.open("rb") as file:
             tee = _Hashing(file)
@@ -133,16 +132,6 @@ def registered(folder: Path, found: Seen, columns: Sequence[str] | None, rows: b
     return Registered(
         found.path, found.size, found.modified, count, digest=digest, header=columns is not None
     )
-
-
-def digest_of(path: Path) -> str:
-    """The digest of what a file holds. Raises FileNotFoundError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, _digest).hexdigest()
-
-
-def _digest() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=16)
 
 
 class Lines:
@@ -301,7 +290,7 @@ class _Hashing(io.RawIOBase):
     """A file that is digested as it is read."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._seen = file, _digest()
+        self._file, self._seen = file, files.digester()
 
     def readable(self) -> bool:
         return True
@@ -326,7 +315,7 @@ def check(folder: Path, known: Registered, table: str) -> None:
         raise gone(folder, known, table)
     same = on_disk.size == known.size
     if known.digest and same:
-        same = digest_of(folder / known.path) == known.digest
+        same = files.digest_of(folder / known.path) == known.digest
     if not same:
         raise SourceError(
             f"table={table}, file={folder / known.path}: it is not what it was when its records were numbered ({known.size:,} "

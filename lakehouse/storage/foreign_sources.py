@@ -11,6 +11,7 @@ from lakehouse.declare.sources import DeltaSource, FolderSource, column_names
 from lakehouse.errors import SourceError
 from lakehouse.storage import foreign_files, foreign_log
 from lakehouse.storage.file_register import Register, Registered
+from lakehouse.storage.files import digest_of
 from lakehouse.storage.foreign_files import Away, Seen, Unfit
 
 _log = logging.getLogger(__name__)
@@ -159,7 +160,7 @@ class FolderFeed:
 
     def _digest(self, found: Seen) -> str:
         try:
-            return foreign_files.digest_of(self._folder / found.path)
+            return digest_of(self._folder / found.path)
         except OSError:  # moved meanwhile, or not to be read
             return ""
 
@@ -230,7 +231,7 @@ class TableFeed:
         self.register = register
         self._types = types
         self._path, self._changes = Path(source.topic), source.of_changes
-        # versions and how many records there are with them, as far as this process has seen them
+        # versions and how many records there are with them: the last that is read, and what follows
         self._ends = [(register.through, register.end)]
         self._forget_at = 0.0
 
@@ -244,6 +245,8 @@ class TableFeed:
         return any(version >= present and end <= read for version, end in list(self._ends))
 
     def look(self, read: int, most: int) -> None:
+        past = sum(end <= read for _, end in self._ends)
+        self._ends = self._ends[max(past - 1, 0) :]
         newest = foreign_log.latest(self._path)
         if self.register.through < 0:
             known = foreign_log.about(self._path)
@@ -323,7 +326,7 @@ def unread(source: FolderSource | DeltaSource, register: Register, read: int) ->
             waiting.append(f"{each.path} is not registered")
         elif registered.size != each.size or (
             registered.modified != each.modified
-            and foreign_files.digest_of(Path(source.topic) / each.path) != registered.digest
+            and digest_of(Path(source.topic) / each.path) != registered.digest
         ):
             waiting.append(f"{each.path} was written to since it was registered")
     return waiting

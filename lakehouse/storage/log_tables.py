@@ -54,7 +54,9 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
             continue
         with commit_log.open("rb") as file:
             file.seek(position - moved)
-            whole = file.read(size - position).rpartition(b"\n")[0]
+            whole, end, _ = file.read(size - position).rpartition(b"\n")
+        if not end:  # a line that is being written, or was torn
+            continue
         rows += commit_log_repair.whole_lines(commit_log, whole)
         reached.append(Transaction(app, position + len(whole) + 1))
     if rows:

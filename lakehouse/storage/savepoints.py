@@ -9,7 +9,6 @@ rows, so nothing in a savepoint refers to rows that are not in it. It is what a 
 could have left, and each of them goes on from there as after one.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -36,7 +35,7 @@ from lakehouse.storage import (
     vectors,
 )
 from lakehouse.storage.commit_log import CommitLog, frontier
-from lakehouse.storage.files import link, read_json, replace_file
+from lakehouse.storage.files import digest_of, link, read_json, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 
@@ -113,7 +112,7 @@ def _made(lakehouse: Lakehouse, name: str, beside: str, note: str) -> Savepoint:
             take_table(lakehouse, table, to)
     size, files = _list(lakehouse.settings, beside)
     tables = {table.name: _saved(to, table) for table in lakehouse.catalog}
-    listed = _checksum(layout.savepoint_file(lakehouse.settings, beside, "contents.jsonl"))
+    listed = digest_of(layout.savepoint_file(lakehouse.settings, beside, "contents.jsonl"))
     library = version_of("unified-lakehouse")
     made = Savepoint(name, at, note, library, tables, files, size, listed)
     replace_file(layout.savepoint_file(lakehouse.settings, beside, "savepoint.json"), asdict(made))
@@ -147,7 +146,7 @@ def verify(settings: Settings, name: str) -> Savepoint:
         layout.savepoint_file(settings, name, "contents.jsonl"),
     )
     remedy = f"it cannot be used; drop it (`lakehouse savepoint drop {name}`), and use another"
-    if not listed.is_file() or _checksum(listed) != saved.contents:
+    if not _is_as_created(listed, saved):
         raise SavepointError(
             f"savepoint={name}, file={listed}: the list of its files is not the one it was created with; {remedy}"
         )
@@ -157,7 +156,7 @@ def verify(settings: Settings, name: str) -> Savepoint:
         what = "is missing" if others[0] in contents else "is none of its files"
         raise SavepointError(f"savepoint={name}, file={root / others[0]}: it {what}; {remedy}")
     for path, checksum in contents.items():
-        if _checksum(root / path) != checksum:
+        if digest_of(root / path) != checksum:
             raise SavepointError(
                 f"savepoint={name}, file={root / path}: it is damaged, for its checksum is not the one it was created with; "
                 f"{remedy}"
@@ -342,7 +341,7 @@ def _list(settings: Settings, name: str) -> tuple[int, int]:
     with layout.savepoint_file(settings, name, "contents.jsonl").open("w") as listed:
         for path in _files(root):
             stat, relative = path.stat(), str(path.relative_to(root))
-            checksum = before.get((stat.st_dev, stat.st_ino)) or _checksum(path)
+            checksum = before.get((stat.st_dev, stat.st_ino)) or digest_of(path)
             listed.write(json.dumps([relative, checksum]) + "\n")
             size, files = size + stat.st_size, files + 1
         listed.flush()
@@ -351,18 +350,24 @@ def _list(settings: Settings, name: str) -> tuple[int, int]:
 
 
 def _known_before(settings: Settings) -> dict[tuple[int, int], str]:
-    """The checksums of files that the last savepoint holds as well: what has not changed is not read again."""
-    last = savepoints(settings)[-1:]
-    if not last:
-        return {}
-    root = layout.savepoint_root(settings, last[0].name)
-    checksums = _contents(layout.savepoint_file(settings, last[0].name, "contents.jsonl"))
-    by_inode = {}
-    for path, checksum in checksums.items():
-        stat = (root / path).stat()
-        if stat.st_nlink > 1:
-            by_inode[stat.st_dev, stat.st_ino] = checksum
+    """The checksums of files that the last savepoint holds as well: what has not changed is not read again.
+
+    Of one that is damaged, those that it still has.
+    """
+    by_inode: dict[tuple[int, int], str] = {}
+    for last in savepoints(settings)[-1:]:
+        listed = layout.savepoint_file(settings, last.name, "contents.jsonl")
+        contents = _contents(listed) if _is_as_created(listed, last) else {}
+        for path, checksum in contents.items():
+            with suppress(FileNotFoundError):
+                stat = (layout.savepoint_root(settings, last.name) / path).stat()
+                if stat.st_nlink > 1:
+                    by_inode[stat.st_dev, stat.st_ino] = checksum
     return by_inode
+
+
+def _is_as_created(listed: Path, saved: Savepoint) -> bool:
+    return listed.is_file() and digest_of(listed) == saved.contents
 
 
 def _contents(listed: Path) -> dict[str, str]:
@@ -374,11 +379,6 @@ def _files(folder: Path) -> Iterator[Path]:
     for path, folders, names in os.walk(folder):
         folders.sort()
         yield from (Path(path, name) for name in sorted(names))
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _read(settings: Settings, name: str) -> Savepoint:

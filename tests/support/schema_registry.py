@@ -24,6 +24,7 @@ class Served:
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
     away: bool = False
+    breaks_off: bool = False  # in the middle of an answer
     refuses: bool = False  # whatever is registered
     asked: list[tuple[str, str]] = field(default_factory=list)  # path, authorization
 
@@ -78,6 +79,8 @@ def served() -> Iterator[Served]:
         def _answer(self, code: int, value: object) -> None:
             known.asked.append((self.path, self.headers.get("Authorization", "")))
             self.send_response(code)
+            if known.breaks_off:
+                self.send_header("Content-Length", "1000")
             self.end_headers()
             self.wfile.write(json.dumps(value).encode())
 

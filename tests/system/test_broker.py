@@ -144,3 +144,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path, jars):
     with pytest.raises(BrokerError, match=r"(?s)ended while starting.*node.id.*7"):
         kafka_broker.start(settings, jars)
     assert kafka_broker.running(settings) is None
+
+
+def test_a_broker_that_ended_before_its_log_began_is_said(tmp_path):
+    assert kafka_broker._end_of(str(tmp_path / "broker.log")) == f"{tmp_path}/broker.log is empty."

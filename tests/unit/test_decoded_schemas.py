@@ -34,6 +34,10 @@ def test_it_is_asked_with_the_credentials_of_the_settings():
         known.away = True
         with pytest.raises(RegistryAway, match=r"registry=http://.*/schemas/ids/1: .*HTTP 503"):
             user.schema(1)
+        known.away, known.breaks_off = False, True
+        for number in (1, 4):
+            with pytest.raises(RegistryAway, match=r"IncompleteRead|HTTP 404"):
+                user.schema(number)
     with pytest.raises(RegistryAway, match="Connection refused"):
         user.schema(1)
 

@@ -1,10 +1,14 @@
 """Names on disk: a root that an earlier version has filled is read by this one."""
 
+import json
+
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, layout
+from lakehouse.storage import delta_log, delta_tables, layout
 
 SETTINGS = Settings(tables=("lakehouse.examples.sensors.tables",))
 TABLE = catalog.load(SETTINGS).table("sensor_averages")
@@ -48,3 +52,18 @@ def test_a_table_is_there_once_its_log_has_a_commit(tmp_path):
     assert delta_log.exists(tmp_path) and delta_log.versions(tmp_path) == [3]
     assert delta_log.commit_info(tmp_path, 3) == {"timestamp": 0}
     assert delta_log.actions(tmp_path, 2) is None and delta_log.moved(tmp_path, 3) == []
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_a_text_that_looks_like_the_end_of_a_line_is_in_the_middle_of_one(tmp_path, separator):
+    text = f"one{separator}other"
+    write_deltalake(str(tmp_path), pa.table({"text": [text]}))
+    assert separator in delta_log.commit_file(tmp_path, 0).read_text(), "the log has it as it is"
+    ((_, added),) = delta_log.moved(tmp_path, 0)
+    assert json.loads(added["stats"])["minValues"] == {"text": text}
+
+
+def test_a_table_whose_name_has_capitals_is_found_by_it(tmp_path):
+    write_deltalake(tmp_path, pa.table({"atNoon": [1]}))
+    found = delta_tables.select("SELECT atNoon FROM Readings", {"Readings": tmp_path}, {})
+    assert pa.table(found.read_all()).to_pydict() == {"atNoon": [1]}

@@ -19,8 +19,9 @@ from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage import begun_with
 from lakehouse.storage.file_register import Register, Registered
+from lakehouse.storage.files import digest_of
 from lakehouse.storage.foreign_changes import Afterwards
-from lakehouse.storage.foreign_files import digest_of
+from lakehouse.storage.foreign_sources import TableFeed
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import topic_starts
 from lakehouse.stream.offsets import Broker, Gap
@@ -202,3 +203,16 @@ def test_versions_that_come_after_a_table_was_read_are_said_and_compaction_is_no
     said = watch.look()
     assert f"history={there}: version 3 (rows were added), and 1 more; it was" in said
     assert watch.look() == said
+
+
+def test_of_the_versions_of_a_table_that_are_read_a_feed_remembers_the_last_one(tmp_path):
+    there = str(tmp_path / "orders")
+    source = delta_table(there, schema=SCHEMA)
+    register = Register(Settings(root=tmp_path), catalog(incoming=source).table("readings"))
+    feed = TableFeed(source, register, {"n": "bigint"})
+    for n in range(5):
+        write_deltalake(there, pa.table({"n": [n]}), mode="append")
+        assert not feed.has_read(n, n)
+        feed.look(n, 10)
+        assert not feed.has_read(n, n) and feed.has_read(n, n + 1) and not feed.has_read(9, n + 1)
+    assert feed._ends == [(3, 4), (4, 5)]

@@ -1,5 +1,6 @@
 """Commit logs that are trimmed: what is asked of them stays, positions go on, logs of processes are limited too."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +15,7 @@ from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log_trimming, housekeeping
 from lakehouse.storage.commit_log import CommitLog, frontier
+from lakehouse.storage.commits import encoded
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log_tables import flush
 from streaming_jobs import supervisor
@@ -72,6 +74,20 @@ def test_the_log_table_has_each_commit_once_however_often_commit_logs_are_trimme
     assert [batch for (batch,) in batches] == list(range(200))
     assert longest < 10_000, "200 lines are ten times that"
     assert sum(c.late for c in commit_log.rewriting()) == 67 * 3
+
+
+def test_a_line_that_is_half_written_is_copied_once_it_is_whole(tmp_path, caplog):
+    root = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
+    other, commit_log = CATALOG.table("valid_readings"), CommitLog(root, TABLE)
+    CommitLog(root, other).append(replace(micro_batch(1), table=other.name))
+    line = f"{encoded(micro_batch(2))}\n".encode()
+    commit_log.path.write_bytes(line[:40])
+    assert flush(root, [other, TABLE]) == 1
+    commit_log.path.write_bytes(line)
+    assert flush(root, [other, TABLE]) == 1 and flush(root, [other, TABLE]) == 0
+    assert not caplog.text and not list(commit_log.path.parent.glob("*.unreadable-*"))
+    stored = run(Lakehouse(root, CATALOG), 'SELECT "table", batch FROM _commits ORDER BY 2').rows
+    assert stored == [(other.name, 1), (TABLE.name, 2)]
 
 
 def test_the_log_of_a_running_process_is_put_aside_when_it_is_long(tmp_path):

@@ -1,6 +1,7 @@
 """Files of a job that hold garbage: said by name, moved aside, and the job goes on."""
 
 import json
+import resource
 import shutil
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -14,9 +15,11 @@ from typer.testing import CliRunner
 from batch_jobs import repair
 from lakehouse.cli import main
 from lakehouse.declare import catalog
+from lakehouse.errors import SavepointError
 from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import attempts, checkpoints, commit_log, files, layout
+from lakehouse.storage import attempts, checkpoints, commit_log, files, layout, savepoints
+from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs import (
     control_loop,
     desired,
@@ -162,6 +165,21 @@ def test_a_value_that_cannot_be_written_leaves_no_half_of_it(settings):
     shutil.rmtree(path)
 
 
+def test_a_line_of_which_the_disk_takes_a_part_is_an_error_and_is_left_out(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    files.append_line(path, '{"n": 1}')
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, before[1]))
+    try:
+        with pytest.raises(OSError):
+            files.append_line(path, '{"n": 2}')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text() == '{"n": 1}\n{"n":'
+    files.append_line(path, '{"n": 3}')
+    assert list(files.values_backwards(path, lambda line: line["n"])) == [3, 1]
+
+
 @pytest.mark.parametrize(
     "garbage", [*GARBAGE[:-1], '{"pid": "x", "start_time": 1, "bootstrap_servers": "", "log": ""}']
 )
@@ -206,6 +224,22 @@ def test_lines_of_garbage_are_said_once_and_left_out(tmp_path, capfd):
     ), told
 
 
+def test_a_savepoint_is_created_though_the_last_one_is_damaged(tmp_path):
+    settings = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
+    lakehouse = Lakehouse(settings, catalog.load(settings))
+    files.append_line(layout.commit_log(settings, lakehouse.catalog.table("sensor_readings")), "{}")
+    savepoints.create(lakehouse, "one")
+    (copy,) = layout.savepoint_root(settings, "one").rglob("sensor_readings.jsonl")
+    copy.unlink()
+    savepoints.create(lakehouse, "two")
+    layout.savepoint_file(settings, "two", "contents.jsonl").write_text('["')
+    savepoints.create(lakehouse, "three")
+    assert savepoints.verify(settings, "three").files == 1
+    for damaged in ("one", "two"):
+        with pytest.raises(SavepointError, match=f"savepoint={damaged}, .* it cannot be used"):
+            savepoints.verify(settings, damaged)
+
+
 @pytest.mark.parametrize("garbage", ["", "{", "[]", "3", "{}", '{"at": 1}'])
 def test_a_note_of_a_reconciliation_that_is_garbage_is_one_that_gave_no_verdict(tmp_path, garbage):
     settings = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
@@ -214,6 +248,20 @@ def test_a_note_of_a_reconciliation_that_is_garbage_is_one_that_gave_no_verdict(
     path.parent.mkdir()
     path.write_text(garbage)
     assert f"{path} cannot be read" in attempts.failed(settings, table)
+
+
+def test_a_note_of_a_reconciliation_that_goes_while_it_is_looked_at_is_none(tmp_path, monkeypatch):
+    settings = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
+    table = catalog.load(settings).table("sensor_averages")
+    path = layout.note(settings, table, "reconciling.json")
+    files.replace_file(path, {"at": "", "range": "", "why": ""})
+
+    def read_late(late: Path) -> object:
+        late.unlink()
+        return files.read_json(late)
+
+    monkeypatch.setattr(attempts, "read_json", read_late)
+    assert attempts.failed(settings, table) == ""
 
 
 @pytest.mark.parametrize(
