@@ -15,7 +15,7 @@ from lakehouse.sinks.encoding import json_of, key_of, text_of
 # what texts are made of at once, so that a large version needs little memory beside its rows
 _ROWS, _BYTES = 10_000, 1 << 25
 _ESCAPED = '[\\x00-\\x1f"\\\\]'  # the characters of a text that JSON has in another way
-_USUAL = (1e-4, 1e10)  # doubles, between which Arrow and Python write the same
+_USUAL = (1e-4, 1e10)  # doubles, between which Arrow and Python write the same digits
 # the years that Python and JSON know
 _INSTANTS = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # microseconds since 1970
 _DATES = (-719_162, 2_932_896)  # days
@@ -124,7 +124,10 @@ def _doubles(column: pa.Array, one: Callable[[object], str]) -> pa.Array:
     size, (least, most) = pc.abs(column), _USUAL
     usual = pc.and_(pc.greater_equal(size, least), pc.less(size, most))
     unusual = pc.invert(pc.or_(usual, pc.equal(size, 0.0)))
-    return _but(column.cast(pa.string()), unusual, column, one)
+    # whole ones Arrow writes without a point
+    end = pc.if_else(pc.equal(column, pc.trunc(column)), ".0", "")
+    texts = pc.binary_join_element_wise(column.cast(pa.string()), end, "")
+    return _but(texts, unusual, column, one)
 
 
 def _but(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,11 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse import Position, kafka_topic
 from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import CommitError, DeclarationError, SinkError, UnknownTable
 from lakehouse.maintenance import needs
@@ -42,7 +45,8 @@ ROW = pa.schema([("account", pa.string()), ("n", pa.int64()), ("amount", pa.deci
 
 
 def difference(went: list[dict], came: list[dict]) -> Columns:
-    return changes.difference(*(pa.Table.from_pylist(rows, ROW) for rows in (went, came)), KEY)
+    before, after = (pa.Table.from_pylist(rows, ROW) for rows in (went, came))
+    return changes.difference(before, after, KEY)
 
 
 def sent(found: Sequence) -> list[tuple[str, str, int]]:
@@ -164,6 +168,23 @@ def test_steps_of_a_keyed_table_are_upserts_and_deletions_however_its_files_are_
         there = version_rows.all_at(path, version).to_pylist()
         assert held == {row["account"]: str(row["balance"]) for row in there}
     assert merged, "files were merged on the way"
+
+
+def test_columns_are_those_of_the_version_however_versions_are_asked_for(payments):
+    note = [("note", pa.string())]
+    new = pa.Table.from_pylist([{"account": "a", "n": 4, "note": "new"}], pa.schema([*ROW, *note]))
+    new = new.append_column(PARTITION, pa.array(["0"]))
+    for _ in range(2):
+        write_deltalake(str(payments), new, mode="append", schema_mode="merge")
+    narrow, wide = (["account", "n", "amount", "at", *more] for more in ([], ["note"]))
+    for version, names in ((1, narrow), (2, narrow), (3, wide), (4, wide), (2, narrow), (4, wide)):
+        came = changes.ordered(version_rows.moved(payments, version)[1])
+        assert came.column_names == names == version_rows.columns(payments, version).names
+        assert came.schema == version_rows.columns(payments, version)
+    assert changes.ordered(version_rows.moved(payments, 3)[1])["note"].to_pylist() == ["new"]
+    shutil.rmtree(payments)
+    published.make_balances(payments)
+    assert version_rows.columns(payments, 0).names == ["account", "balance"]
 
 
 def test_a_version_whose_log_or_file_is_gone_is_refused_by_name(payments):

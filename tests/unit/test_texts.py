@@ -15,11 +15,20 @@ from lakehouse.sinks import encoded, texts
 from lakehouse.sinks.encoded import Columns, Rows
 from lakehouse.sinks.encoding import json_of, key_of, text_of, value_of
 
+ANY = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 instants = st.datetimes(timezones=st.just(UTC)) | st.datetimes().map(
     lambda at: at.replace(microsecond=0, tzinfo=UTC)
 )
 characters = st.text() | st.text('"\\/\b\f\n\r\t\0\x1f\x7f\x85\u2028é日🙂,{}[]:')
-doubles = st.floats() | st.decimals(-(10**18), 10**18, places=4).map(float)
+_EDGES = [
+    sign * 10.0**n * by for n in range(-7, 20) for by in (1, 1 - 2e-16, 1.5) for sign in (1, -1)
+]
+doubles = (
+    st.floats()
+    | st.integers(-(10**18), 10**18).map(float)
+    | st.decimals(-(10**12), 10**12, places=4).map(float)
+    | st.sampled_from([0.0, -0.0, 0.1, 5.0, -811.0, *_EDGES])
+)
 DAY = (datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999))
 
 
@@ -37,7 +46,7 @@ PLAIN: list[tuple[pa.DataType, st.SearchStrategy]] = [
     (pa.bool_(), st.booleans()),
     *((kind, whole(kind.bit_width)) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
     (pa.float64(), doubles),
-    (pa.float32(), st.floats(width=32)),
+    (pa.float32(), st.floats(width=32) | st.integers(-(10**6), 10**6).map(float)),
     (pa.string(), characters),
     (pa.binary(), st.binary()),
     (pa.date32(), st.dates()),
@@ -95,9 +104,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
     return together.slice(first, draw(st.integers(0, together.num_rows)))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(tables())
-def test_columns_are_written_as_each_value_is(table):
+def check(table: pa.Table) -> None:
     rows = table.to_pylist()
     assert texts.values_of(table) == [value_of(row) for row in rows]
     for name in table.column_names:
@@ -109,7 +116,28 @@ def test_columns_are_written_as_each_value_is(table):
     assert texts.keys_of(table, key) == [key_of(row, key) for row in rows]
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@ANY
+@pytest.mark.parametrize(("kind", "values"), PLAIN, ids=[str(kind) for kind, _ in PLAIN])
+@given(data=st.data())
+def test_a_column_of_each_type_is_written_as_each_value_is(kind, values, data):
+    found = data.draw(st.lists(or_null(values), min_size=1, max_size=40))
+    within = pa.array([[{"x": value}] for value in found], pa.list_(pa.struct([("x", kind)])))
+    check(pa.table({"plain": pa.array(found, kind), "within": within}))
+
+
+def test_all_doubles_of_edges_are_written_as_each_is():
+    check(
+        pa.table({"x": [0.0, -0.0, 1.0, -1.0, *_EDGES, float("inf"), float("-inf"), float("nan")]})
+    )
+
+
+@ANY
+@given(tables())
+def test_columns_nested_and_in_pieces_are_written_as_each_value_is(table):
+    check(table)
+
+
+@ANY
 @given(tables())
 def test_changes_in_arrow_are_those_of_their_rows(table):
     kinds = [("insert", "update", "delete")[n % 3] for n in range(table.num_rows)]
