@@ -1,6 +1,6 @@
 """Columns of Arrow as text, byte for byte as `encoding` writes each value.
 
-Arrow writes a whole column in a twentieth of the time. What it would write in another way, such as a
+Arrow writes a whole column in a fraction of the time. What it would write in another way, such as a
 very small double or a text with quotation marks in it, `encoding` writes.
 """
 
