@@ -4,6 +4,8 @@ The contract is `lakehouse.declare.targets`.
 
 changes      which rows a version adds, changes and removes
 encoding     a row and its key as text
+texts        the same of columns of Arrow
+encoded      the changes of a version, and their texts
 follower     brings a target from its position to the newest version
 comparison   what a target holds, compared with the table
 kafka        topics of Kafka as targets

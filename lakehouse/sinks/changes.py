@@ -12,30 +12,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse.declare.columns import ARRIVAL
-from lakehouse.declare.targets import Corrections, Row, RowChange
-from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.declare.targets import Change, Corrections, RowChange
+from lakehouse.sinks.encoded import Columns
+from lakehouse.sinks.encoding import key_of
 
 _PLACE = ("topic", "partition", "offset")  # of a message, in `_arrival`
 
 
-def difference(went: Sequence[Row], came: Sequence[Row], key: Sequence[str]) -> list[RowChange]:
+def difference(went: pa.Table, came: pa.Table, key: Sequence[str]) -> Columns:
     """The changes from the rows that went to those that came: deletions first, the rest in the order of `came`.
 
     A key that is there before and after is updated by its new row alone.
     """
-    if not went:  # most versions only append
-        return [RowChange("insert", row) for row in came]
-    before = {key_of(row, key): row for row in went}
-    after = [key_of(row, key) for row in came]
+    inserted = Columns(["insert"] * came.num_rows, came)
+    if not went.num_rows:  # most versions only append
+        return inserted
+    gone = Columns(["delete"] * went.num_rows, went)
+    before = {of: place for place, of in enumerate(gone.keys(key))}
+    after = inserted.keys(key)
     stays = set(after)
-    changes = [RowChange("delete", row) for of, row in before.items() if of not in stays]
-    unmoved = Counter(map(value_of, went))
-    for of, row in zip(after, came, strict=True):
-        if unmoved[value := value_of(row)]:
+    places = [place for of, place in before.items() if of not in stays]
+    kinds: list[Change] = ["delete"] * len(places)
+    unmoved = Counter(gone.values())
+    for place, (of, value) in enumerate(zip(after, inserted.values(), strict=True), len(gone)):
+        if unmoved[value]:
             unmoved[value] -= 1
         else:
-            changes.append(RowChange("update" if of in before else "insert", row))
-    return changes
+            places.append(place)
+            kinds.append("update" if of in before else "insert")
+    return Columns(kinds, pa.concat_tables([went, came]).take(pa.array(places, pa.int64())))
 
 
 def is_correction(by_stream: bool, has_partitions: bool) -> bool:
@@ -48,14 +53,14 @@ def disposal(correction: bool, policy: Corrections) -> Literal["send", "hold", "
     return policy if correction else "send"
 
 
-def ordered(rows: pa.Table) -> list[Row]:
+def ordered(rows: pa.Table) -> pa.Table:
     """The rows in the order in which their topics had them, as far as they carry that; else as the files have them."""
     if ARRIVAL not in rows.column_names:
-        return rows.to_pylist()
+        return rows
     arrival = rows[ARRIVAL]
     places = pa.table({name: pc.struct_field(arrival, name) for name in _PLACE})
     order = pc.sort_indices(places, sort_keys=[(name, "ascending") for name in _PLACE])
-    return rows.drop_columns(ARRIVAL).take(order).to_pylist()
+    return rows.drop_columns(ARRIVAL).take(order)
 
 
 def keys_of(changes: Iterable[RowChange], key: Sequence[str]) -> set[str]:

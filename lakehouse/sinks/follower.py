@@ -5,15 +5,16 @@ not matter.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.table import Table
-from lakehouse.declare.targets import Position, RowChange, Sink, Target
+from lakehouse.declare.targets import Position, Sink, Target
 from lakehouse.errors import CommitError, SinkError
 from lakehouse.sinks import changes
+from lakehouse.sinks.encoded import Columns
 from lakehouse.storage import (
     delta_log,
     delta_tables,
@@ -46,9 +47,7 @@ class Step:
     ignored: int = 0
 
 
-def changes_of(
-    lakehouse: Lakehouse, table: Table, target: Target, version: int
-) -> Sequence[RowChange]:
+def changes_of(lakehouse: Lakehouse, table: Table, target: Target, version: int) -> Columns:
     """The changes of one version. Raises CommitError if its log or its files do not have it any more."""
     went, came = version_rows.moved(lakehouse.path(table), version)
     return changes.difference(changes.ordered(went), changes.ordered(came), target.key)
@@ -164,15 +163,15 @@ class Follower:
         )
         with under_way(self.lakehouse.settings):
             rows = changes.ordered(version_rows.all_at(self._path, version))
-        self._send(version, changes.difference((), rows, self.target.key))
+        self._send(version, changes.difference(rows.slice(0, 0), rows, self.target.key))
         self._commit(Position(identity, version, written(self._path, version)))
-        return Step(version, sent=len(rows))
+        return Step(version, sent=rows.num_rows)
 
-    def _planned(self, version: int) -> tuple[Sequence[RowChange], bool]:
-        """The changes of a version, and whether it is a correction."""
+    def _planned(self, version: int) -> tuple[Columns | None, bool]:
+        """The changes of a version, if there are any, and whether it is a correction."""
         change = delta_log.change(self._path, version)
         if change is None:
-            return (), False
+            return None, False
         try:
             found = changes_of(self.lakehouse, self.table, self.target, version)
         except CommitError as err:
@@ -181,7 +180,7 @@ class Follower:
         return found, changes.is_correction(change.by_stream, has_partitions)
 
     def _write(
-        self, position: Position, version: int, found: Sequence[RowChange], correction: bool
+        self, position: Position, version: int, found: Columns | None, correction: bool
     ) -> Step:
         what = changes.disposal(correction, self.target.corrections)
         held = (version,) if found and what == "hold" else ()
@@ -193,10 +192,10 @@ class Follower:
             self._commit(position)
         self.position = position
         counts = {"send": "sent", "hold": "held", "ignore": "ignored"}
-        return Step(version, **{counts[what]: len(found)})
+        return Step(version, **{counts[what]: len(found or ())})
 
-    def _send(self, version: int, found: Sequence[RowChange]) -> None:
-        columns = version_rows.columns(self._path, version)
+    def _send(self, version: int, found: Columns) -> None:
+        columns = found.rows.schema
         if columns != self._columns:
             self.sink.columns(columns)
             self._columns = columns

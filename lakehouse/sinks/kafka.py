@@ -8,7 +8,7 @@ from then on, and only then reads the position.
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -34,8 +34,8 @@ from lakehouse.errors import (
 )
 from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
-from lakehouse.sinks import avro, protobuf
-from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.sinks import avro, encoded, protobuf
+from lakehouse.sinks.encoded import Changes
 from lakehouse.storage.schemas import Schema, number_of
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class KafkaSink(Sink):
         self._positions, self._id = f"{target.name}.position", f"lakehouse.{target.name}"
         self._producer: Producer | None = None
         self._begun = False
-        self._encoded: Callable[[Row], bytes] = lambda row: value_of(row).encode()
+        self._encoded: Callable[[Row], bytes] | None = None  # of a format with schemas
 
     def open(self) -> None:
         from confluent_kafka import Producer
@@ -149,6 +149,8 @@ class KafkaSink(Sink):
             "compression.type": "lz4",
             "linger.ms": 5,
             "queue.buffering.max.messages": 500_000,
+            # of each message that was sent the client would keep a report, until somebody asks
+            "delivery.report.only.error": True,
             "log_level": 0,  # what matters is raised
         }
         self._producer = Producer(client_config(self._settings) | own)
@@ -188,18 +190,19 @@ class KafkaSink(Sink):
         of_version: dict[str, str | bytes | None] = {TABLE: self._table, VERSION: str(version)}
         headers = {kind: of_version | {CHANGE: kind} for kind in get_args(Change)}
         self._begin()
-        for change in changes:
+        for part in encoded.of(changes).parts():
+            keys, order = part.keys(self._target.key), part.keys(self._target.order_by)
+            rows = zip(
+                part.kinds, keys, map(self._partition, order), self._values(part), strict=True
+            )
             self._send(
                 self._target.name,
-                key_of(change.row, self._target.key),
-                None if change.kind == "delete" else self._encoded(change.row),
-                self._partition(change.row),
-                headers[change.kind],
+                ((key, value, to, headers[kind]) for kind, key, to, value in rows),
             )
 
     def commit(self, position: Position) -> None:
         self._begin()
-        self._send(self._positions, "position", position.to_json().encode(), 0, {})
+        self._send(self._positions, [("position", position.to_json(), 0, {})])
         with self._failing(f"committing version {position.version}"):
             self._writer.commit_transaction(_ANSWER)
         self._begun = False
@@ -273,26 +276,36 @@ class KafkaSink(Sink):
                 f"removed; `lakehouse reconcile sink {self._target.name} --repair` sends what differs and writes a new one"
             )
 
+    def _values(self, changes: Changes) -> Sequence[str | bytes | None]:
+        """The values of the messages; of a deletion none."""
+        write = self._encoded
+        if write:
+            return [None if each.kind == "delete" else write(each.row) for each in changes]
+        values = zip(changes.kinds, changes.values(), strict=True)
+        return [None if kind == "delete" else value for kind, value in values]
+
     def _send(
         self,
         topic: str,
-        key: str,
-        value: bytes | None,
-        partition: int,
-        headers: dict[str, str | bytes | None],
+        messages: Iterable[tuple[str, str | bytes | None, int, dict[str, str | bytes | None]]],
     ) -> None:
+        """Sends messages: key, value, partition and headers of each."""
         from confluent_kafka import KafkaException
 
-        while True:
-            try:
-                return self._writer.produce(topic, value, key.encode(), partition, headers=headers)
-            except BufferError:  # the queue is full: the broker sets the pace
-                self._writer.poll(0.1)
-            except KafkaException as err:
-                raise self._refused(f"sending the row of key {key!r}", err.args[0]) from err
+        produce, key = self._writer.produce, ""
+        try:
+            for key, value, partition, headers in messages:
+                while True:
+                    try:
+                        produce(topic, value, key, partition, headers=headers)
+                        break
+                    except BufferError:  # the queue is full: the broker sets the pace
+                        self._writer.poll(0.1)
+        except KafkaException as err:
+            raise self._refused(f"sending the row of key {key!r}", err.args[0]) from err
 
-    def _partition(self, row: Row) -> int:
-        return zlib.crc32(key_of(row, self._target.order_by).encode()) % self._target.partitions
+    def _partition(self, order: str) -> int:
+        return zlib.crc32(order.encode()) % self._target.partitions
 
     def _partitions(self, topic: str) -> list[int]:
         with self._failing("asking for its partitions"), closing(self._consumer()) as consumer:

@@ -23,7 +23,9 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.sinks import encoded
+from lakehouse.sinks.encoded import Changes
+from lakehouse.sinks.encoding import value_of
 from lakehouse.sinks.opensearch_index import PLACE, Document, Index, Place
 from lakehouse.sinks.opensearch_mapping import properties
 from lakehouse.sinks.opensearch_server import kind, reason
@@ -130,7 +132,7 @@ class OpenSearchSink(Sink):
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
         # of a key the last one counts: an index keeps their order
-        self._send(version, (self._document(change) for change in changes))
+        self._send(version, self._documents(encoded.of(changes)))
 
     def commit(self, position: Position) -> None:
         place = Place(self._place.epoch, position.to_json())
@@ -202,14 +204,16 @@ class OpenSearchSink(Sink):
                 "and its version was not committed"
             )
 
-    def _document(self, change: RowChange) -> Document:
-        key = key_of(change.row, self._target.key)
-        if not key or key == PLACE or len(key.encode()) > _LONGEST:
-            raise SinkError(
-                f"{self._named}, key={key!r}: it becomes the id of a document, which has 1 to {_LONGEST} bytes and is "
-                f"not {PLACE}; choose other columns, or leave such rows out of the table"
-            )
-        return Document(key, "" if change.kind == "delete" else value_of(change.row))
+    def _documents(self, changes: Changes) -> Iterator[Document]:
+        for part in changes.parts():
+            keys = part.keys(self._target.key)
+            for change, key, value in zip(part.kinds, keys, part.values(), strict=True):
+                if not key or key == PLACE or len(key.encode()) > _LONGEST:
+                    raise SinkError(
+                        f"{self._named}, key={key!r}: it becomes the id of a document, which has 1 to {_LONGEST} bytes and is "
+                        f"not {PLACE}; choose other columns, or leave such rows out of the table"
+                    )
+                yield Document(key, "" if change == "delete" else value)
 
     def _send(self, version: int, documents: Iterable[Document]) -> None:
         some, size = list[Document](), 0

@@ -15,7 +15,6 @@ from lakehouse.declare.sources import one_of
 from lakehouse.declare.targets import (
     Corrections,
     Position,
-    Row,
     RowChange,
     Sink,
     Target,
@@ -23,7 +22,9 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.encoding import json_of, key_of, value_of
+from lakehouse.sinks import encoded
+from lakehouse.sinks.encoded import Changes
+from lakehouse.sinks.encoding import key_of, value_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -98,7 +99,6 @@ class PostgresSink(Sink):
         self._db: Connection | None = None
         self._epoch = 0
         self._columns: list[str] = []
-        self._nested: set[str] = set()
         self._binary: set[str] = set()
 
     def open(self) -> None:
@@ -133,11 +133,8 @@ class PostgresSink(Sink):
             ) from err
 
     def columns(self, schema: "pa.Schema") -> None:
-        import pyarrow as pa
-
         types = {field.name: _type(field.type) for field in schema}
         self._columns = list(types)
-        self._nested = {field.name for field in schema if pa.types.is_nested(field.type)}
         self._binary = {name for name, of in types.items() if of == "bytea"}
         with self._failing("making its table"):
             there = self._there()
@@ -155,16 +152,16 @@ class PostgresSink(Sink):
                     )
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
-        rows: dict[str, Row] = {}
-        gone: dict[str, Row] = {}
-        for change in changes:
-            key = self._key(change.row)
-            rows.pop(key, None)
-            gone.pop(key, None)
-            (gone if change.kind == "delete" else rows)[key] = change.row
+        found = encoded.of(changes)
+        # of a key the last one counts
+        last = {key: place for place, key in enumerate(found.keys(self._target.key))}
+        places: dict[bool, list[int]] = {True: [], False: []}
+        kinds = found.kinds
+        for place in sorted(last.values()):
+            places[kinds[place] == "delete"].append(place)
         with self._failing(f"writing version {version}"):
-            self._delete(list(gone.values()))
-            self._upsert(list(rows.values()))
+            self._delete(found.take(places[True]))
+            self._upsert(found.take(places[False]))
 
     def commit(self, position: Position) -> None:
         with self._failing(f"committing version {position.version}"):
@@ -228,15 +225,7 @@ class PostgresSink(Sink):
             )
         )
 
-    def _key(self, row: Row) -> str:
-        if null := [name for name in self._target.key if row[name] is None]:
-            raise SinkError(
-                f"target={self._target.name}, key={null[0]}: a row in which it is null has no key; leave such rows out of the "
-                "table, or choose other columns"
-            )
-        return key_of(row, self._target.key)
-
-    def _delete(self, rows: Sequence[Row]) -> None:
+    def _delete(self, rows: Changes) -> None:
         if not rows:
             return
         key = self._target.key
@@ -247,7 +236,7 @@ class PostgresSink(Sink):
         )
         self._run("DROP TABLE gone")
 
-    def _upsert(self, rows: Sequence[Row]) -> None:
+    def _upsert(self, rows: Changes) -> None:
         if not rows:
             return
         key, names = self._target.key, self._columns
@@ -258,7 +247,7 @@ class PostgresSink(Sink):
         self._run(insert + _sql("ON CONFLICT ({}) DO ", key) + then)
         self._run("DROP TABLE come")
 
-    def _copy(self, into: str, names: Sequence[str], rows: Sequence[Row]) -> None:
+    def _copy(self, into: str, names: Sequence[str], rows: Changes) -> None:
         """Puts these columns of the rows into a table of this transaction alone."""
         made = _sql(
             "CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} LIMIT 0",
@@ -267,15 +256,27 @@ class PostgresSink(Sink):
             self._table,
         )
         self._run(made)
-        copy = _sql("COPY {} ({}) FROM STDIN", into, list(names))
+        copy = _sql("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')", into, list(names))
         with self._connection.cursor() as cursor, cursor.copy(copy) as stream:
-            for row in rows:
-                stream.write_row([self._value(name, row[name]) for name in names])
+            for part in rows.parts():
+                stream.write(self._csv(part.cells(names)))
 
-    def _value(self, name: str, value: object) -> object:
-        if name in self._binary and isinstance(value, str):  # of a key that a repair deletes
-            return base64.b64decode(value)
-        return json_of(value) if name in self._nested and value is not None else value
+    def _csv(self, cells: "pa.Table") -> bytes:
+        """Rows of COPY: what is null has no quotation marks, and all else has."""
+        import pyarrow as pa
+        from pyarrow.csv import WriteOptions, write_csv
+
+        if null := [name for name in self._target.key if cells[name].null_count]:
+            raise SinkError(
+                f"target={self._target.name}, key={null[0]}: a row in which it is null has no key; leave such rows out of the "
+                "table, or choose other columns"
+            )
+        for name in self._binary & set(cells.column_names):
+            place = cells.column_names.index(name)
+            cells = cells.set_column(place, name, [[*map(_hex, cells[name].to_pylist())]])
+        sink = pa.BufferOutputStream()
+        write_csv(cells, sink, WriteOptions(include_header=False, quoting_style="all_valid"))
+        return sink.getvalue().to_pybytes()
 
     def _is_away(self, err: "psycopg.Error") -> bool:
         """Whether the connection could not be made, or is gone."""
@@ -348,6 +349,11 @@ def is_refusal(said: str) -> bool:
     By the text in English. A server that says it in another language counts as away.
     """
     return any(each in said for each in _REFUSALS)
+
+
+def _hex(text: str | None) -> str | None:
+    """Bytes as PostgreSQL reads them, of their text in `encoding`."""
+    return None if text is None else f"\\x{base64.b64decode(text).hex()}"
 
 
 def _type(of: "pa.DataType") -> str:

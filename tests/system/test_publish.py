@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -174,6 +175,31 @@ def test_each_row_is_once_in_the_topic_and_in_order_though_its_follower_is_kille
         assert order == sorted(order), account
     found = compare(lakehouse, last.table, last.target)
     assert (found.verdict, found.version) == ("EQUAL", delta_log.latest(payments))
+
+
+def test_keys_values_and_partitions_are_as_declared_whatever_the_text(lakehouse):
+    path = path_of(lakehouse, "payments")
+    names = ["", "é日🙂", 'a"b\\', "\n\x01\x7f", "plain"]
+    published.append(path, 0, [(name, n, "1.00") for n, name in enumerate(names)])
+    following = follower(lakehouse)
+    following.begin()
+    caught_up(following)
+    following.end()
+    assert compare(lakehouse, following.table, following.target).verdict == "EQUAL"
+    as_json = {"ensure_ascii": False, "separators": (",", ":")}
+    found = {
+        message.key(): (message.value(), message.partition())
+        for message in committed.read(lakehouse.settings, "payments", 3)
+    }
+    assert found == {
+        json.dumps({"account": name, "n": n}, **as_json).encode(): (
+            json.dumps(
+                {"account": name, "n": n, "amount": "1.00", "at": "2026-01-01T00:00:00Z"}, **as_json
+            ).encode(),
+            zlib.crc32(name.encode()) % 3,
+        )
+        for n, name in enumerate(names)
+    }
 
 
 def test_a_zombie_is_refused_and_leaves_nothing(lakehouse):

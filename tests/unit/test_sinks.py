@@ -2,25 +2,31 @@
 
 import json
 import re
+import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse import Position, kafka_topic
 from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import CommitError, DeclarationError, SinkError, UnknownTable
 from lakehouse.maintenance import needs
 from lakehouse.settings import Settings
 from lakehouse.sinks import changes
 from lakehouse.sinks.comparison import _repairing, compare, differing
+from lakehouse.sinks.encoded import Columns
 from lakehouse.sinks.encoding import key_of, value_of
 from lakehouse.sinks.follower import Follower, Step
 from lakehouse.sinks.postgres import is_refusal
@@ -35,7 +41,15 @@ def row(account: str, n: int, amount: str = "1.00") -> dict[str, object]:
     return {"account": account, "n": n, "amount": Decimal(amount)}
 
 
-def sent(found: list) -> list[tuple[str, str, int]]:
+ROW = pa.schema([("account", pa.string()), ("n", pa.int64()), ("amount", pa.decimal128(9, 2))])
+
+
+def difference(went: list[dict], came: list[dict]) -> Columns:
+    before, after = (pa.Table.from_pylist(rows, ROW) for rows in (went, came))
+    return changes.difference(before, after, KEY)
+
+
+def sent(found: Sequence) -> list[tuple[str, str, int]]:
     return [(change.kind, change.row["account"], change.row["n"]) for change in found]
 
 
@@ -43,25 +57,25 @@ def sent(found: list) -> list[tuple[str, str, int]]:
 
 
 def test_what_came_alone_is_inserted_in_its_order():
-    found = changes.difference((), [row("b", 2), row("a", 1), row("a", 1)], KEY)
+    found = difference([], [row("b", 2), row("a", 1), row("a", 1)])
     assert sent(found) == [("insert", "b", 2), ("insert", "a", 1), ("insert", "a", 1)]
 
 
 def test_rows_that_only_moved_are_no_change():
     rows = [row("a", 1), row("b", 2), row("b", 2)]
-    assert not changes.difference(rows, rows[::-1], KEY)
+    assert not difference(rows, rows[::-1])
 
 
 def test_a_replaced_partition_is_deletions_then_what_differs():
     went = [row("a", 1), row("a", 2), row("b", 3)]
     came = [row("c", 4), row("a", 2, "5.00"), row("b", 3)]
-    found = changes.difference(went, came, KEY)
+    found = difference(went, came)
     assert sent(found) == [("delete", "a", 1), ("insert", "c", 4), ("update", "a", 2)]
     assert found[2].row["amount"] == Decimal("5.00")
 
 
 def test_a_repeated_row_that_becomes_one_is_no_deletion():
-    assert not changes.difference([row("a", 1), row("a", 1)], [row("a", 1)], KEY)
+    assert not difference([row("a", 1), row("a", 1)], [row("a", 1)])
 
 
 amounts = st.dictionaries(
@@ -75,7 +89,7 @@ def test_what_a_reader_keeps_by_key_is_the_table_at_each_version(versions):
     before: list[dict] = []
     for wanted in versions:
         now = [row(account, n, amount) for (account, n), amount in wanted.items()]
-        for change in changes.difference(before, now, KEY):
+        for change in difference(before, now):
             if change.kind == "delete":
                 del kept[key_of(change.row, KEY)]
             else:
@@ -110,7 +124,7 @@ def payments(tmp_path):
     return path
 
 
-def planned(path, version: int, key=KEY) -> list:
+def planned(path, version: int, key=KEY) -> Columns:
     went, came = version_rows.moved(path, version)
     return changes.difference(changes.ordered(went), changes.ordered(came), key)
 
@@ -154,6 +168,23 @@ def test_steps_of_a_keyed_table_are_upserts_and_deletions_however_its_files_are_
         there = version_rows.all_at(path, version).to_pylist()
         assert held == {row["account"]: str(row["balance"]) for row in there}
     assert merged, "files were merged on the way"
+
+
+def test_columns_are_those_of_the_version_however_versions_are_asked_for(payments):
+    note = [("note", pa.string())]
+    new = pa.Table.from_pylist([{"account": "a", "n": 4, "note": "new"}], pa.schema([*ROW, *note]))
+    new = new.append_column(PARTITION, pa.array(["0"]))
+    for _ in range(2):
+        write_deltalake(str(payments), new, mode="append", schema_mode="merge")
+    narrow, wide = (["account", "n", "amount", "at", *more] for more in ([], ["note"]))
+    for version, names in ((1, narrow), (2, narrow), (3, wide), (4, wide), (2, narrow), (4, wide)):
+        came = changes.ordered(version_rows.moved(payments, version)[1])
+        assert came.column_names == names == version_rows.columns(payments, version).names
+        assert came.schema == version_rows.columns(payments, version)
+    assert changes.ordered(version_rows.moved(payments, 3)[1])["note"].to_pylist() == ["new"]
+    shutil.rmtree(payments)
+    published.make_balances(payments)
+    assert version_rows.columns(payments, 0).names == ["account", "balance"]
 
 
 def test_a_version_whose_log_or_file_is_gone_is_refused_by_name(payments):
