@@ -92,6 +92,7 @@ def test_jobs_and_checks(built):
         for pipeline in ("sensors", "ads")
     }
     of_batch = {"reconcile", "repair", "update", "bootstrap", "replay", "maintain"}
+    of_batch |= {"check_expectations"}
     of_versions = {"create_savepoint", "restore_savepoint"}
     of_versions |= {"plan_changes", "fill_upgrade", "compare_versions", "exchange_versions"}
     assert jobs == streams | of_batch | of_versions
