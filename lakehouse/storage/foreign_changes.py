@@ -2,20 +2,23 @@
 
 from pathlib import Path
 
-from lakehouse.declare.sources import DeltaSource, FolderSource
-from lakehouse.storage import foreign_files, foreign_log
+from lakehouse.declare.sources import FilesSource, FolderSource, IcebergSource
+from lakehouse.storage import foreign_files, foreign_log, iceberg_feed
 from lakehouse.storage.file_register import Register
 from lakehouse.storage.foreign_files import Away, Seen
+from lakehouse.storage.iceberg_tables import IcebergTable
 
 
 class Afterwards:
     """Looks again and again at a history that was read; what is known by then is not read from the disk once more."""
 
-    def __init__(self, source: FolderSource | DeltaSource, register: Register) -> None:
+    def __init__(self, source: FilesSource, register: Register) -> None:
         self._source, self._register = source, register
         self._path = Path(source.topic)
+        self._iceberg = IcebergTable(source) if isinstance(source, IcebergSource) else None
         self._compared: dict[str, tuple[Seen, str]] = {}  # files, and what is wrong with each
         self._through = register.through  # the last version that was looked at
+        self._sequence = register.sequence  # of a table of Iceberg: the number of that commit
         self._versions: list[str] = []  # those behind what was read that add or remove rows
 
     def look(self) -> str:
@@ -23,7 +26,7 @@ class Afterwards:
         try:
             if isinstance(self._source, FolderSource):
                 return self._of_folder(self._source.pattern)
-            return self._of_table()
+            return self._of_iceberg(self._iceberg) if self._iceberg else self._of_table()
         except Away:
             return ""
 
@@ -38,6 +41,17 @@ class Afterwards:
         if not self._versions:
             return ""
         return self._said(f"version {self._versions[0]}", len(self._versions))
+
+    def _of_iceberg(self, table: IcebergTable) -> str:
+        self._through, self._sequence, said = iceberg_feed.since(
+            table, self._through, self._sequence
+        )
+        self._versions += said
+        return (
+            self._said(f"snapshot {self._versions[0]}", len(self._versions))
+            if self._versions
+            else ""
+        )
 
     def _of_folder(self, pattern: str) -> str:
         listing = foreign_files.listed(self._path, pattern)
