@@ -19,7 +19,14 @@ from assets.metadata import (
 from assets.resources import BATCH, LakehouseResource, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog, Kind
-from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource, PythonSource, Source
+from lakehouse.declare.sources import (
+    DeltaSource,
+    FolderSource,
+    IcebergSource,
+    KafkaSource,
+    PythonSource,
+    Source,
+)
 from lakehouse.declare.table import Table
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
@@ -74,6 +81,12 @@ def _source(source: Source) -> dg.AssetSpec:
             f"The Delta table `{source.topic}` of others: "
             + ("what changes in it." if source.of_changes else "the rows that are appended to it."),
             "delta",
+            {"path": source.topic},
+        )
+    elif isinstance(source, IcebergSource):
+        text, kind, where = (
+            f"The Iceberg table `{source.topic}` of others: the rows that are appended to it.",
+            "iceberg",
             {"path": source.topic},
         )
     elif isinstance(source, PythonSource):

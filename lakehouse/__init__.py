@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lakehouse.declare.iceberg import iceberg_table
     from lakehouse.declare.own_sources import python_source
     from lakehouse.declare.readers import SourceReader, SourceRecord
     from lakehouse.declare.table import (
@@ -106,6 +107,7 @@ __all__ = [
     "files",
     "folder",
     "followed_by",
+    "iceberg_table",
     "kafka",
     "kafka_topic",
     "lookup",
@@ -148,6 +150,7 @@ _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is a
     "as_of_join": "transform.versions",
     **dict.fromkeys(("Action", "Position", "RowChange", "Sink", "Target"), "declare.targets"),
     "file_folder": "sinks.files",
+    "iceberg_table": "declare.iceberg",
     "kafka_topic": "sinks.kafka",
     "mail": "sinks.mail",
     "opensearch": "sinks.opensearch",

@@ -23,6 +23,7 @@ from lakehouse.freshness import Freshness, freshness
 from lakehouse.settings_values import SECRET, Repair, Resources, check_local
 
 _SECRET = ("password", "jaas", "secret", "token", "ssl.key", "user.info")  # in a property's name
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _CONFIG = "LAKEHOUSE_CONFIG"
 _ALL = "LAKEHOUSE_SETTINGS"
 _LEAST = (  # of a number: its name, the least value, and why
@@ -348,6 +349,20 @@ def _masked(name: str, properties: Mapping[str, str]) -> dict[str, str]:
 def variable(name: str) -> str | None:
     """A variable of the environment that a declaration names, so that a secret stays out of it."""
     return os.environ.get(name)
+
+
+def filled(text: str, lacking: Callable[[str], Exception]) -> str:
+    """The text of a declaration with each `${NAME}` as the environment has it.
+
+    Raises what `lacking` makes of a name that the environment does not have.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        if (known := variable(found[1])) is None:
+            raise lacking(found[1])
+        return known
+
+    return _VARIABLE.sub(value, text)
 
 
 def java(environment: Mapping[str, str] | None = None) -> str:

@@ -34,7 +34,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.batch import compute, late_merge, reference_tables
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.sources import RecordSource, column_names
+from lakehouse.declare.columns import column_names
+from lakehouse.declare.sources import RecordSource
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime.resettable import assert_resettable as assert_resettable

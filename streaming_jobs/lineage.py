@@ -33,6 +33,7 @@ from lakehouse.declare.sources import (
     DeltaSource,
     FileSource,
     FolderSource,
+    IcebergSource,
     KafkaSource,
     PythonSource,
 )
@@ -221,6 +222,9 @@ class Lineage:
             }
         if isinstance(source, FolderSource | DeltaSource):
             return {"namespace": "file", "name": source.topic, "facets": facets}
+        if isinstance(source, IcebergSource):
+            uri = dict(source.catalog).get("uri", "file")
+            return {"namespace": uri.rpartition("@")[2], "name": source.topic, "facets": facets}
         if isinstance(source, PythonSource):
             return {
                 "namespace": f"python://{source.class_name}",

@@ -103,8 +103,8 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
 def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
     """Accept that records which the source no longer has, and the table has not read, are lost.
 
-    Of a Delta table of others, that a version which removes rows, or that its log has lost, is not
-    read. The table continues behind them. Its job must be stopped. Exit code 0 when done, 2 when
+    Of a Delta or Iceberg table of others, that a version which removes rows, or that its log has lost, is
+    not read. The table continues behind them. Its job must be stopped. Exit code 0 when done, 2 when
     refused.
     """
     from lakehouse.errors import RangeError
@@ -156,7 +156,7 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
 
 def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None", yes: bool) -> None:
     """What `accept-gap` does for a table that reads a folder or a table of others. Raises RangeError."""
-    from lakehouse.declare.sources import DeltaSource
+    from lakehouse.declare.sources import FolderSource, IcebergSource
     from lakehouse.errors import RangeError
     from lakehouse.storage import checkpoints, foreign_records, foreign_sources
     from lakehouse.storage.file_register import Register
@@ -172,9 +172,8 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
     begins = positions.behind(lakehouse.settings, table, last, {topic: {partition: 0}})
     has_begun = checkpoints.standing(lakehouse.settings, table).last is not None
     lost = foreign_records.lost(source, register, begins[topic][partition]) if has_begun else []
-    passed = (
-        foreign_sources.passed_over(source, register) if isinstance(source, DeltaSource) else None
-    )
+    of_folder = isinstance(source, FolderSource)
+    passed = None if of_folder else foreign_sources.passed_over(source, register)
     if not lost and passed is None:
         raise RangeError(
             f"table={table.name}: {topic} has every record that it has not read, so nothing is lost; start its job"
@@ -183,9 +182,13 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
         name = register.of_record(since).path
         console.print_text(f"{topic}, file {name}: records {since} to {until - 1} are lost")
     if passed is not None:
-        console.print_text(
-            f"{topic}: versions {register.through + 1} to {passed} are not read, with the rows that they add"
+        snapshots = isinstance(source, IcebergSource)
+        which = (
+            f"snapshots up to {passed}"
+            if snapshots
+            else f"versions {register.through + 1} to {passed}"
         )
+        console.print_text(f"{topic}: {which} are not read, with the rows that they add")
     _ask(yes, "go on without them?")
     if lost:
         checkpoints.begin(

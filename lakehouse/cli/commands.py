@@ -263,7 +263,7 @@ def quarantine(
     Each row has its offset, or its file and line, its time of arrival and its value.
     """
     from lakehouse.cli import query as engine
-    from lakehouse.declare.sources import DeltaSource, FolderSource
+    from lakehouse.declare.sources import FilesSource
 
     lakehouse = _lakehouse()
     if not lakehouse.catalog.has_quarantine(chosen := lakehouse.catalog.table(table)):
@@ -279,7 +279,7 @@ def quarantine(
         )
         console.print_rows(counts.columns, counts.rows)
     sources = lakehouse.catalog.sources_of(chosen).values()
-    of_file = sources and all(isinstance(s, FolderSource | DeltaSource) for s in sources)
+    of_file = sources and all(isinstance(s, FilesSource) for s in sources)
     place = "key" if of_file else "_arrival['partition'] AS partition"  # it names file and line
     columns = f"{place}, _arrival['offset'] AS offset, _arrival['time'] AS arrived, value"
     newest = f"SELECT reason, {columns} {matching} ORDER BY arrived DESC, 2, offset DESC"

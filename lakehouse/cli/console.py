@@ -50,6 +50,7 @@ EXTRAS = {  # top-level module -> the extra that installs it
     "psycopg": "postgres",
     "redis": "redis",
     "fastavro": "avro",
+    "pyiceberg": "iceberg",
     "grpc_tools": "protobuf",
     "geoip2fast": "examples",
     "crawlerdetect": "examples",

@@ -11,6 +11,7 @@ from lakehouse.declare.sources import (
     DeltaSource,
     FileSource,
     FolderSource,
+    IcebergSource,
     KafkaSource,
     PythonSource,
 )
@@ -272,6 +273,8 @@ def _input(catalog: Catalog, name: str) -> str:
         return f"{name} (folder {source.topic})"
     if isinstance(source, DeltaSource):
         return f"{name} (Delta table {source.topic})"
+    if isinstance(source, IcebergSource):
+        return f"{name} (Iceberg table {source.topic})"
     if isinstance(source, PythonSource):
         return f"{name} (source {source.topic}, read by {source.class_name})"
     return f"{name} ({source.format} files)" if isinstance(source, FileSource) else name

@@ -6,6 +6,7 @@ sources            topics of Kafka, and files
 changes            a topic of the changes of a database's table
 readers            the contract of what reads a source of one's own
 own_sources        such a source
+iceberg            an Iceberg table of others
 history            a folder or a table of others that is read before a topic
 targets            where tables are published, and the contract of what writes there
 windows            windows, intervals, the horizon of duplicates
@@ -18,5 +19,5 @@ modules            the modules that the settings name, imported
 option_rules       the rules of single options
 rules              what is refused or warned of by the declarations alone
 code_version       the code that a function runs, by which a change is noticed
-columns            the names of the columns that the library adds
+columns            the names of the columns that the library adds, and those of Spark DDL
 """

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from lakehouse.declare.columns import column_names
 from lakehouse.declare.sources import (
     Isolation,
     KafkaSource,
     UnknownFields,
-    column_names,
     kafka,
 )
 from lakehouse.errors import DeclarationError

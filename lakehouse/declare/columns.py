@@ -1,10 +1,11 @@
-"""Names of the columns that the library adds to those of a user.
+"""Names of the columns that the library adds to those of a user, and the names that a user gives in Spark DDL.
 
 Some are stored with each row. Others are added while it computes, and taken away again: no column
 of a user has such a name. What a table's function returns has no name with a leading `_` (`plan`
 refuses it); what it reads, and makes on the way, may.
 """
 
+import re
 from collections.abc import Iterable
 
 ARRIVAL = "_arrival"
@@ -24,6 +25,7 @@ ROW = "_row"
 REASON = "_reason"  # of a judged row: why it is quarantined; null for a good one
 QUARANTINE = f"reason STRING, value BINARY, key BINARY, {ARRIVAL} {ARRIVAL_TYPE}, {ORIGIN} STRING, {PARTITION} STRING"
 _PREFIX = "__lakehouse_"
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # a comment
 
 
 def helper(name: str) -> str:
@@ -37,3 +39,21 @@ def reserved(names: Iterable[str]) -> list[str]:
     Spark does not distinguish upper from lower case in names.
     """
     return [name for name in names if name.lower().startswith(_PREFIX)]
+
+
+def column_names(schema: str) -> list[str]:
+    """The names of the columns of Spark DDL, without Spark."""
+    return [name for name, _ in of_ddl(schema)]
+
+
+def of_ddl(schema: str) -> list[tuple[str, str]]:
+    """The columns of Spark DDL, each with what is said of it; without comments."""
+    depth, parts = 0, [""]
+    for letter in _QUOTED.sub("", schema):
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    parts_of = (re.split(r"[\s:]", part.strip(), maxsplit=1) for part in parts)
+    return [(name.strip("`"), "".join(said)) for name, *said in parts_of]

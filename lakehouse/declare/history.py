@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from lakehouse.declare.columns import INGESTION
 from lakehouse.declare.sources import (
-    DeltaSource,
-    FolderSource,
+    FilesSource,
     KafkaSource,
     RecordSource,
     Source,
@@ -53,11 +52,11 @@ def _check_parted(topic: KafkaSource) -> None:
             f"{where}, starting={starting}: an instant needs its time zone; add tzinfo=UTC"
         )
     where += f", history={history.topic}"
-    if not isinstance(history, FolderSource | DeltaSource):
+    if not isinstance(history, FilesSource):
         raise DeclarationError(
-            f"{where}: a history is a folder or a Delta table of others; read other sources by an ingest table of their own"
+            f"{where}: a history is a folder, or a Delta or Iceberg table of others; read others by an ingest table of their own"
         )
-    if isinstance(history, DeltaSource) and history.of_changes:
+    if history.format == "delta_changes":
         raise DeclarationError(
             f"{where}, changes=True: the topic has rows and no changes of rows; leave `changes` out, or read the changes by an "
             "ingest table of their own"

@@ -184,13 +184,13 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
     sources = {n: s for n, s in catalog.sources_of(table).items() if not s.is_history}
     if sources and len(sources) < len(table.inputs):
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: an ingest table reads topics only, or one folder, or one Delta table of others, or "
-            "one source of your own; join other inputs in a table that reads it"
+            f"{where}, inputs={table.inputs}: an ingest table reads topics only, or one folder, or one Delta or Iceberg table of "
+            "others, or one source of your own; join other inputs in a table that reads it"
         )
     if len(topics) < len(sources) and len(sources) > 1:
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: an ingest table reads topics, or one folder, or one Delta table of others, or one "
-            "source of your own; declare an ingest table for each, and a table that reads these, with unionByName"
+            f"{where}, inputs={table.inputs}: an ingest table reads topics, or one folder, or one Delta or Iceberg table of "
+            "others, or one source of your own; declare an ingest table for each, and a table that reads these, with unionByName"
         )
     if len({source.topic for source in topics.values()}) < len(topics):
         raise DeclarationError(

@@ -18,9 +18,8 @@ UnknownFields = Literal["ignore", "quarantine"]
 Isolation = Literal["", "read_uncommitted", "read_committed"]
 OF_REGISTRY = ("avro", "json_schema", "protobuf")
 """Formats of values whose schema is in a schema registry."""
-OF_ROWS = ("parquet", "delta", "delta_changes")
+OF_ROWS = ("parquet", "delta", "delta_changes", "iceberg")
 """Formats of rows with columns of their own, which become records as JSON."""
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # a comment
 _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
@@ -33,7 +32,7 @@ class RecordSource:
 
     topic: str  # its name in `_arrival`: a topic, the path of a folder or of a table, or a name
     schema: str
-    format: ValueFormat | FolderFormat | Literal["delta", "delta_changes"] = "json"
+    format: ValueFormat | FolderFormat | Literal["delta", "delta_changes", "iceberg"] = "json"
     unknown_fields: UnknownFields = "ignore"
     max_bytes: int = 1 << 20
     max_future_skew: timedelta = timedelta(minutes=5)
@@ -84,6 +83,18 @@ class DeltaSource(RecordSource):
 
 
 @dataclass(frozen=True, slots=True)
+class IcebergSource(RecordSource):
+    """An Iceberg table of others; each row that is appended to it is a record."""
+
+    catalog: tuple[tuple[str, str], ...] = ()  # none: the topic is the path of the table
+
+
+TableSource = DeltaSource | IcebergSource
+FilesSource = FolderSource | TableSource
+"""A source whose files are registered."""
+
+
+@dataclass(frozen=True, slots=True)
 class PythonSource(RecordSource):
     """A source of one's own; its records are those that a class reads."""
 
@@ -100,10 +111,8 @@ class PythonSource(RecordSource):
 class KafkaSource(RecordSource):
     """A topic of JSON objects, of text, or of values whose schemas are in a registry."""
 
-    history: FolderSource | DeltaSource | None = None
-    starting: datetime | None = (
-        None  # with a history: its rows before, those of the topic from then on
-    )
+    history: FilesSource | None = None
+    starting: datetime | None = None  # with a history: its rows before, the topic's from then on
 
 
 def kafka(
@@ -120,7 +129,7 @@ def kafka(
     quiet_timeout: str | timedelta = "0 seconds",
     key: str = "",
     isolation: Isolation = "",
-    history: FolderSource | DeltaSource | None = None,
+    history: FilesSource | None = None,
     starting: datetime | None = None,
 ) -> KafkaSource:
     """A topic, declared once.
@@ -150,8 +159,8 @@ def kafka(
     :param isolation: "read_committed" leaves out messages of transactions that were aborted, and waits for
         those that are open: for a topic that a table is published to. By default as the settings say,
         else "read_uncommitted".
-    :param history: a `folder` or `delta_table` of the same schema with the earlier rows of the topic. It is read
-        to its end once, then the topic. None by default: the topic is read from its beginning.
+    :param history: a `folder`, `delta_table` or `iceberg_table` of the same schema with the earlier rows of the topic.
+        It is read to its end once, then the topic. None by default: the topic is read from its beginning.
     :param starting: with a history, the event time of the cut, with its time zone. Rows of the history before it
         and rows of the topic from it on count. The others are quarantined, so that no row is there twice.
     :raises DeclarationError: for a schema, key or history that cannot be.
@@ -239,7 +248,7 @@ def folder(
             f"header={header}, format={format!r}: only CSV files have a header line; leave it out"
         )
     source = FolderSource(
-        _absolute(path),
+        absolute(path),
         schema,
         format,
         unknown_fields,
@@ -290,7 +299,7 @@ def delta_table(
     :raises DeclarationError: for a schema that cannot be.
     """
     source = DeltaSource(
-        _absolute(path),
+        absolute(path),
         schema,
         "delta_changes" if changes else "delta",
         unknown_fields,
@@ -349,31 +358,13 @@ def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -
             f"header=False, format={format!r}: only CSV files have a header line; leave it out"
         )
     _check_names(schema)
-    return FileSource(_absolute(path), schema, format, header=header)
+    return FileSource(absolute(path), schema, format, header=header)
 
 
-Source = KafkaSource | FolderSource | DeltaSource | PythonSource | FileSource
+Source = KafkaSource | FilesSource | PythonSource | FileSource
 
 
-def column_names(schema: str) -> list[str]:
-    """The names of the columns of Spark DDL, without Spark."""
-    return [name for name, _ in _columns(schema)]
-
-
-def _columns(schema: str) -> list[tuple[str, str]]:
-    """The columns of Spark DDL, each with what is said of it; without comments."""
-    depth, parts = 0, [""]
-    for letter in _QUOTED.sub("", schema):
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    columns = (re.split(r"[\s:]", part.strip(), maxsplit=1) for part in parts)
-    return [(name.strip("`"), "".join(said)) for name, *said in columns]
-
-
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     """A path that the function which calls this was given: a relative one is relative to the module that calls that."""
     if "://" in path or path.startswith("/"):
         return path
@@ -387,7 +378,7 @@ def _check_names(schema: str) -> None:
             f"schema, column={unusable[0]}: names that begin so are the library's, for columns that it adds while it computes; "
             "rename the field where it is sent or written"
         )
-    for name, said in _columns(schema):
+    for name, said in columns.of_ddl(schema):
         if re.search(r"\bDEFAULT\b", re.sub("<.*>", "", said), re.IGNORECASE):
             raise DeclarationError(
                 f"schema, column={name}, DEFAULT: rows from before the column was added would be without the default; leave it "

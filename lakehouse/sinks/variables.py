@@ -1,11 +1,7 @@
 """`${NAME}` in a declaration is a variable in the environment of the follower, so that secrets stay out of code."""
 
-import re
-
+from lakehouse import settings
 from lakehouse.errors import SinkError
-from lakehouse.settings import variable
-
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def filled(target: str, text: str) -> str:
@@ -14,12 +10,10 @@ def filled(target: str, text: str) -> str:
     Raises SinkError for a name that the environment does not have.
     """
 
-    def value(found: re.Match[str]) -> str:
-        if (known := variable(found[1])) is None:
-            raise SinkError(
-                f"target={target}, variable={found[1]}: its declaration reads it from the environment of the follower, which "
-                "does not have it; set it there and start the follower again"
-            )
-        return known
+    def lacking(name: str) -> SinkError:
+        return SinkError(
+            f"target={target}, variable={name}: its declaration reads it from the environment of the follower, which "
+            "does not have it; set it there and start the follower again"
+        )
 
-    return _VARIABLE.sub(value, text)
+    return settings.filled(text, lacking)

@@ -56,6 +56,10 @@ foreign_sources       folders and tables of others: what has come is registered
 foreign_files         what such files hold
 foreign_changes       what others do to the history of a topic after it was read
 foreign_log           the log of a Delta table of others
+iceberg_tables        Iceberg tables of others: their snapshots and files
+iceberg_columns       their columns, by field ids
+iceberg_rows          the rows of a file of such a table
+iceberg_feed          what has come to such a table is registered
 foreign_records       the records of registered files
 savepoints            all tables at one consistent cut, kept by links
 restoring             a savepoint restored, forked, or moved as one file

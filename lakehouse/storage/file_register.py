@@ -28,12 +28,12 @@ _WORTH = 1_000  # files to forget, before the whole is written again for it
 class Registered:
     """A file whose records are numbered."""
 
-    path: str  # in the folder; of a Delta table as its log names it
+    path: str  # in the folder; of a table as its log names it
     size: int  # bytes
     modified: int  # nanoseconds since 1970
     count: int  # of records
     first: int = 0  # the number of its first record
-    digest: str = ""  # of what it holds; a file of a Delta table never changes
+    digest: str = ""  # of what it holds; a file of a table never changes
     header: bool = False  # its first line is no record
     values: Mapping[str, str | None] = field(default_factory=dict)  # of a table's partition
     vector: Mapping[str, Any] | None = None  # of a table's file: which of its rows are dead
@@ -62,7 +62,11 @@ class Register:
         self.note = layout.note(settings, table, "files.jsonl")
         self.table = table.name
         self.files: list[Registered] = []
-        self.through = -1  # the last version of a Delta table of others whose files are all here
+        self.through = -1  # the last version of a table of others whose files are all here; of Iceberg, the snapshot
+        self.sequence: int | None = None  # the number of that snapshot's commit
+        self.shape: Mapping[str, Any] | None = (
+            None  # the columns of an Iceberg table (`iceberg_columns.shape`)
+        )
         self.since: set[str] = set()  # files that were added behind that version, by their identity
         self._places: dict[str, int] = {}  # path -> the place of the file that has it now
         self._alike: dict[tuple[int, str], list[int]] = {}
@@ -98,17 +102,32 @@ class Register:
         """The files with records from this number on."""
         return self.files[max(bisect_right(self._first, number) - 1, 0) :]
 
-    def add(self, found: Sequence[Registered], through: int | None = None) -> None:
-        """Numbers the records of these files, on the disk first; `through`: the version of a table that they complete."""
+    def add(
+        self,
+        found: Sequence[Registered],
+        through: int | None = None,
+        sequence: int | None = None,
+    ) -> None:
+        """Numbers the records of these files, on the disk first; `through`: the version of a table that they complete.
+
+        `sequence`: of a snapshot of Iceberg the number of its commit.
+        """
         lines, first = [], self.end
         for each in found:
             lines.append({"file": asdict(replace(each, first=first))})
             first += each.count
-        self._write([*lines, *([] if through is None else [{"through": through}])])
+        self._write(
+            [*lines, *([] if through is None else [{"through": through, "sequence": sequence}])]
+        )
 
     def move(self, known: Registered, path: str) -> None:
         """Notes that a file has another name."""
         self._write([{"moved": known.path, "to": path}])
+
+    def take_shape(self, shape: Mapping[str, Any]) -> None:
+        """Notes the columns by which the files of an Iceberg table are read from now on."""
+        if shape != self.shape:
+            self._write([{"shape": shape}])
 
     def forget(self, read: int, gone: Callable[[Registered], bool]) -> None:
         """Leaves out the files that are `gone`, if all their records are among those that are `read` for good.
@@ -118,17 +137,17 @@ class Register:
         kept = [each for each in self.files if each.end > read or not gone(each)]
         if len(self.files) - len(kept) < _WORTH:
             return
-        lines: list[Mapping] = []
+        lines: list[Mapping] = [{"shape": self.shape}] if self.shape else []
         since, end, through = self.since, 0, self.through
         for each in kept:
             if through >= 0 and each.identity in since:  # those before make up that version
-                lines.append({"through": through})
+                lines.append({"through": through, "sequence": self.sequence})
                 through = -1
             if each.first != end:
                 lines.append({"from": each.first})
             lines.append({"file": asdict(each)})
             end = each.end
-        lines += [{"through": through}] if through >= 0 else []
+        lines += [{"through": through, "sequence": self.sequence}] if through >= 0 else []
         lines += [{"from": self.end}] if self.end != end else []
         files.replace_text(self.note, "".join(f"{json.dumps(line)}\n" for line in lines))
         self._clear()
@@ -142,7 +161,8 @@ class Register:
             self._clear()
 
     def _clear(self) -> None:
-        self.files, self.through, self._end = [], -1, 0
+        self.files, self._end = [], 0
+        self.through, self.sequence, self.shape = -1, None, None
         self.since, self._places, self._alike, self._first = set(), {}, {}, []
 
     def _write(self, lines: Sequence[Mapping]) -> None:
@@ -168,8 +188,10 @@ class Register:
 
     def _take(self, line: Mapping) -> None:
         if "through" in line:
-            self.through = int(line["through"])
+            self.through, self.sequence = int(line["through"]), line.get("sequence")
             self.since.clear()
+        elif "shape" in line:
+            self.shape = line["shape"]
         elif "from" in line:
             self._end = max(int(line["from"]), self._end)
         elif "moved" in line:

@@ -2,30 +2,33 @@
 
 from pathlib import Path
 
-from lakehouse.declare.sources import DeltaSource, FolderSource
-from lakehouse.storage import foreign_files, foreign_log
+from lakehouse.declare.sources import FilesSource, FolderSource, IcebergSource
+from lakehouse.storage import foreign_files, foreign_log, iceberg_feed
 from lakehouse.storage.file_register import Register
 from lakehouse.storage.files import digest_of
 from lakehouse.storage.foreign_files import Away, Seen
+from lakehouse.storage.iceberg_tables import IcebergTable
 
 
 class Afterwards:
     """Looks again and again at a history that was read; what is known by then is not read from the disk once more."""
 
-    def __init__(self, source: FolderSource | DeltaSource, register: Register) -> None:
+    def __init__(self, source: FilesSource, register: Register) -> None:
         self._source, self._register = source, register
         self._path = Path(source.topic)
+        self._iceberg = IcebergTable(source) if isinstance(source, IcebergSource) else None
         self._compared: dict[str, tuple[Seen, str]] = {}  # files, and what is wrong with each
         self._through = register.through  # the last version that was looked at
         self._first = ""  # of the versions behind what was read that add or remove rows
         self._many = 0  # of those
+        self._sequence = register.sequence  # of a table of Iceberg: the number of that commit
 
     def look(self) -> str:
         """What has changed since it was read; empty if nothing has, or it is not there any more, which takes nothing away."""
         try:
             if isinstance(self._source, FolderSource):
                 return self._of_folder(self._source.pattern)
-            return self._of_table()
+            return self._of_iceberg(self._iceberg) if self._iceberg else self._of_table()
         except Away:
             return ""
 
@@ -40,6 +43,15 @@ class Afterwards:
                     self._first or f"version {self._through} ({what or 'rows were added'})"
                 )
                 self._many += 1
+        return self._said(self._first, self._many) if self._many else ""
+
+    def _of_iceberg(self, table: IcebergTable) -> str:
+        self._through, self._sequence, said = iceberg_feed.since(
+            table, self._through, self._sequence
+        )
+        if said:
+            self._first = self._first or f"snapshot {said[0]}"
+            self._many += len(said)
         return self._said(self._first, self._many) if self._many else ""
 
     def _of_folder(self, pattern: str) -> str:

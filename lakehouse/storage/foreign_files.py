@@ -165,6 +165,8 @@ class Lines:
 class Rows:
     """The rows of a file of Parquet, from its beginning on, without those that are dead; with the values of its partition."""
 
+    _columns: list[str] | None = None  # that are read of the file: all
+
     def __init__(
         self,
         path: Path,
@@ -208,19 +210,23 @@ class Rows:
 
     def _read(self) -> Iterator[tuple[np.ndarray, pa.Table]]:
         start = 0
-        for batch in self._file.iter_batches(_BATCH):
+        for batch in self._file.iter_batches(_BATCH, columns=self._columns):
             places = np.arange(start, start + batch.num_rows)
             start += batch.num_rows
             living = ~np.isin(places, self._dead)
             if not living.any():
                 continue
-            rows = plain(pa.Table.from_batches([batch]))
-            for name, value in self._values.items():
-                if name in rows.column_names:  # a writer may put it into the file, too
-                    rows = rows.drop_columns([name])
-                if value is not None:
-                    rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
-            yield places[living], rows.filter(pa.array(living))
+            yield places[living], self._shaped(batch).filter(pa.array(living))
+
+    def _shaped(self, batch: pa.RecordBatch) -> pa.Table:
+        """The rows with the columns of the table."""
+        rows = plain(pa.Table.from_batches([batch]))
+        for name, value in self._values.items():
+            if name in rows.column_names:  # a writer may put it into the file, too
+                rows = rows.drop_columns([name])
+            if value is not None:
+                rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+        return rows
 
 
 def plain(rows: pa.Table) -> pa.Table:
@@ -326,7 +332,8 @@ def check(folder: Path, known: Registered, table: str) -> None:
 
 def gone(folder: Path, known: Registered, table: str) -> Gone:
     """That a file was removed before it was read."""
+    where = known.path if "://" in known.path else folder / known.path
     return Gone(
-        f"table={table}, file={folder / known.path}, records={known.first} to {known.end - 1}: it is gone before it was read; "
+        f"table={table}, file={where}, records={known.first} to {known.end - 1}: it is gone before it was read; "
         f"put it back, or accept by `lakehouse topic accept-gap {table}` that they are lost"
     )

@@ -6,11 +6,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lakehouse.declare.sources import DeltaSource, FolderSource
+from lakehouse.declare.sources import DeltaSource, FilesSource, FolderSource, IcebergSource
 from lakehouse.errors import SourceError
 from lakehouse.storage import foreign_files, foreign_log
 from lakehouse.storage.file_register import Register, Registered
-from lakehouse.storage.foreign_files import Lines, Rows, Seen, gone, seen
+from lakehouse.storage.foreign_files import Away, Lines, Rows, Seen, gone, seen
+from lakehouse.storage.iceberg_rows import IcebergRows
+from lakehouse.storage.iceberg_tables import IcebergTable
 
 PARTITION = "0"
 """The only partition of a folder or a table: its files are read one after another."""
@@ -38,9 +40,10 @@ class Opened(Protocol):
 class RecordReader:
     """Reads on where it was, if that is where the next records are: a long file is opened once for many steps."""
 
-    def __init__(self, source: FolderSource | DeltaSource, register: Register) -> None:
+    def __init__(self, source: FilesSource, register: Register) -> None:
         self._source, self._register = source, register
         self._folder = Path(source.topic)
+        self._iceberg = IcebergTable(source) if isinstance(source, IcebergSource) else None
         self._open: Opened | None = None
         self._of: Registered | None = None  # the file that is open
         self._stamp: Seen | None = None  # as it was when it was last compared
@@ -91,6 +94,15 @@ class RecordReader:
         return self._open
 
     def _opened(self, known: Registered) -> Opened:
+        if self._iceberg is not None:
+            assert self._register.shape is not None, "it was noted before the first file"
+            try:
+                with self._iceberg.asking():
+                    return IcebergRows(self._iceberg, known, self._register.shape)
+            except Away as err:
+                if isinstance(err.__cause__, FileNotFoundError):
+                    raise gone(self._folder, known, self._register.table) from err
+                raise
         if isinstance(self._source, DeltaSource):
             path = foreign_log.location(self._folder, known.path)
             try:
@@ -137,11 +149,10 @@ class RecordReader:
         return pa.table(columns | {"value": pa.array(taken, pa.binary())}).select(RECORDS.names)
 
 
-def lost(
-    source: FolderSource | DeltaSource, register: Register, read: int
-) -> list[tuple[int, int]]:
+def lost(source: FilesSource, register: Register, read: int) -> list[tuple[int, int]]:
     """The ranges of records that are registered, not read, and not to be had any more."""
     folder = Path(source.topic)
+    iceberg = IcebergTable(source) if isinstance(source, IcebergSource) else None
     ranges: list[tuple[int, int]] = []
     for file in register.from_record(read):
         begin = max(file.first, read)
@@ -149,6 +160,8 @@ def lost(
             continue
         if isinstance(source, DeltaSource):
             exists = foreign_log.location(folder, file.path).exists()
+        elif iceberg is not None:
+            exists = iceberg.has(file.path)
         else:
             try:
                 foreign_files.check(folder, file, register.table)

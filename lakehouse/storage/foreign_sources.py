@@ -7,12 +7,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from lakehouse.declare.sources import DeltaSource, FolderSource, column_names
+from lakehouse.declare.columns import column_names
+from lakehouse.declare.sources import (
+    DeltaSource,
+    FilesSource,
+    FolderSource,
+    IcebergSource,
+    TableSource,
+)
 from lakehouse.errors import SourceError
-from lakehouse.storage import foreign_files, foreign_log
+from lakehouse.storage import foreign_files, foreign_log, iceberg_feed
 from lakehouse.storage.file_register import Register, Registered
 from lakehouse.storage.files import digest_of
 from lakehouse.storage.foreign_files import Away, Seen, Unfit
+from lakehouse.storage.iceberg_feed import IcebergFeed
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +57,7 @@ class Feed(Protocol):
 
 
 def feed_of(
-    source: FolderSource | DeltaSource,
+    source: FilesSource,
     register: Register,
     is_lost: Callable[[Registered], bool],
     types: Mapping[str, str] = MappingProxyType({}),
@@ -60,10 +68,12 @@ def feed_of(
     """
     if isinstance(source, FolderSource):
         return FolderFeed(source, register, is_lost)
+    if isinstance(source, IcebergSource):
+        return IcebergFeed(source, register, types)
     return TableFeed(source, register, types)
 
 
-def follow_renames(source: FolderSource | DeltaSource, register: Register) -> bool:
+def follow_renames(source: FilesSource, register: Register) -> bool:
     """Notes which files of a folder have another name now; whether one has. Raises Away."""
     if not isinstance(source, FolderSource):
         return False
@@ -296,8 +306,10 @@ class TableFeed:
         self._ends.append((version, self.register.end))
 
 
-def passed_over(source: DeltaSource, register: Register) -> int | None:
+def passed_over(source: TableSource, register: Register) -> int | None:
     """The version up to which someone has to accept that it is not read; None if the next one can be."""
+    if isinstance(source, IcebergSource):
+        return iceberg_feed.passed_over(source, register)
     path, following = Path(source.topic), register.through + 1
     if register.through < 0 or following > foreign_log.latest(path):
         return None
@@ -307,14 +319,14 @@ def passed_over(source: DeltaSource, register: Register) -> int | None:
     return following if version.removes or version.lost else None
 
 
-def unread(source: FolderSource | DeltaSource, register: Register, read: int) -> list[str]:
+def unread(source: FilesSource, register: Register, read: int) -> list[str]:
     """What is there and is not read, or not as it is: for people to look at, nothing is registered. None of it may last."""
     waiting = [
         f"{registered.path} is yet to be read"
         for registered in register.from_record(read)
         if registered.end > read
     ]
-    if isinstance(source, DeltaSource):
+    if isinstance(source, TableSource):
         return waiting
     try:
         listing = foreign_files.listed(Path(source.topic), source.pattern)

@@ -47,7 +47,7 @@ def create(
     # the plan judges NOT NULL
     nullable = StructType([StructField(f.name, f.dataType) for f in schema])
     # by delta-rs: an empty commit costs Spark half a second, and a pipeline has many tables
-    DeltaTable.create(
+    table = DeltaTable.create(
         str(path),
         Schema.from_json(nullable.json()),
         mode="ignore",
@@ -56,6 +56,11 @@ def create(
         partition_by=[PARTITION] if partitioned else None,
         raise_if_key_not_exists=False,  # a property of our own is none that delta-rs knows
     )
+    # a table of this type lists its features, and Delta looks for this one if a field of a struct is required
+    if '"timestamp_ntz"' in nullable.json() and "invariants" not in (
+        table.protocol().writer_features or ()
+    ):
+        table.alter.add_feature(TableFeatures.Invariants, allow_protocol_versions_increase=True)
 
 
 def prepare_keyed(path: Path, keys: Sequence[str]) -> None:

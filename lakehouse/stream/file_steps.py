@@ -1,4 +1,4 @@
-"""The steps of an ingest table that reads a folder, or a Delta table of others.
+"""The steps of an ingest table that reads a folder, or a table of others.
 
 What has come is registered (`storage.foreign_sources`), and the records of registered files are
 read in order: a source of one partition, whose offsets are the numbers of its records.
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pyspark.sql.types import StructType
 
-from lakehouse.declare.sources import DeltaSource, FolderSource
+from lakehouse.declare.sources import FolderSource
 from lakehouse.errors import SourceError
 from lakehouse.storage import foreign_sources
 from lakehouse.storage.file_register import Register, Registered
@@ -171,7 +171,7 @@ class FileSteps(SourceSteps):
         now = time.monotonic()
         self._gone_since = now if self._gone_since is None else self._gone_since
         if (
-            isinstance(self._source, DeltaSource)
+            not isinstance(self._source, FolderSource)
             or now - self._gone_since > self._settle + _RENAMED
         ):
             raise err

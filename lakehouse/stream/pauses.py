@@ -3,13 +3,22 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource, PythonSource
+from lakehouse.declare.sources import (
+    DeltaSource,
+    FolderSource,
+    IcebergSource,
+    KafkaSource,
+    PythonSource,
+)
 from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
 
 _FOLDER = "files that come meanwhile are read if they are still there: start the job before they are taken away"
 _TABLE = "its versions are read as long as its log has them and its files are there: start the job before they are cleaned up"
+_SNAPSHOTS = (
+    "its snapshots are read as long as its owner keeps them: start the job before they are expired"
+)
 _OWN = "what comes meanwhile is read if it is still there: start the job before the source lets go of it"
 _WITHIN = 5.0  # seconds for an answer of the broker: a command waits for it
 
@@ -29,6 +38,7 @@ def remarks(lakehouse: Lakehouse, pipeline: str, now: datetime) -> list[str]:
     said = {topic: remark(configuration, now) for topic, configuration in configurations.items()}
     said |= {s.topic: _FOLDER for s in sources if isinstance(s, FolderSource)}
     said |= {s.topic: _TABLE for s in sources if isinstance(s, DeltaSource)}
+    said |= {s.topic: _SNAPSHOTS for s in sources if isinstance(s, IcebergSource)}
     said |= {s.topic: _OWN for s in sources if isinstance(s, PythonSource)}
     return [f"{name}: {text}" for name, text in sorted(said.items())]
 

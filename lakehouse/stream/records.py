@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.sources import (
-    DeltaSource,
-    FolderSource,
+    FilesSource,
     KafkaSource,
     PythonSource,
     RecordSource,
@@ -75,7 +74,7 @@ def _not_lost(
 def _of_files(
     session: Session,
     table: Table,
-    source: FolderSource | DeltaSource,
+    source: FilesSource,
     ranges: list[tuple[int, int]],
 ) -> pa.Table:
     """The records of these ranges, also of files that have another name since. Raises SourceError."""
@@ -122,15 +121,15 @@ def own_source(sources: Iterable[RecordSource]) -> PythonSource:
     return source
 
 
-def file_source(source: RecordSource) -> FolderSource | DeltaSource:
+def file_source(source: RecordSource) -> FilesSource:
     """A source that has files."""
-    assert isinstance(source, FolderSource | DeltaSource), source
+    assert isinstance(source, FilesSource), source
     return source
 
 
-def file_sources(sources: Iterable[RecordSource]) -> list[FolderSource | DeltaSource]:
+def file_sources(sources: Iterable[RecordSource]) -> list[FilesSource]:
     """Those of them that have files: of an ingest table one at most."""
-    return [each for each in sources if isinstance(each, FolderSource | DeltaSource)]
+    return [each for each in sources if isinstance(each, FilesSource)]
 
 
 def held(session: Session, found: pa.Table) -> DataFrame | pa.Table:

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lakehouse.declare.sources import DeltaSource, FolderSource, PythonSource, RecordSource
+from lakehouse.declare.sources import FilesSource, PythonSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
 from lakehouse.runtime import kafka_client
@@ -105,7 +105,7 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
 def _checked_files(
     settings: Settings,
     table: Table,
-    source: FolderSource | DeltaSource,
+    source: FilesSource,
     last: Commit,
 ) -> Checked:
     """A folder or a table of others against the register, whose records have all been there."""

@@ -26,6 +26,7 @@ changed_job      a job whose tables are changed in each of these ways, under kil
 killed_commands  commands of `lakehouse`, killed before their steps: a program
 killed_savepoints  a savepoint created or forked, killed before one step after another: a program
 killed_run       a run of a job of Dagster's, killed before one of its steps: a program
+iceberg_shop     an Iceberg table in a catalog, and what its owner does to it
 orders           two topics, and a process function over both
 sites            readings of sites that are slow, and whose watermark waits for them
 sales            reports over rows that may come late

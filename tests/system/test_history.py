@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, TimestamptzType
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -38,6 +40,7 @@ from lakehouse.stream.topic_check import check
 from lakehouse.testing import Aborted, Stage, assert_stream_equals_batch
 from streaming_jobs import topic_commands
 from support import ROOT
+from support.iceberg_shop import Shop
 from support.sensors_job import awaited
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -243,6 +246,39 @@ def test_a_table_of_others_without_a_row_is_a_history_and_one_of_other_types_is_
     assert stage.frontier("events") > STARTING
     of_table, of_topic = check(stage.session, stage.session.catalog.table("events"))
     assert (of_table.rows, of_table.examples, of_topic.rows) == (0, "", 15), "from 55 on"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_an_iceberg_table_before_a_topic_and_what_comes_afterwards(
+    spark, tmp_path, served, monkeypatch
+):
+    columns = Schema(NestedField(1, "n", LongType()), NestedField(2, "at", TimestamptzType()))
+    shop = Shop(tmp_path / "shop", columns)
+
+    def append(*ns: int) -> None:
+        rows = [{"n": n, "at": START + timedelta(minutes=n)} for n in ns]
+        shop.table.append(pa.Table.from_pylist(rows, schema=shop.table.schema().as_arrow()))
+
+    append(*range(CUT // 2, CUT + 2))
+    append(*range(CUT // 2))
+    kafka_broker.ensure_topics(served, {"iced": 1}, OLD)
+    send(served, "iced", *((0, line(n), n) for n in range(50, 70)))
+    topic = kafka("iced", schema=SCHEMA, history=shop.source(SCHEMA), starting=STARTING)
+    stage = stage_on(spark, served, tmp_path / "root", topic)
+    query = queries.start(stage.session, stage.session.catalog.table("events"))
+    query.processAllAvailable()
+    assert sorted(row.n for row in stage.rows("events").select("n").collect()) == [*range(70)]
+    monkeypatch.setattr(history_steps, "_AGAIN", 0.0)
+    query._look_at = 0.0
+    append(0)
+    awaited(
+        lambda: f"snapshot {shop.last()} (rows were added); it was read" in query.remark, "said"
+    )
+    query.stop()
+    of_table, of_topic = check(stage.session, stage.session.catalog.table("events"))
+    assert (of_table.rows, of_table.missing, of_table.doubled) == (CUT + 2, 0, 0)
+    assert (of_topic.missing, of_topic.doubled) == (0, 0)
 
 
 PAGE = (ROOT / "docs" / "topic-history.md").read_text()

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakehouse.declare.sources import FolderSource, column_names, delta_table, folder
+from lakehouse.declare.columns import column_names
+from lakehouse.declare.sources import FolderSource, delta_table, folder
 from lakehouse.declare.table import table
 from lakehouse.errors import CommitError, DeclarationError, SourceError
 from lakehouse.settings import Settings

@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 from assets import streams, tables
+from lakehouse import iceberg_table
 from lakehouse.cli import doctor, table_status
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import delta_table, files, folder, kafka, table
@@ -41,13 +42,15 @@ def catalog(function=readings, **sources):
         kafka("others", schema=SCHEMA),
         folder("/data/others", schema=SCHEMA),
         delta_table("/data/others", schema=SCHEMA),
+        iceberg_table("/data/others", schema=SCHEMA),
         files("/data/others.csv", schema=SCHEMA),
     ],
-    ids=["a topic", "a folder", "a table", "files"],
+    ids=["a topic", "a folder", "a Delta table", "an Iceberg table", "files"],
 )
 def test_a_folder_is_read_alone(others):
     with pytest.raises(
-        DeclarationError, match=r"reads topics.* or one folder, or one Delta table of others"
+        DeclarationError,
+        match=r"reads topics.* or one folder, or one Delta or Iceberg table of others",
     ):
         catalog(united, incoming=INCOMING, others=others)
 
@@ -80,9 +83,11 @@ def test_another_folder_format_or_column_under_a_table_with_rows_is_refused(tmp_
 
 def test_it_is_shown_in_dagster_in_the_list_of_tables_and_when_its_job_stops(tmp_path):
     shop = delta_table("/data/shop", schema=SCHEMA)
+    orders = iceberg_table("shop.orders", catalog={"uri": "https://catalog"}, schema=SCHEMA)
     for source, kind, shown, kept in (
         (INCOMING, "json", "incoming (folder /data/incoming)", "files that come meanwhile"),
         (shop, "delta", "incoming (Delta table /data/shop)", "its versions are read"),
+        (orders, "iceberg", "incoming (Iceberg table shop.orders)", "its snapshots are read"),
     ):
         found, settings = catalog(incoming=source), Settings(root=tmp_path)
         (job,) = streams.specs(settings, found)

@@ -11,7 +11,7 @@ FACE = {  # a name that goes, or is renamed, breaks users' modules
     "around", "begin", "changes", "kafka", "lookup", "main_output", "not_followed_by", "process", "report", "session",
     "side_output",
     "sliding", "sql_table", "table", "followed_by",
-    "tumbling", "folder", "delta_table", "file_folder", "kafka_topic", "postgres", "redis_keys", "opensearch",
+    "tumbling", "folder", "delta_table", "iceberg_table", "file_folder", "kafka_topic", "postgres", "redis_keys", "opensearch",
     "webhook", "mail",
     "Action", "Position", "RowChange", "Sink", "Target", "python_source", "SourceReader", "SourceRecord",
 }  # fmt: skip
