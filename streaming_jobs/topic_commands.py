@@ -172,8 +172,9 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
     begins = positions.behind(lakehouse.settings, table, last, {topic: {partition: 0}})
     has_begun = checkpoints.standing(lakehouse.settings, table).last is not None
     lost = foreign_records.lost(source, register, begins[topic][partition]) if has_begun else []
-    of_folder = isinstance(source, FolderSource)
-    passed = None if of_folder else foreign_sources.passed_over(source, register)
+    passed = (
+        None if isinstance(source, FolderSource) else foreign_sources.passed_over(source, register)
+    )
     if not lost and passed is None:
         raise RangeError(
             f"table={table.name}: {topic} has every record that it has not read, so nothing is lost; start its job"

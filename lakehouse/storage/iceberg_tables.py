@@ -119,7 +119,11 @@ class Ahead:
 def sequence_of(table: "Found") -> int:
     """The number of the newest commit; 0 in the first version of the format, which has none."""
     snapshot = table.current_snapshot()
-    return (snapshot.sequence_number or 0) if snapshot else table.metadata.last_sequence_number
+    return (
+        (snapshot.sequence_number or 0)
+        if snapshot
+        else getattr(table.metadata, "last_sequence_number", 0)
+    )
 
 
 def newest(table: "Found") -> int:
@@ -217,11 +221,11 @@ def present_files(table: "Found") -> list[Registered]:
                 )
 
     def when(entry: Any) -> tuple[int, int]:
-        return entry.sequence_number or 0, times.get(entry.snapshot_id, 0)
+        return entry.sequence_number or 0, times.get(entry.snapshot_id or EMPTY, 0)
 
     found = []
     for entry in sorted(entries, key=when):
-        file, at = entry.data_file, times.get(entry.snapshot_id, snapshot.timestamp_ms)
+        file, at = entry.data_file, times.get(entry.snapshot_id or EMPTY, snapshot.timestamp_ms)
         dead = deletes.for_data_file(entry.sequence_number or 0, file, file.partition)
         found.append(_registered(table, file, at, sorted(dead, key=lambda each: each.file_path)))
     return found
@@ -245,7 +249,7 @@ def _registered(
         if isinstance(each.transform, IdentityTransform) and each.source_id in schema.field_ids:
             of_type = schema.find_type(each.source_id)
             value = file.partition[place]
-            values[str(each.source_id)] = None if value is None else to_json(of_type, value)
+            values[str(each.source_id)] = None if value is None else to_json(of_type, value)  # type: ignore[arg-type]  # a partition has primitive values
     known = Registered(
         file.file_path,
         file.file_size_in_bytes,

@@ -102,7 +102,9 @@ def test_it_fills_an_ingest_table_alone_and_is_no_topic():
         with pytest.raises(DeclarationError, match=r"or one source of your own; declare"):
             catalog(united, source=filled("x"), others=others)
     behind = kafka("t", schema=SCHEMA, history=filled("x"), starting=AT)
-    with pytest.raises(DeclarationError, match=r"a history is a folder or a Delta table of others"):
+    with pytest.raises(
+        DeclarationError, match=r"a history is a folder, or a Delta or Iceberg table of others"
+    ):
         catalog(source=behind)
 
 

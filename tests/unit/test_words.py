@@ -91,6 +91,8 @@ def apart(text: str) -> str:
     """The text without what is allowed, and with the words of a name like LiveRun apart; the lines stay."""
     for name in ALLOWED:
         text = text.replace(name, "")
+    if "iceberg" in text.lower():  # whose word it is, too
+        text = re.sub(r"snapshots?", "", text, flags=re.IGNORECASE)
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)
 
 
