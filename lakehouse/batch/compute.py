@@ -23,12 +23,11 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.transform import lasting, lateness, observing, plan
+from lakehouse.transform import counting, lasting, lateness, observing, plan
 from lakehouse.transform.function_inputs import Met
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
 
-_EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
 # computed at once: kept in memory or on disk, and the streams wait for it to end
 _ROWS, _PARTITIONS = 5_000_000, 24
 # of event time: more than a micro-batch of the stream brings unless it catches up
@@ -70,7 +69,7 @@ def _first(session: Session, of: Table, version: int | None) -> datetime | None:
     least = session.least(of, version)
     if None not in least:
         return min(filter(None, least), default=None)
-    rows = session.spanning(of, _EVER, version)
+    rows = session.spanning(of, counting.EVER, version)
     earliest = observing.only(rows.agg(F.min(_moment(session, of))))[0]
     return earliest and earliest.astimezone(UTC)
 

@@ -9,7 +9,16 @@ from lakehouse.batch import compute, late_merge
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, floor, joined, partition_range, text
+from lakehouse.ranges import (
+    EPOCH,
+    OPEN_END,
+    PARTITION_LENGTHS,
+    Range,
+    floor,
+    joined,
+    partition_range,
+    text,
+)
 from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
@@ -18,7 +27,6 @@ from lakehouse.storage.session import Session
 from lakehouse.transform import lateness, observing
 
 _HOUR = timedelta(hours=1)
-_EVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def derived(lakehouse: Lakehouse, ingest: Table) -> list[Table]:
@@ -124,7 +132,7 @@ def _extended(session: Session, table: Table, span: Range) -> Range:
     if table.window is None or table.window.kind != "session":
         return span
     # by the input as well: of a session that goes on nothing is stored yet
-    computed = compute.compute(session, table, Range(span.start, _EVER)).judged.select(WINDOW)
+    computed = compute.compute(session, table, Range(span.start, OPEN_END)).judged.select(WINDOW)
     inside = (F.col(f"{WINDOW}.start") < F.lit(span.end)) & (
         F.col(f"{WINDOW}.end") > F.lit(span.start)
     )

@@ -6,14 +6,14 @@ arrives. Downstream reads final rows only.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse.batch import compute
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, Range, text
+from lakehouse.ranges import EPOCH, OPEN_END, Range, text
 from lakehouse.storage import checkpoint_files, delta_writer, layout, streams
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.session import Session
@@ -21,7 +21,6 @@ from lakehouse.stream.micro_batch import stream_run
 from lakehouse.transform import judged_rows
 from lakehouse.transform.plan import Plan
 
-_END = datetime(9999, 1, 1, tzinfo=UTC)
 _BEHIND = timedelta(minutes=2)
 _TIDY = 500  # refreshes between two removals of what earlier ones left
 
@@ -40,7 +39,7 @@ def refresh(
     # in a catch-up the table is far behind: what its input has completed comes as final rows, not
     # each second as early ones
     ahead = max(ahead, complete - _BEHIND)
-    rows = judged_rows.good(compute.preview(session, step, Range(ahead, _END), references))
+    rows = judged_rows.good(compute.preview(session, step, Range(ahead, OPEN_END), references))
     path = session.path(step.table, "early")
     version = delta_writer.overwrite(
         rows, path, {"run": f"early {number}", "frontier": text(ahead)}
