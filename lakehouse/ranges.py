@@ -11,7 +11,7 @@ PartitionBy = Literal["hour", "day"]
 PARTITION_LENGTHS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 # also the watermark before any row arrived: nothing is late against it
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FOREVER = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a range that is open at its end
+OPEN_END = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a range that is open at its end
 FORMATS = {"hour": ("%Y-%m-%d-%H", "yyyy-MM-dd-HH"), "day": ("%Y-%m-%d", "yyyy-MM-dd")}
 
 

@@ -18,7 +18,7 @@ from lakehouse import ranges
 from lakehouse.batch import compute
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, FOREVER, PARTITION_LENGTHS, Range, partition_range
+from lakehouse.ranges import EPOCH, OPEN_END, PARTITION_LENGTHS, Range, partition_range
 from lakehouse.settings import Settings
 from lakehouse.storage import answers, delta_log
 from lakehouse.storage.commit_log import CommitLog, frontier
@@ -312,7 +312,7 @@ def session_spans(session: Session, table: Table, closed: list[Dirt]) -> Iterato
         if span.start < done:
             continue
         joined = F.col(f"{WINDOW}.start") <= F.lit(dirt.until or span.end)
-        following = compute.compute(session, table, Range(span.end, FOREVER)).judged.where(joined)
+        following = compute.compute(session, table, Range(span.end, OPEN_END)).judged.where(joined)
         latest = observing.only(following.agg(F.max(f"{WINDOW}.end")))[0]
         end = (
             ranges.floor(latest.astimezone(UTC) - _INSTANT, length) + length if latest else span.end

@@ -11,7 +11,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import (
     EPOCH,
-    FOREVER,
+    OPEN_END,
     PARTITION_LENGTHS,
     Range,
     floor,
@@ -132,7 +132,7 @@ def _extended(session: Session, table: Table, span: Range) -> Range:
     if table.window is None or table.window.kind != "session":
         return span
     # by the input as well: of a session that goes on nothing is stored yet
-    computed = compute.compute(session, table, Range(span.start, FOREVER)).judged.select(WINDOW)
+    computed = compute.compute(session, table, Range(span.start, OPEN_END)).judged.select(WINDOW)
     inside = (F.col(f"{WINDOW}.start") < F.lit(span.end)) & (
         F.col(f"{WINDOW}.end") > F.lit(span.start)
     )

@@ -86,7 +86,9 @@ class IcebergFeed:
 
     def _add(self, files: list[Registered], snapshot: int, sequence: int | None) -> None:
         since = self.register.since  # by a process that ended in between
-        self.register.add([each for each in files if each.identity not in since], snapshot, sequence)
+        self.register.add(
+            [each for each in files if each.identity not in since], snapshot, sequence
+        )
         self._ends.append((snapshot, self.register.end))
 
     def _where(self) -> str:

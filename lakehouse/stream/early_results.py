@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse.batch import compute
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, FOREVER, Range, text
+from lakehouse.ranges import EPOCH, OPEN_END, Range, text
 from lakehouse.storage import checkpoint_files, delta_writer, layout, streams
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.session import Session
@@ -39,7 +39,7 @@ def refresh(
     # in a catch-up the table is far behind: what its input has completed comes as final rows, not
     # each second as early ones
     ahead = max(ahead, complete - _BEHIND)
-    rows = judged_rows.good(compute.preview(session, step, Range(ahead, FOREVER), references))
+    rows = judged_rows.good(compute.preview(session, step, Range(ahead, OPEN_END), references))
     path = session.path(step.table, "early")
     version = delta_writer.overwrite(
         rows, path, {"run": f"early {number}", "frontier": text(ahead)}

@@ -16,7 +16,7 @@ from lakehouse.batch import compute
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
-from lakehouse.ranges import EPOCH, FOREVER, PARTITION_LENGTHS, Range, text
+from lakehouse.ranges import EPOCH, OPEN_END, PARTITION_LENGTHS, Range, text
 from lakehouse.storage import begun_with, delta_log, layout
 from lakehouse.storage.checkpoints import began
 from lakehouse.storage.commit_log import frontier
@@ -150,11 +150,11 @@ def history(session: Session, table: Table) -> Range | None:
 def reads_from(session: Session, table: Table, ahead: datetime) -> datetime:
     """The first event time of the input that what lies after `ahead` is computed from."""
     if table.window is None or table.window.kind != "session":
-        return lateness.context(Range(ahead, FOREVER), table).start
+        return lateness.context(Range(ahead, OPEN_END), table).start
     # a session that is open there may have begun at any time before
     references = session.references(compute.pinned(session, table))
     sessions = compute.preview(
-        session, plan.plan_of(session, table), Range(ahead, FOREVER), references
+        session, plan.plan_of(session, table), Range(ahead, OPEN_END), references
     )
     first = observing.only(sessions.agg(F.min(f"{WINDOW}.start")))[0]
     return min(ahead, first.astimezone(UTC)) if first else ahead
