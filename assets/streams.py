@@ -90,16 +90,16 @@ def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
 
 
 def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
-    """The tables whose state was divided again. Raises Failure if the rows of one are not those of before."""
-    from lakehouse.stream.rescaling import Rescaled
+    """The tables whose state was divided again. Raises Failure if one does not hold what it held before."""
+    from lakehouse.stream.rescaling import REMEDY, Rescaled
 
     columns = [dg.TableColumn(each.name) for each in fields(Rescaled)]
     rows = [dg.TableRecord(asdict(each)) for each in rescaled]
     metadata = {"divided": dg.MetadataValue.table(rows, dg.TableSchema(columns))}
     if differ := [each.table for each in rescaled if each.verdict == "DIFFERENT"]:
         raise dg.Failure(
-            f"table={', '.join(differ)}: the state was built again, and the rows are not those of before; the job `reconcile` "
-            "says which are those of the batch run",
+            f"table={', '.join(differ)}: the state, divided again, does not hold what it held, so the streaming job goes on "
+            f"with the one of before; {REMEDY}",
             metadata=metadata,
             allow_retries=False,
         )

@@ -34,7 +34,7 @@ from streaming_jobs.progress import AT_WORK, JobStatus
 # seconds between two looks at a status file, which is all that a job shares with others
 _LOOK = 0.1
 _KILLED = 5.0  # seconds for a process to be gone after SIGKILL
-_DRAIN = 60.0  # seconds
+DRAIN = 60.0  # seconds
 ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
 
 
@@ -72,10 +72,10 @@ def begin(settings: Settings, pipeline: str, why: str) -> int:
     if running(settings, pipeline):
         if now is None or not other:
             return identity(settings, pipeline)[0]
-        _refuse_elsewhere(
+        check_here(
             settings, pipeline, f"{now.freshness}, and by the settings it is to be {freshness}"
         )
-    end(settings, pipeline, f"{why}, to be {freshness}", _DRAIN)
+    end(settings, pipeline, f"{why}, to be {freshness}", DRAIN)
     return launch(settings, pipeline, why)
 
 
@@ -110,15 +110,14 @@ def restart(
     """
     _check(settings, pipeline)
     if running(settings, pipeline):
-        _refuse_elsewhere(settings, pipeline, "and is to be started again")
+        check_here(settings, pipeline, "and is to be started again")
     wanted = desired.wish(settings, pipeline, "running", by)
     with desired.acting(settings, pipeline, ACTING):
         why = f"restart asked for by {wanted.by}"
         end(settings, pipeline, why, 0 if now else timeout)
         try:
             if meanwhile:
-                _end_others(settings, pipeline, why)
-                with lease.held(settings, pipeline):
+                with alone(settings, pipeline, why):
                     meanwhile()
         finally:
             pid = launch(settings, pipeline, why)
@@ -131,11 +130,27 @@ def all_stopped(settings: Settings, pipelines: Iterable[str]) -> Iterator[None]:
     with ExitStack() as held:
         for pipeline in pipelines:
             held.enter_context(desired.acting(settings, pipeline))
-            if lives(settings, pipeline) or lease.others(settings, pipeline):
-                raise JobError(
-                    f"pipeline={pipeline!r}: its job runs, and would write on into tables that are to be replaced; stop it first "
-                    f"(`lakehouse stream stop`)"
-                )
+            check_ended(settings, pipeline)
+        yield
+
+
+def check_ended(settings: Settings, pipeline: str) -> None:
+    """Raises JobError if the job runs. For who is `acting` only: else it may start at once."""
+    if lives(settings, pipeline) or lease.others(settings, pipeline):
+        raise JobError(
+            f"pipeline={pipeline!r}: its job runs, and would write on into tables that are to be replaced; stop it first "
+            f"(`lakehouse stream stop`)"
+        )
+
+
+@contextmanager
+def alone(settings: Settings, pipeline: str, why: str) -> Iterator[None]:
+    """The lease of the pipelines of a job that was ended: until this ends no process fills their tables.
+
+    For who is `acting` only.
+    """
+    _end_others(settings, pipeline, why)
+    with lease.held(settings, pipeline):
         yield
 
 
@@ -188,7 +203,7 @@ def launch(
 def _end_others(settings: Settings, pipeline: str, why: str) -> None:
     for other in lease.others(settings, pipeline):
         with desired.acting(settings, other, ACTING):
-            end(settings, other, f"{why}, in the process {pipeline!r}", _DRAIN)
+            end(settings, other, f"{why}, in the process {pipeline!r}", DRAIN)
 
 
 def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
@@ -335,7 +350,8 @@ def running(settings: Settings, pipeline: str) -> bool:
     return lives(settings, pipeline) and not ending
 
 
-def _refuse_elsewhere(settings: Settings, pipeline: str, why: str) -> None:
+def check_here(settings: Settings, pipeline: str, why: str) -> None:
+    """Raises JobError if the job's process runs elsewhere."""
     pid, _, place = _process(settings, pipeline)
     if not place.is_here:
         raise JobError(
