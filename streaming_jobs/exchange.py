@@ -1,7 +1,7 @@
 """A table and the version beside it change places. A job that is to run ends for that, and goes on under the present code.
 
-What takes long is done while the job runs: Spark starts, and the version beside reads up to the
-present. Once the job has ended, that version reads the little that came since.
+What takes long is done while the job runs: Spark starts, the version beside reads up to the present,
+and the job's next process comes up. Once the job has ended, that version reads the little that came since.
 """
 
 import logging
@@ -17,6 +17,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.upgrades import Command, Upgrade
 from streaming_jobs import desired, supervisor
+from streaming_jobs.standby import Standby, standby
 
 _log = logging.getLogger(__name__)
 
@@ -44,24 +45,26 @@ def exchange(
     table = lakehouse.catalog.table(name)
     upgrades.check(lakehouse, table, command)  # before a JVM starts
     goes_on = _goes_on(lakehouse, table)
-    with (
-        upgrades.alone(lakehouse.settings, table),
-        publishing(lakehouse.settings, table),
-    ):
+    with ExitStack() as held:
+        held.enter_context(upgrades.alone(lakehouse.settings, table))
+        held.enter_context(publishing(lakehouse.settings, table))
         begun = upgrades.check(lakehouse, table, command)
-        if goes_on and not begun:
-            _read_ahead(lambda: catch_up(table))
 
         def swap() -> Upgrade:
             if not begun:
                 catch_up(table)
             return upgrades.exchange(lakehouse, table, command)
 
-        with _acting(lakehouse, table):
-            if not goes_on:
-                supervisor.check_ended(lakehouse.settings, table.pipeline)
-                return swap(), None
-            return _between(lakehouse.settings, table.pipeline, by, swap)
+        if not goes_on:
+            held.enter_context(_acting(lakehouse, table))
+            supervisor.check_ended(lakehouse.settings, table.pipeline)
+            return swap(), None
+        beside = held.enter_context(standby(lakehouse.settings, table.pipeline))
+        if not begun:
+            _read_ahead(lambda: catch_up(table))
+        beside.await_ready()
+        held.enter_context(_acting(lakehouse, table))
+        return _between(lakehouse.settings, table.pipeline, by, swap, beside)
 
 
 def stands(settings: Settings, table: Table) -> str:
@@ -122,9 +125,9 @@ def _acting(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
 
 
 def _between(
-    settings: Settings, pipeline: str, by: str, swap: Callable[[], Upgrade]
+    settings: Settings, pipeline: str, by: str, swap: Callable[[], Upgrade], beside: Standby
 ) -> tuple[Upgrade, int]:
-    """Swaps between two processes of the job: the present one is ended, and one under this code is started.
+    """Swaps between two processes of the job: the present one is ended, and one under this code goes on.
 
     What fails in between leaves the job ended: this code could not go on with the table as it was.
     """
@@ -140,4 +143,4 @@ def _between(
             f"starts it, or start it with the code that it had"
         )
         raise
-    return done, supervisor.launch(settings, pipeline, why)
+    return done, supervisor.launch(settings, pipeline, why, beside=beside)

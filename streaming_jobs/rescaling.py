@@ -23,8 +23,8 @@ def rescale(
 ) -> "tuple[JobStatus, list[Rescaled]]":
     """Ends the pipeline's job, divides the state of its tables as the settings say, and starts it with these.
 
-    Spark is started before the job ends. Killed in between it leaves tables that any start goes on
-    with; the same call does the rest.
+    Spark is started before the job ends, and what the states hold is compared once it runs again.
+    Killed in between this leaves tables that any start goes on with; the same call does the rest.
 
     :param wait: seconds within which the job must run, by default those of `start_within`.
     :param says: is called with what is being done.
@@ -35,22 +35,29 @@ def rescale(
     from lakehouse.storage.session import Session
     from lakehouse.stream import rescaling
 
-    lakehouse, rescaled = load(settings.for_pipeline(pipeline)), list[rescaling.Rescaled]()
+    lakehouse = load(settings.for_pipeline(pipeline))
     tables = lakehouse.catalog.of_pipeline(pipeline)
     with ExitStack() as opened:
-        session: Session | None = None
-        if list(rescaling.due(lakehouse, tables)):
-            says("starting Spark")
-            spark = spark_session.opened(lakehouse.settings, f"rescale {pipeline}")
-            session = Session.on(lakehouse, opened.enter_context(spark))
+        session: list[Session] = []
+        comparisons: list[Callable[[], Rescaled]] = []
+
+        def start() -> None:
+            if list(rescaling.due(lakehouse, tables)):
+                says("starting Spark")
+                spark = spark_session.opened(lakehouse.settings, f"rescale {pipeline}")
+                session.append(Session.on(lakehouse, opened.enter_context(spark)))
+            says(f"stopping {pipeline}")
 
         def divide() -> None:
-            if session:
+            for each in session:
                 for table, before, now in rescaling.due(lakehouse, tables):
                     says(f"dividing the state of {table.name} into {now} partitions")
-                    rescaled.extend(filter(None, [rescaling.rescale(session, table, before, now)]))
+                    if compare := rescaling.rescale(each, table, before, now):
+                        comparisons.append(compare)
             says(f"starting {pipeline}")
 
-        says(f"stopping {pipeline}")
-        status = supervisor.restart(settings, pipeline, wait=wait, by=by, meanwhile=divide)
-    return status, rescaled
+        status = supervisor.restart(
+            settings, pipeline, wait=wait, by=by, ahead=start, meanwhile=divide
+        )
+        says("comparing what the states hold with what they held")
+        return status, [compare() for compare in comparisons]

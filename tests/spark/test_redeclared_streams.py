@@ -206,7 +206,7 @@ def test_a_state_of_other_partitions_holds_the_same(stage_of, spark):
                 (name, before, now) for name in names
             }
             commits = {name: last_commit(stage, name) for name in names}
-            found = [rescaling.rescale(stage.session, *each) for each in due]
+            found = [rescaling.rescale(stage.session, *each)() for each in due]
             assert [each.verdict for each in found] == ["EQUAL"] * 3
             kept = {each.table: state(stage.session, known.table(each.table)) for each in found}
             assert {name: each.count() for name, each in kept.items()} == {

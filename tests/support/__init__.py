@@ -27,6 +27,7 @@ killed_commands  commands of `lakehouse`, killed before their steps: a program
 killed_savepoints  a savepoint created or forked, killed before one step after another: a program
 killed_run       a run of a job of Dagster's, killed before one of its steps: a program
 orders           two topics, and a process function over both
+orders_in_a_folder  orders in files, and totals whose state Spark keeps: a pipeline without a broker
 sites            readings of sites that are slow, and whose watermark waits for them
 sales            reports over rows that may come late
 visitors         a process function whose state lasts
