@@ -22,7 +22,7 @@ from streaming_jobs.standby import Standby, standby
 _log = logging.getLogger(__name__)
 
 _SHORT = 3.0  # seconds of a reading that leaves little to read
-_READINGS = 3  # at most, before the job ends: a version that falls behind would else read for ever
+_READINGS = 3  # at most, before the job ends: a version that falls behind would read on without end
 
 
 def exchange(
