@@ -89,17 +89,16 @@ def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
     )
 
 
-def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
-    """The tables whose state was divided again. Raises Failure if the rows of one are not those of before."""
-    from lakehouse.stream.rescaling import Rescaled
+def divided(settings: Settings, rescaled: "list[Rescaled]", state: str) -> dg.Output:
+    """The tables whose state was divided again. Raises Failure if one does not hold what it held before."""
+    from lakehouse.stream.rescaling import Rescaled, remedy
 
     columns = [dg.TableColumn(each.name) for each in fields(Rescaled)]
     rows = [dg.TableRecord(asdict(each)) for each in rescaled]
     metadata = {"divided": dg.MetadataValue.table(rows, dg.TableSchema(columns))}
     if differ := [each.table for each in rescaled if each.verdict == "DIFFERENT"]:
         raise dg.Failure(
-            f"table={', '.join(differ)}: the state was built again, and the rows are not those of before; the job `reconcile` "
-            "says which are those of the batch run",
+            "\n".join(remedy(settings, name) for name in differ),
             metadata=metadata,
             allow_retries=False,
         )
@@ -181,7 +180,7 @@ def _rescale(pipeline: str) -> dg.JobDefinition:
         with refusals():
             status, rescaled = rescaling.rescale(settings, pipeline, by=by, says=context.log.info)
         yield observed(settings, status)
-        yield divided(rescaled, status.state)
+        yield divided(settings, rescaled, status.state)
 
     @dg.job(
         name=f"rescale_{pipeline}",

@@ -7,6 +7,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.resources import BATCH, LakehouseResource, refusals
+from assets.streams import asked_by
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range, optional_range, parse_instant
@@ -257,11 +258,14 @@ class Exchanged(dg.Config):
 
 
 @dg.op(pool=BATCH)
-def exchange(config: Exchanged, lakehouse: LakehouseResource) -> dg.Output[str]:
-    """Has the version beside a table take its place, or takes that back. The table's streaming job must be stopped."""
+def exchange(
+    context: dg.OpExecutionContext, config: Exchanged, lakehouse: LakehouseResource
+) -> dg.Output[str]:
+    """Has the version beside a table take its place, or takes that back, with its streaming job started again if it is to run."""
     from lakehouse.storage import full_disk
     from lakehouse.stream import beside
     from streaming_jobs import exchange as job
+    from streaming_jobs import supervisor
 
     with refusals():
         chosen = lakehouse.catalog.table(config.table)
@@ -270,17 +274,21 @@ def exchange(config: Exchanged, lakehouse: LakehouseResource) -> dg.Output[str]:
             f"the exchange of the versions of {chosen.name}",
             lambda: job.stands(lakehouse.settings, chosen),
         ):
-            done = job.exchange(
+            done, pid = job.exchange(
                 lakehouse.declared,
                 config.table,
                 config.command,
                 lambda table: beside.catch_up(lakehouse.session_of(table), table),
+                asked_by(context),
             )
+        if pid is not None:
+            supervisor.await_running(lakehouse.settings, chosen.pipeline, pid)
     return dg.Output(done.state, metadata={"at": done.at, "code_version": done.code_version})
 
 
 @dg.job(
-    description="Has the filled version of a table take its place, in one commit, or takes that back. Its job must be stopped."
+    description="Has the filled version of a table take its place, in one commit, or takes that back. "
+    "Its streaming job is ended for that, and goes on with the loaded code."
 )
 def exchange_versions() -> None:
     exchange()

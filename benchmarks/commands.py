@@ -13,6 +13,7 @@ from benchmarks.measure import BenchmarkError
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.commit_log import CommitLog
+from streaming_jobs import desired
 
 T = TypeVar("T")
 LIMIT = 1_800.0  # seconds for one command
@@ -58,3 +59,9 @@ def first_commit(settings: Settings, table: Table, after: datetime) -> datetime 
     """The instant of the first commit of the table's stream after that one."""
     newer = list(takewhile(lambda c: c.at > after, CommitLog(settings, table).by_stream()))
     return newer[-1].at if newer else None
+
+
+def asked_to_end(settings: Settings, pipeline: str) -> float:
+    """When the job was asked to end last, in seconds since the epoch."""
+    asked = (e for e in reversed(desired.history(settings, pipeline)) if e.what == "stopping")
+    return next(asked).moment.timestamp()

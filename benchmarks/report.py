@@ -105,7 +105,8 @@ def _changes(measured: Found) -> Iterator[str]:
     for each in measured.rescales:
         yield (
             f"rescale: {each.keys:,} keys: {_range(each.command, '.1f')} s of the command, {_range(each.first, '.1f')} s to a "
-            f"commit, {_range(each.all_tables, '.1f')} s to one of each table"
+            f"commit, {_range(each.all_tables, '.1f')} s to one of each table; {_range(each.still, '.1f')} s from the stop to a "
+            "commit"
         )
 
 

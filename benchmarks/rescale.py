@@ -1,6 +1,6 @@
 """`lakehouse stream rescale` of a job with many keys in its state: how soon it goes on with that in other partitions.
 
-The command itself compares the rows before and after; in the end each message is counted once.
+The command itself compares the states before and after; in the end each message is counted once.
 """
 
 from dataclasses import dataclass, replace
@@ -23,12 +23,14 @@ class Rescaled:
     :param command: of the command, which ends when the job runs.
     :param first: from its beginning to the first commit of the ingest table by the job that it starts.
     :param all_tables: until each table had one.
+    :param still: from when the job is asked to end to that first commit.
     """
 
     keys: int
     command: tuple[float, ...]
     first: tuple[float, ...]
     all_tables: tuple[float, ...]
+    still: tuple[float, ...]
 
 
 def run(settings: Settings, keys: int, rounds: int) -> Rescaled:
@@ -49,9 +51,10 @@ def _round(stream: KeyedStream, partitions: int) -> tuple[float, ...]:
     equal = [name for name in (HOURLY, TOTALS) if any({name, "EQUAL"} <= {*each} for each in lines)]
     if equal != [HOURLY, TOTALS]:
         raise BenchmarkError(
-            f"rescale: the rows of {equal} alone are EQUAL; the run is void:\n{done.output}"
+            f"rescale: the states of {equal} alone are EQUAL; the run is void:\n{done.output}"
         )
     started = parse_instant(supervisor.status(settings, PIPELINE).started_at)
     waited = (started - began).total_seconds()
     first, all_tables = stream.first_commits(started)
-    return done.seconds, waited + first, waited + all_tables
+    still = started.timestamp() + first - commands.asked_to_end(settings, PIPELINE)
+    return done.seconds, waited + first, waited + all_tables, still

@@ -2,8 +2,8 @@
 
 The pipeline `ads` over hours of history at 5,000 events a second. Its windows are filled beside the
 present ones, which takes its seconds, and the same hours are backfilled, in turn. Then come as many
-events a second by the clock. The job is stopped, the version beside is promoted, and the job goes on
-with the changed code; then all of that back. A reader queries the table by its name throughout. In
+events a second by the clock. The version beside is promoted under them, which ends the job and has it go
+on with the changed code; then all of that back. A reader queries the table by its name throughout. In
 the end each event is in the table of events, and each window is the oracle's.
 """
 
@@ -71,7 +71,7 @@ class Exchange:
     """Seconds of one promotion or roll-back.
 
     :param exchange: from the first file that is taken of the table to the end.
-    :param still: from `stream stop` to the table's first new row.
+    :param still: from when the job is asked to end to the table's first new row.
     """
 
     command: Command
@@ -174,10 +174,10 @@ def run(settings: Settings, hours: int, past_rate: int, rounds: int) -> Upgraded
             ):
                 _await_row(reader, reader.last.rows)
                 _fill(changed)
-                promoted = _exchanged("promote", former, changed, table, reader)
+                promoted = _exchanged("promote", changed, table, reader)
                 so_far = expected | ads.expected_views(live, live_ms, int(time.time() * 1000))
                 _compare("upgrade, promoted", former, table, so_far)
-                rolled_back = _exchanged("roll-back", changed, former, table, reader)
+                rolled_back = _exchanged("roll-back", former, table, reader)
             rows += sending.result().sent
             latency.await_rows(bronze, rows)
         finally:
@@ -262,12 +262,9 @@ def _reading(lakehouse: Lakehouse) -> Iterator[Reader]:
     reading.result()
 
 
-def _exchanged(
-    command: Command, running: Settings, then: Settings, table: Table, reader: Reader
-) -> Exchange:
-    """Stops the job, exchanges the versions, and starts it with the other code."""
-    taken, began = layout.upgrade(then, TABLE, "taken"), time.time()
-    commands.run(running, "stream", "stop", PIPELINE)
+def _exchanged(command: Command, then: Settings, table: Table, reader: Reader) -> Exchange:
+    """Exchanges the versions with the other code, while the job runs; the command starts that again."""
+    taken = layout.upgrade(then, TABLE, "taken")
     with ThreadPoolExecutor(1) as beside_it:
         running_command = beside_it.submit(commands.run, then, "upgrade", command, TABLE)
         exchanging: float | None = None
@@ -279,10 +276,10 @@ def _exchanged(
     done = upgrades.upgrade(then, table)
     if exchanging is None or done is None:
         raise BenchmarkError(f"upgrade, {command}: nobody saw the exchange; the run is void")
-    before = reader.last.rows
-    _start(then)
-    still = _await_row(reader, before) - began
-    return Exchange(command, parse_instant(done.at).timestamp() - exchanging, still)
+    ended = parse_instant(done.at).timestamp()
+    before = next(look.rows for look in reader.looks if look.began > ended and not look.wrong)
+    still = _await_row(reader, before) - commands.asked_to_end(then, PIPELINE)
+    return Exchange(command, ended - exchanging, still)
 
 
 def _start(settings: Settings) -> None:

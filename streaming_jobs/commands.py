@@ -122,9 +122,9 @@ def restart(
 def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     """Start streaming jobs again on more or fewer resources, as the settings say now.
 
-    Where Spark keeps a state, it is built again in that many partitions while the job is stopped,
-    and the table's rows before and after are compared. A command that was killed goes on when it is
-    run again. Exit code 0 if all rows are as before, 1 if some are not, 2 when refused.
+    Where Spark keeps a state, it is divided into that many partitions while the job is stopped. What
+    it holds before and after is compared once the job runs again. A command that was killed goes on when it is run
+    again. Exit code 0 if each state holds the same, 1 if one does not, 2 when refused.
     """
     from lakehouse.cli.console import print_error, print_rows, print_text, working
     from streaming_jobs import rescaling
@@ -144,10 +144,9 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
             print_text(f"{pipeline}: no state had to be divided again")
         differ += [each.table for each in rescaled if each.verdict == "DIFFERENT"]
     for name in differ:
-        print_error(
-            f"table={name}: its state was built again, and its rows are not those of before; `lakehouse reconcile run {name}` "
-            "says which are those of its batch run"
-        )
+        from lakehouse.stream.rescaling import remedy  # with Spark, which it has by now
+
+        print_error(remedy(settings, name))
     if differ:
         raise typer.Exit(1)
 

@@ -28,14 +28,14 @@ from lakehouse import logs
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError, LakehouseError
-from lakehouse.runtime import kafka_client, spark_session
+from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
 from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.session import Session
 from lakehouse.stream import early_results, offsets, queries
-from streaming_jobs import desired, lease, origins, progress, supervisor
+from streaming_jobs import desired, lease, origins, progress, standby, supervisor
 from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
 from streaming_jobs.progress import JobStatus, QueryStatus
@@ -96,11 +96,7 @@ class Job:
         tables = loaded.of_pipeline(self.pipeline)
         if topics := loaded.topics(tables):
             _check_topics(self.settings, topics)
-        session = Session(
-            self.settings,
-            loaded,
-            spark_session.create(self.settings, f"streaming job {self.pipeline}", ui=True),
-        )
+        session = Session(self.settings, loaded, standby.session(self.settings, self.pipeline))
         gateway: Any = session.spark._jvm
         jvm = psutil.Process(gateway.java.lang.ProcessHandle.current().pid())
         self.say(
@@ -320,12 +316,16 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("pipeline")
     parser.add_argument("--available-now", action="store_true", help="up to the present, then end")
+    help = "two ends of pipes: it comes up, and waits for its turn"
+    parser.add_argument("--standby", nargs=2, type=int, metavar="FD", help=help)
     args = parser.parse_args(arguments)
     job = None
     logs.configure(Settings(), timed=True)  # until those of the environment are read
     try:
         settings = from_environment()
         logs.configure(settings, timed=True)
+        if args.standby:
+            standby.come_up(settings.for_pipeline(args.pipeline), args.pipeline, *args.standby)
         cut_off.check(settings)
         settings = settings.for_pipeline(args.pipeline)
         lakehouse = load(settings)

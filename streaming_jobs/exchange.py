@@ -1,51 +1,70 @@
-"""A table and the version beside it change places, while the table's job is stopped."""
+"""A table and the version beside it change places. A job that is to run ends for that, and goes on under the present code.
 
+What takes long is done while the job runs: Spark starts, the version beside reads up to the present,
+and the job's next process comes up. Once the job has ended, that version reads the little that came since.
+"""
+
+import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from lakehouse.declare.table import Table
+from lakehouse.errors import JobError
 from lakehouse.settings import Settings
-from lakehouse.storage import upgrades
+from lakehouse.storage import begun_with, upgrades
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.upgrades import Command, Upgrade
 from streaming_jobs import desired, supervisor
+from streaming_jobs.standby import Standby, standby
+
+_log = logging.getLogger(__name__)
+
+_SHORT = 3.0  # seconds of a reading that leaves little to read
+_READINGS = 3  # at most, before the job ends: a version that falls behind would read on without end
 
 
 def exchange(
-    lakehouse: Lakehouse, name: str, command: Command, catch_up: Callable[[Table], None]
-) -> Upgrade:
+    lakehouse: Lakehouse,
+    name: str,
+    command: Command,
+    catch_up: Callable[[Table], None],
+    by: str = "",
+) -> tuple[Upgrade, int | None]:
     """Promotes the version beside a table, or rolls it back; what was cut off before goes on.
+
+    The job of the table is ended and started again if it is to run; then its new process is
+    returned as well, by its pid. One that was stopped stays so.
 
     :param catch_up: has the version that is to take the place read what came since, with Spark. It is
         not called where that was done before the exchange was cut off.
-    :raises JobError: if the table's job runs, there is nothing to exchange, or another process is at it.
+    :raises JobError: if there is nothing to exchange, another process is at it, or the job runs and
+        would not start again under this code.
     """
     table = lakehouse.catalog.table(name)
     upgrades.check(lakehouse, table, command)  # before a JVM starts
-    with (
-        upgrades.alone(lakehouse.settings, table),
-        _stopped(lakehouse, table),
-        publishing(lakehouse.settings, table),
-    ):
-        if not upgrades.check(lakehouse, table, command):
-            catch_up(table)
-        return upgrades.exchange(lakehouse, table, command)
-
-
-@contextmanager
-def _stopped(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
-    """Until this ends the table's job does not run. Raises JobError, with who is at it, if another keeps it stopped."""
+    goes_on = _goes_on(lakehouse, table)
     with ExitStack() as held:
-        try:
-            held.enter_context(supervisor.all_stopped(lakehouse.settings, [table.pipeline]))
-        except desired.Busy as err:
-            others = upgrades.under_way(lakehouse, table)
-            if not others:
-                raise
-            shown = ", ".join(f"pid={pid} upgrades {name}" for name, pid in others.items())
-            raise desired.Busy(f"{err} ({shown}, of that pipeline)") from err
-        yield
+        held.enter_context(upgrades.alone(lakehouse.settings, table))
+        held.enter_context(publishing(lakehouse.settings, table))
+        begun = upgrades.check(lakehouse, table, command)
+
+        def swap() -> Upgrade:
+            if not begun:
+                catch_up(table)
+            return upgrades.exchange(lakehouse, table, command)
+
+        if not goes_on:
+            held.enter_context(_acting(lakehouse, table))
+            supervisor.check_ended(lakehouse.settings, table.pipeline)
+            return swap(), None
+        beside = held.enter_context(standby(lakehouse.settings, table.pipeline))
+        if not begun:
+            _read_ahead(lambda: catch_up(table))
+        beside.await_ready()
+        held.enter_context(_acting(lakehouse, table))
+        return _between(lakehouse.settings, table.pipeline, by, swap, beside)
 
 
 def stands(settings: Settings, table: Table) -> str:
@@ -56,3 +75,72 @@ def stands(settings: Settings, table: Table) -> str:
         if begun and begun.command
         else "the table is as it was"
     )
+
+
+def _goes_on(lakehouse: Lakehouse, table: Table) -> bool:
+    """Whether the table's job is to run, and can do so under this code once the versions are exchanged.
+
+    Raises JobError if it runs now, and could not.
+    """
+    settings, pipeline = lakehouse.settings, table.pipeline
+    wanted = desired.read(settings, pipeline)
+    if wanted is None or wanted.state != "running":
+        return False
+    lives = supervisor.lives(settings, pipeline)
+    if lives:
+        supervisor.check_here(settings, pipeline, "and is to be started again under this code")
+    others = [each for each in lakehouse.catalog.of_pipeline(pipeline) if each != table]
+    changed = [each.name for each in others if begun_with.changes(lakehouse, each)]
+    if changed and lives:
+        raise JobError(
+            f"pipeline={pipeline!r}: its job runs, and would not start again under this code, in which {', '.join(changed)} "
+            f"changed as well; stop it (`lakehouse stream stop {pipeline}`), do for each table what `lakehouse plan` says, and "
+            "start it"
+        )
+    return not changed
+
+
+def _read_ahead(read: Callable[[], None]) -> None:
+    """Reads again until a reading was short: in the next one there is little to read."""
+    for _ in range(_READINGS):
+        began = time.monotonic()
+        read()
+        if time.monotonic() - began < _SHORT:
+            return
+
+
+@contextmanager
+def _acting(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
+    """The right to end and start the table's job. Raises JobError, with who is at it, if another has it."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(desired.acting(lakehouse.settings, table.pipeline))
+        except desired.Busy as err:
+            others = upgrades.under_way(lakehouse, table)
+            if not others:
+                raise
+            shown = ", ".join(f"pid={pid} upgrades {name}" for name, pid in others.items())
+            raise desired.Busy(f"{err} ({shown}, of that pipeline)") from err
+        yield
+
+
+def _between(
+    settings: Settings, pipeline: str, by: str, swap: Callable[[], Upgrade], beside: Standby
+) -> tuple[Upgrade, int]:
+    """Swaps between two processes of the job: the present one is ended, and one under this code goes on.
+
+    What fails in between leaves the job ended: this code could not go on with the table as it was.
+    """
+    wanted = desired.wish(settings, pipeline, "running", by)
+    why = f"exchange of versions asked for by {wanted.by}"
+    supervisor.end(settings, pipeline, why, supervisor.DRAIN)
+    try:
+        with supervisor.alone(settings, pipeline, why):
+            done = swap()
+    except BaseException:
+        _log.warning(
+            f"pipeline={pipeline!r}: its job was ended for the exchange, and is not started again; run the command again, which "
+            f"starts it, or start it with the code that it had"
+        )
+        raise
+    return done, supervisor.launch(settings, pipeline, why, beside=beside)

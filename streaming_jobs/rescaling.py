@@ -1,6 +1,7 @@
 """A pipeline runs on more or fewer resources: its job is started again, and the state that Spark keeps is divided again."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from lakehouse.settings import Settings
@@ -22,29 +23,41 @@ def rescale(
 ) -> "tuple[JobStatus, list[Rescaled]]":
     """Ends the pipeline's job, divides the state of its tables as the settings say, and starts it with these.
 
-    Killed in between it leaves tables that any start goes on with; the same call does the rest.
+    Spark is started before the job ends, and what the states hold is compared once it runs again.
+    Killed in between this leaves tables that any start goes on with; the same call does the rest.
 
     :param wait: seconds within which the job must run, by default those of `start_within`.
     :param says: is called with what is being done.
     :raises JobError: as `supervisor.restart`.
-    :raises CommitError: if an input does not go back as far as a state; the job is started as it was.
+    :raises CommitError: if a table cannot go on as it is; the job is started as it was.
     """
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
     from lakehouse.stream import rescaling
 
-    lakehouse, rescaled = load(settings.for_pipeline(pipeline)), list[rescaling.Rescaled]()
+    lakehouse = load(settings.for_pipeline(pipeline))
+    tables = lakehouse.catalog.of_pipeline(pipeline)
+    with ExitStack() as opened:
+        session: list[Session] = []
+        comparisons: list[Callable[[], Rescaled]] = []
 
-    def divide() -> None:
-        due = list(rescaling.due(lakehouse, lakehouse.catalog.of_pipeline(pipeline)))
-        if not due:
-            return
-        says("starting Spark")
-        with spark_session.opened(lakehouse.settings, f"rescale {pipeline}") as spark:
-            session = Session.on(lakehouse, spark)
-            for table, before, now in due:
-                says(f"dividing the state of {table.name} into {now} partitions")
-                rescaled.append(rescaling.rescale(session, table, before, now))
-        says(f"starting {pipeline}")
+        def start() -> None:
+            if list(rescaling.due(lakehouse, tables)):
+                says("starting Spark")
+                spark = spark_session.opened(lakehouse.settings, f"rescale {pipeline}")
+                session.append(Session.on(lakehouse, opened.enter_context(spark)))
+            says(f"stopping {pipeline}")
 
-    return supervisor.restart(settings, pipeline, wait=wait, by=by, meanwhile=divide), rescaled
+        def divide() -> None:
+            for each in session:
+                for table, before, now in rescaling.due(lakehouse, tables):
+                    says(f"dividing the state of {table.name} into {now} partitions")
+                    if compare := rescaling.rescale(each, table, before, now):
+                        comparisons.append(compare)
+            says(f"starting {pipeline}")
+
+        status = supervisor.restart(
+            settings, pipeline, wait=wait, by=by, ahead=start, meanwhile=divide
+        )
+        says("comparing what the states hold with what they held")
+        return status, [compare() for compare in comparisons]

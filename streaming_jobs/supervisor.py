@@ -7,9 +7,6 @@ has, or its lease has expired. Each start and stop is recorded as what is wanted
 that whoever supervises the job (`control_loop`) keeps it so.
 """
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,23 +15,24 @@ import psutil
 
 from lakehouse.durations import duration
 from lakehouse.errors import JobError
-from lakehouse.settings import Settings, to_environment
+from lakehouse.settings import Settings
 from lakehouse.storage import begun_with, cut_off, layout
 from lakehouse.storage.files import file_system_now, modified
 from lakehouse.storage.lakehouse import load
-from streaming_jobs import desired, holders, jobs, lease, progress
+from streaming_jobs import desired, holders, jobs, lease, progress, standby
 from streaming_jobs.desired import Event
-from streaming_jobs.job_logs import fresh_log, log_tail
 from streaming_jobs.job_logs import last_error as last_error
 from streaming_jobs.job_logs import log_path as log_path
+from streaming_jobs.job_logs import log_tail
 from streaming_jobs.job_logs import shorten_log as shorten_log
 from streaming_jobs.places import Place, here
 from streaming_jobs.progress import AT_WORK, JobStatus
+from streaming_jobs.standby import Standby
 
 # seconds between two looks at a status file, which is all that a job shares with others
 _LOOK = 0.1
 _KILLED = 5.0  # seconds for a process to be gone after SIGKILL
-_DRAIN = 60.0  # seconds
+DRAIN = 60.0  # seconds
 ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
 
 
@@ -72,10 +70,10 @@ def begin(settings: Settings, pipeline: str, why: str) -> int:
     if running(settings, pipeline):
         if now is None or not other:
             return identity(settings, pipeline)[0]
-        _refuse_elsewhere(
+        check_here(
             settings, pipeline, f"{now.freshness}, and by the settings it is to be {freshness}"
         )
-    end(settings, pipeline, f"{why}, to be {freshness}", _DRAIN)
+    end(settings, pipeline, f"{why}, to be {freshness}", DRAIN)
     return launch(settings, pipeline, why)
 
 
@@ -100,28 +98,38 @@ def restart(
     now: bool = False,
     wait: float | None = None,
     by: str = "",
+    ahead: Callable[[], None] = lambda: None,
     meanwhile: Callable[[], None] | None = None,
 ) -> JobStatus:
     """Ends the job as `stop` does and starts it again; paused queries are tried again.
 
-    `meanwhile` is called with the lease of its pipelines while it does not run; it is started whatever comes of that.
+    With `meanwhile` its next process comes up before that, for which there must be memory; not so with `now`.
+
+    `ahead` is called before the job ends. `meanwhile` is called with the lease of its pipelines while it does not run; it is
+    started whatever comes of that.
 
     Raises JobError as `start` does.
     """
     _check(settings, pipeline)
     if running(settings, pipeline):
-        _refuse_elsewhere(settings, pipeline, "and is to be started again")
-    wanted = desired.wish(settings, pipeline, "running", by)
-    with desired.acting(settings, pipeline, ACTING):
-        why = f"restart asked for by {wanted.by}"
-        end(settings, pipeline, why, 0 if now else timeout)
-        try:
-            if meanwhile:
-                _end_others(settings, pipeline, why)
-                with lease.held(settings, pipeline):
-                    meanwhile()
-        finally:
-            pid = launch(settings, pipeline, why)
+        check_here(settings, pipeline, "and is to be started again")
+    with ExitStack() as opened:
+        beside: Standby | None = None
+        if meanwhile and not now:
+            beside = opened.enter_context(standby.standby(settings, pipeline))
+        ahead()
+        if beside:
+            beside.await_ready()
+        wanted = desired.wish(settings, pipeline, "running", by)
+        with desired.acting(settings, pipeline, ACTING):
+            why = f"restart asked for by {wanted.by}"
+            end(settings, pipeline, why, 0 if now else timeout)
+            try:
+                if meanwhile:
+                    with alone(settings, pipeline, why):
+                        meanwhile()
+            finally:
+                pid = launch(settings, pipeline, why, beside=beside)
     return await_running(settings, pipeline, pid, wait)
 
 
@@ -131,11 +139,27 @@ def all_stopped(settings: Settings, pipelines: Iterable[str]) -> Iterator[None]:
     with ExitStack() as held:
         for pipeline in pipelines:
             held.enter_context(desired.acting(settings, pipeline))
-            if lives(settings, pipeline) or lease.others(settings, pipeline):
-                raise JobError(
-                    f"pipeline={pipeline!r}: its job runs, and would write on into tables that are to be replaced; stop it first "
-                    f"(`lakehouse stream stop`)"
-                )
+            check_ended(settings, pipeline)
+        yield
+
+
+def check_ended(settings: Settings, pipeline: str) -> None:
+    """Raises JobError if the job runs. For who is `acting` only: else it may start at once."""
+    if lives(settings, pipeline) or lease.others(settings, pipeline):
+        raise JobError(
+            f"pipeline={pipeline!r}: its job runs, and would write on into tables that are to be replaced; stop it first "
+            f"(`lakehouse stream stop`)"
+        )
+
+
+@contextmanager
+def alone(settings: Settings, pipeline: str, why: str) -> Iterator[None]:
+    """The lease of the pipelines of a job that was ended: until this ends no process fills their tables.
+
+    For who is `acting` only.
+    """
+    _end_others(settings, pipeline, why)
+    with lease.held(settings, pipeline):
         yield
 
 
@@ -160,8 +184,9 @@ def launch(
     restarted: bool = False,
     counted: bool = False,
     well: float = 0.0,
+    beside: Standby | None = None,
 ) -> int:
-    """Starts the job's process, detached, and returns its pid without waiting for it.
+    """Starts the job's process, or lets go the one that is ready, and returns its pid without waiting for it.
 
     For who is `acting` only.
 
@@ -169,26 +194,19 @@ def launch(
     apart, is drained first.
     """
     _end_others(settings, pipeline, why)
-    log, at = fresh_log(settings, pipeline), progress.now()
-    # By way of a shell that ends at once: in a session of its own no terminal reaches the job, and
-    # as nobody's child it leaves no zombie behind, whoever started it.
-    detached = ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 & echo $!', str(log)]
-    # -P: as for the script `lakehouse`, the current folder is no place of modules
-    command = [*detached, sys.executable, "-P", "-m", jobs.module_of(pipeline), pipeline]
-    environment = os.environ | to_environment(settings)
-    run = subprocess.run(
-        command, stdout=subprocess.PIPE, check=True, env=environment, start_new_session=True
-    )
-    pid = int(run.stdout)
+    at = progress.now()
+    pid = beside.pid if beside else standby.spawn(settings, pipeline)
     what: desired.What = "restarted" if restarted else "started"
     desired.note(settings, pipeline, Event(at, what, why, pid, start_time(pid), counted, well))
+    if beside:
+        beside.go()
     return pid
 
 
 def _end_others(settings: Settings, pipeline: str, why: str) -> None:
     for other in lease.others(settings, pipeline):
         with desired.acting(settings, other, ACTING):
-            end(settings, other, f"{why}, in the process {pipeline!r}", _DRAIN)
+            end(settings, other, f"{why}, in the process {pipeline!r}", DRAIN)
 
 
 def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
@@ -335,7 +353,8 @@ def running(settings: Settings, pipeline: str) -> bool:
     return lives(settings, pipeline) and not ending
 
 
-def _refuse_elsewhere(settings: Settings, pipeline: str, why: str) -> None:
+def check_here(settings: Settings, pipeline: str, why: str) -> None:
+    """Raises JobError if the job's process runs elsewhere."""
     pid, _, place = _process(settings, pipeline)
     if not place.is_here:
         raise JobError(

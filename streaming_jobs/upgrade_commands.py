@@ -1,5 +1,7 @@
-"""The commands of the `lakehouse` command line that exchange a table with the version beside it. Its job must be stopped."""
+"""The commands of the `lakehouse` command line that exchange a table with the version beside it."""
 
+from contextlib import ExitStack
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,41 +10,47 @@ from lakehouse.cli import console
 
 if TYPE_CHECKING:
     from lakehouse.declare.table import Table
+    from lakehouse.storage.session import Session
     from lakehouse.storage.upgrades import Command
 
 group = console.group("Upgrades: another version of a table, beside it, until it takes its place.")
 
 _Name = Annotated[str, typer.Argument(metavar="TABLE", help="A table with a version beside it")]
+_Wait = Annotated[
+    float | None,
+    typer.Option(help="Seconds within which the job must run; by default LAKEHOUSE_START_WITHIN"),
+]
 
 
 @group.command()
-def promote(table: _Name) -> None:
-    """Have the version beside a table take its place, in one commit. The table's job must be stopped.
+def promote(table: _Name, wait: _Wait = None) -> None:
+    """Have the version beside a table take its place, in one commit.
 
-    The version reads first what came since it was filled. The one before is kept beside. A command
-    that was cut off continues when it is run again; until then nothing starts. Exit code 0 when
-    done, 2 when refused.
+    The version reads first what came since it was filled, while the table's job goes on. The job is
+    then ended and started again with this code; one that was stopped stays so. The version before is
+    kept beside. A command that was cut off continues when it is run again; until then nothing
+    starts. Exit code 0 when done, 2 when refused.
     """
-    _exchange(table, "promote")
+    _exchange(table, "promote", wait)
 
 
 @group.command("roll-back")
-def roll_back(table: _Name) -> None:
-    """Take a promotion back, under the code of before, with the rows that came since. The table's job must be stopped.
+def roll_back(table: _Name, wait: _Wait = None) -> None:
+    """Take a promotion back, under the code of before, with the rows that came since.
 
     Otherwise as `promote`, the other way round.
     """
-    _exchange(table, "roll-back")
+    _exchange(table, "roll-back", wait)
 
 
-def _exchange(name: str, command: "Command") -> None:
+def _exchange(name: str, command: "Command", wait: float | None) -> None:
     from lakehouse.runtime import spark_session
     from lakehouse.settings import from_environment
     from lakehouse.storage import full_disk
     from lakehouse.storage.lakehouse import load
     from lakehouse.storage.session import Session
     from lakehouse.stream import beside
-    from streaming_jobs.exchange import exchange, stands
+    from streaming_jobs import exchange, supervisor
 
     lakehouse = load(from_environment())
     chosen = lakehouse.catalog.table(name)
@@ -50,19 +58,29 @@ def _exchange(name: str, command: "Command") -> None:
         full_disk.named(
             lakehouse.settings,
             f"the exchange of the versions of {name}",
-            lambda: stands(lakehouse.settings, chosen),
+            lambda: exchange.stands(lakehouse.settings, chosen),
         ),
         console.working(f"exchanging the versions of {name}") as now,
+        ExitStack() as opened,
     ):
 
-        def catch_up(table: "Table") -> None:
+        @cache
+        def session() -> "Session":
             now("starting Spark")
-            with spark_session.opened(lakehouse.settings, f"upgrade {name}") as spark:
-                now(f"reading what came since {name} was filled")
-                beside.catch_up(Session.on(lakehouse, spark), table)
+            spark = spark_session.opened(lakehouse.settings, f"upgrade {name}")
+            return Session.on(lakehouse, opened.enter_context(spark))
+
+        def catch_up(table: "Table") -> None:
+            started = session()
+            now(f"reading what came since {name} was filled")
+            beside.catch_up(started, table)
             now(f"exchanging the versions of {name}")
 
-        done = exchange(lakehouse, name, command, catch_up)
+        done, pid = exchange.exchange(lakehouse, name, command, catch_up)
     console.print_text(
         f"{name}: {done.state}; the other version stays beside it until `lakehouse upgrade drop {name}`"
     )
+    if pid is not None:
+        with console.working(f"starting {chosen.pipeline}"):
+            status = supervisor.await_running(lakehouse.settings, chosen.pipeline, pid, wait)
+        console.print_text(f"{chosen.pipeline}: {status.state}, pid {status.pid}")

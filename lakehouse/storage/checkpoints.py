@@ -40,6 +40,8 @@ class Beginning:
     version: int | None = None  # of the input: the first that is read for that
     # its micro-batches are numbered from `after` on, and that one may be run again
     continues: bool = False
+    # its checkpoint is that of the generation before, with the state divided again: by that micro-batch
+    divided: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +198,22 @@ def generation(settings: Settings, table: Table) -> int:
     """The newest generation that anything but transactions knows; 1 before the first."""
     begun, line = beginning(settings, table), next(CommitLog(settings, table).by_stream(), None)
     numbers = checkpoint_files.generations(settings, table)
+    if begun and begun.divided and begun.generation not in numbers:
+        begun = None  # a crash came before its checkpoint was in place: the one before goes on
     return max(
         [1, *numbers, *([begun.generation] if begun else []), *([line.generation] if line else [])]
     )
 
 
 def begin(
-    settings: Settings, table: Table, after: tuple[int, int] | None, why: str, **more: Any
+    settings: Settings,
+    table: Table,
+    after: tuple[int, int] | None,
+    why: str,
+    checkpoint: Path | None = None,
+    **more: Any,
 ) -> Beginning:
-    """Notes the beginning of the generation that is above all, and makes its folder."""
+    """Notes the beginning of the generation that is above all, and makes its folder, or puts this checkpoint there."""
     newest = max(generation(settings, table), after[0] if after else 0) + 1
     paths = [table_path(settings, table), table_path(settings, table, "quarantine")]
     existing = [path for path in paths if delta_log.exists(path)]
@@ -212,7 +221,11 @@ def begin(
         newest += 1
     begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)
     append_line(layout.note(settings, table, "generations.jsonl"), json.dumps(asdict(begun)))
-    checkpoint_files.folder_of(settings, table, newest).mkdir(parents=True)
+    folder = checkpoint_files.folder_of(settings, table, newest)
+    if checkpoint:
+        checkpoint.rename(folder)
+    else:
+        folder.mkdir(parents=True)
     return begun
 
 
@@ -264,6 +277,10 @@ def misfit(
         return f"it is of generation {own}, and the table of generation {of}"
     if of < own and done < 0 and after in (None, number):
         return ""  # its first micro-batch has written nothing yet
+    if of < own and begun and begun.divided == done and after == number:
+        return checkpoint_files.state_gone(
+            checkpoint, done
+        )  # nor has the first behind the division
     if of < own:
         return f"it is at micro-batch {done} of generation {own}, and the table holds none of that"
     if not done <= batch <= begins:
@@ -292,8 +309,9 @@ def renew(settings: Settings, table: Table, why: str = "it was asked for") -> No
 
 def begins_whole(settings: Settings, table: Table) -> bool:
     """Whether the next micro-batch of a keyed or versioned table computes all of it: the first of its generation."""
-    last = standing(settings, table).last
-    return last is None or last.generation < generation(settings, table)
+    last, own = standing(settings, table).last, generation(settings, table)
+    begun = beginning(settings, table, own)
+    return last is None or (last.generation < own and not (begun and begun.divided))
 
 
 def has_read(settings: Settings, table: Table, folder: Path, followed: Collection[str]) -> bool:

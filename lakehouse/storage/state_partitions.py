@@ -1,11 +1,17 @@
-"""Into how many partitions the state of a query of Spark's is divided: Spark keeps to them as long as the checkpoint is there."""
+"""Into how many partitions the state of a query of Spark's is divided: Spark keeps to them until it is to divide it again."""
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
 from lakehouse.storage import checkpoint_files
+from lakehouse.storage.files import link
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _NAME = "spark.sql.shuffle.partitions"
 
@@ -25,3 +31,38 @@ def divided(checkpoint: Path | None) -> int | None:
     with suppress(ValueError, IndexError, KeyError):
         return int(checkpoint_files.noted(checkpoint, begun[-1])["conf"][_NAME])
     return None
+
+
+def divide(spark: "SparkSession", checkpoint: Path, partitions: int) -> Path:
+    """The checkpoint of a query that does not run, with its state in so many partitions: beside it, where nothing looks for one.
+
+    Spark does so by a micro-batch of its own, which reads no input.
+    """
+    beside = linked(checkpoint, "divided")
+    spark.streams.active  # noqa: B018 - Spark's tool needs what this starts
+    manager: Any = spark._jsparkSession.streamingCheckpointManager()
+    manager.repartition(str(beside), partitions, True)
+    for operator in (beside / "state").iterdir():
+        for partition in operator.iterdir():
+            if partition.name.isdigit() and int(partition.name) >= partitions:
+                shutil.rmtree(partition)  # its keys are in others
+    return beside
+
+
+def linked(checkpoint: Path, name: str) -> Path:
+    """The checkpoint once more, beside it. Its files are links: Spark adds files and removes some, and changes none."""
+    for left in checkpoint.parent.glob(f".*.{name}"):  # by a command that was killed
+        shutil.rmtree(left)
+    beside = checkpoint.with_name(f".{checkpoint.name.strip('.').split('.')[0]}.{name}")
+    for path in sorted(checkpoint.rglob("*")):
+        to = beside / path.relative_to(checkpoint)
+        if path.is_dir():
+            to.mkdir(parents=True)
+        else:
+            link(path, to)
+    return beside
+
+
+def drop(checkpoint: Path) -> None:
+    """Removes one that was made beside another."""
+    shutil.rmtree(checkpoint)

@@ -4,6 +4,7 @@ generation behind the table's last commit.
 What the next generation begins with, by kind of table:
 
     stepped          the position of the last commit that the table holds (`stream.strategy`); it has no checkpoint
+    divided again    the checkpoint of the generation before, with its state in other partitions (`stream.rescaling`)
     window (state)   its state built again: the input from the first version on that holds a row of a window still open
     keyed, versions  all that its inputs have, as after `lakehouse backfill`
 
@@ -15,6 +16,7 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from lakehouse.declare.table import Table
@@ -80,13 +82,26 @@ def fit(session: Session, table: Table) -> str:
     return message
 
 
-def begin_next(session: Session, table: Table, why: str) -> None:
-    """Begins the next generation of a query of Spark's, whose checkpoint fits, behind the table's last commit.
+def go_on_divided(lakehouse: Lakehouse, table: Table, checkpoint: Path, why: str) -> None:
+    """Begins the next generation of a query of Spark's with this checkpoint: its own, with the state divided again.
 
-    Its state is built again; that of a keyed table from all that the inputs have. Raises CommitError if the input does
-    not go back so far.
+    Its micro-batches go on behind those of the generation before.
     """
-    _begin(session, table, checkpoints.standing(session.settings, table), why)
+    own = checkpoints.generation(lakehouse.settings, table)
+    begun = checkpoints.beginning(lakehouse.settings, table, own)
+    again = {
+        name: getattr(begun, name) for name in ("frontier", "aside", "version") if begun is not None
+    }
+    checkpoints.begin(
+        lakehouse.settings,
+        table,
+        checkpoints.standing(lakehouse.settings, table).number,
+        why,
+        checkpoint,
+        continues=True,
+        divided=checkpoint_files.done(checkpoint)[-1],
+        **again,
+    )
 
 
 def _fit_stepped(session: Session, table: Table, standing: Standing) -> str:
@@ -126,8 +141,8 @@ def _renewed(session: Session, table: Table, standing: Standing) -> str:
     last = standing.last
     if not table.keeps or last is None or strategy(session, table) == "groups":
         return ""
-    if checkpoints.generation(session.settings, table) > last.generation:
-        return ""  # it begins again as it is
+    if checkpoints.begins_whole(session.settings, table):
+        return ""  # as it is
     changed = [
         f"{name} was read at version {version} and is at {now}"
         for name, version in last.inputs["references"].items()

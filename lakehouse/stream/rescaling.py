@@ -1,18 +1,22 @@
-"""The state of Spark's queries is divided again, into as many partitions as the settings say, while their job is stopped."""
+"""The state of Spark's queries is divided again, into as many partitions as the settings say, while their job is stopped.
 
-from collections.abc import Iterable, Iterator, Mapping
+Spark itself moves the keys, in a copy of the query's checkpoint, which begins the table's next
+generation: neither an input nor the table is read. What both hold is compared once the job runs again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from lakehouse.declare.table import Table
-from lakehouse.storage import checkpoint_files, checkpoints, state_partitions
-from lakehouse.storage.digest import Digest, digest, reconciled_columns
+from lakehouse.settings import Settings
+from lakehouse.storage import checkpoint_files, layout, state_partitions
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.session import Session
-from lakehouse.stream import generations, queries
+from lakehouse.stream import generations, queries, state_reader
 
-Verdict = Literal["EQUAL", "DIFFERENT", "READ ON"]
+Verdict = Literal["EQUAL", "DIFFERENT"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +25,9 @@ class Rescaled:
 
     :param before: partitions of its state until then.
     :param now: partitions that it has.
-    :param rows: of the table, afterwards.
+    :param rows: of the state: one for each key that Spark keeps.
     :param checksum: of these rows.
-    :param verdict: whether they are the rows of before; READ ON if its inputs went on meanwhile.
+    :param verdict: whether they are those of before.
     """
 
     table: str
@@ -35,53 +39,58 @@ class Rescaled:
 
 
 def due(lakehouse: Lakehouse, tables: Iterable[Table]) -> Iterator[tuple[Table, int, int]]:
-    """The tables whose state is in another number of partitions than the settings say, with both numbers.
-
-    Also one whose new generation has begun and written nothing: a command that was killed left it.
-    """
+    """The tables whose state is in another number of partitions than the settings say, with both numbers."""
     for table in tables:
-        number = checkpoints.standing(lakehouse.settings, table).number
-        generation = number[0] if number else checkpoints.generation(lakehouse.settings, table)
-        folder = checkpoint_files.folder_of(lakehouse.settings, table, generation)
-        before = state_partitions.divided(folder)
+        checkpoint = checkpoint_files.newest(lakehouse.settings, table)
+        before = state_partitions.divided(checkpoint)
         now = state_partitions.wanted(lakehouse.settings, table)
         if before not in (None, now):
             yield table, before, now
 
 
-def rescale(session: Session, table: Table, before: int, now: int) -> Rescaled:
-    """Builds the state of the table again, behind its last commit, and compares its rows before and after.
+def rescale(session: Session, table: Table, before: int, now: int) -> Callable[[], Rescaled] | None:
+    """Divides the state of the table again, into `now` partitions. The table's job does not run.
 
-    The table's job does not run.
+    Killed at any step, this leaves the one checkpoint or the other.
 
-    :raises CommitError: if the input does not go back as far as the state does.
+    :returns: what compares the state before and after, which the job may run beside; None if it had to be built again, and
+        has as many partitions as the settings say.
+    :raises CommitError: as a start of the query.
     """
     with publishing(session.settings, table):
-        if not _has_begun(session, table):
-            _catch_up(session, table)
-        held, read = _held(session, table)
-        if not _has_begun(session, table):
-            why = f"its state is divided into {now} partitions and was into {before}"
-            generations.begin_next(session, table, why)
-        _catch_up(session, table)
-        holds, has_read = _held(session, table)
-    verdict: Verdict = "EQUAL" if holds == held else "DIFFERENT"
-    if has_read != read:
-        verdict = "READ ON"
-    return Rescaled(table.name, before, now, holds.rows, str(holds), verdict)
+        generations.fit(session, table)
+        if _in_flight(session, table):
+            queries.start(session, table, available_now=True).awaitTermination()
+        checkpoint = checkpoint_files.newest(session.settings, table)
+        if checkpoint is None or state_partitions.divided(checkpoint) != before:
+            return None
+        divided = state_partitions.divide(session.spark, checkpoint, now)
+        kept = state_partitions.linked(divided, "compared")
+        why = f"its state is divided into {now} partitions and was into {before}"
+        generations.go_on_divided(session, table, divided, why)
+
+    def compare() -> Rescaled:
+        held, holds = (state_reader.checksum(session.spark, each) for each in (checkpoint, kept))
+        state_partitions.drop(kept)
+        verdict: Verdict = "EQUAL" if holds == held else "DIFFERENT"
+        return Rescaled(table.name, before, now, holds.rows, str(holds), verdict)
+
+    return compare
 
 
-def _has_begun(session: Session, table: Table) -> bool:
-    number = checkpoints.standing(session.settings, table).number
-    return number is not None and checkpoints.generation(session.settings, table) > number[0]
+def remedy(settings: Settings, name: str) -> str:
+    """What to do about a table whose state does not hold what it held."""
+    return (
+        f"table={name}: its state, divided again, does not hold what it held before; stop the job, remove "
+        f"{layout.query_checkpoints(settings, name)}, and start it, which builds the state from the table's inputs. "
+        f"`lakehouse reconcile run {name}` says which rows were written meanwhile that are not those of the batch run"
+    )
 
 
-def _catch_up(session: Session, table: Table) -> None:
-    queries.start(session, table, available_now=True).awaitTermination()
-
-
-def _held(session: Session, table: Table) -> tuple[Digest, Mapping[str, int]]:
-    """The checksum of the table's rows, and the versions of its inputs that they come from."""
-    rows, last = session.read(table), next(session.commit_log(table).by_stream(), None)
-    read = {name: last.version_read(name) for name in last.inputs["tables"]} if last else {}
-    return digest(rows.select(reconciled_columns(rows))), read
+def _in_flight(lakehouse: Lakehouse, table: Table) -> bool:
+    """Whether the last micro-batch was cut off: its state is not whole."""
+    checkpoint = checkpoint_files.newest(lakehouse.settings, table)
+    return (
+        checkpoint is not None
+        and checkpoint_files.begun(checkpoint)[-1:] != checkpoint_files.done(checkpoint)[-1:]
+    )

@@ -3,16 +3,18 @@ stopped, by Spark's own reader."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import cast
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage import checkpoint_files
+from lakehouse.storage.digest import EMPTY, Digest, digest
 from lakehouse.storage.row_keys import KEY
 from lakehouse.storage.session import Session
 from lakehouse.stream.micro_batch import stream_run
@@ -42,6 +44,25 @@ def state(session: Session, table: Table, key: Mapping[str, str] | None = None) 
     columns = [*_columns(store, "key"), *_columns(store, "value")]
     rows = store.select(*(column.alias(name) for name, column in _unique_names(columns)))
     return _of_key(table, rows, [name for name, _ in _columns(store, "key")], key)
+
+
+def checksum(spark: SparkSession, checkpoint: Path) -> Digest:
+    """Of all that Spark keeps in a checkpoint after its last micro-batch, in whatever partitions."""
+    spark.streams.active  # noqa: B018 - the reader needs what this starts
+    stores = spark.read.format("state-metadata").load(str(checkpoint))
+    held = EMPTY
+    for each in stores.select("operatorId", "stateStoreName").distinct().collect():
+        store = (
+            spark.read.format("statestore")
+            .option("operatorId", each["operatorId"])
+            .option("storeName", each["stateStoreName"])
+            .load(str(checkpoint))
+        )
+        columns = [*_columns(store, "key"), *_columns(store, "value")]
+        held += digest(
+            store.select(*(column.alias(f"c{n}") for n, (_, column) in enumerate(columns)))
+        )
+    return held
 
 
 def _of_key(

@@ -14,11 +14,12 @@ from lakehouse.declare.table import session, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
-from lakehouse.storage import begun_with, delta_log
+from lakehouse.storage import begun_with, checkpoint_files, delta_log, state_partitions
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.stream import generations, queries, rescaling
 from lakehouse.stream import handover as handovers
+from lakehouse.stream.state_reader import state
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
 from support import changing_tables
@@ -183,43 +184,66 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
 @pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_state_of_more_partitions_holds_the_same(stage_of, spark):
-    stage = stage_of(changing_tables)
+def test_a_state_of_other_partitions_holds_the_same(stage_of, spark):
+    """Windows, sessions and totals: from one partition to three, to two before the next row, and on through a crash."""
+    stage, names = stage_of(changing_tables), ("sums", "visits", "totals")
     spread = [at(minute, user, minute) for minute in range(1, 170, 7) for user in "abcde"]
     stage.feed("clicks", spread[:60])
     stage.advance("clicks", at(84))
-    stage.run("sums", "totals")
-    rows = {name: held(stage, name) for name in ("sums", "totals")}
+    stage.run(*names)
+    rows = {name: held(stage, name) for name in names}
     settings, known = stage.session.settings, stage.session.catalog
-    wider = Lakehouse(replace(settings, shuffle_partitions=3), known)
-    assert len(begun_with.remarks(wider, list(known))) == 2
-    spark.conf.set("spark.sql.shuffle.partitions", "3")
-    stage.session = Session.on(wider, spark)
+    killed_before_its_checkpoint_is_in_place(stage, "sums")
+    stage.run("sums")  # goes on with the one of before
     try:
-        # as a command leaves it that is killed before the first micro-batch
-        generations.begin_next(stage.session, known.table("sums"), "it was killed")
-        due = list(rescaling.due(wider, known))
-        assert [(table.name, *numbers) for table, *numbers in due] == [
-            ("sums", 1, 3),
-            ("totals", 1, 3),
-        ]
-        found = [rescaling.rescale(stage.session, *each) for each in due]
-        assert [(each.verdict, each.rows) for each in found] == [
-            ("EQUAL", len(rows[each.table])) for each in found
-        ]
-        assert not list(rescaling.due(wider, known)) and not begun_with.remarks(wider, list(known))
-        assert {name: held(stage, name) for name in rows} == rows, "the same before and after"
+        for before, now in ((1, 3), (3, 2)):
+            other = Lakehouse(replace(settings, shuffle_partitions=now), known)
+            assert len(begun_with.remarks(other, list(known))) == 3
+            spark.conf.set("spark.sql.shuffle.partitions", str(now))
+            stage.session = Session.on(other, spark)
+            due = list(rescaling.due(other, known))
+            assert {(table.name, *numbers) for table, *numbers in due} == {
+                (name, before, now) for name in names
+            }
+            commits = {name: last_commit(stage, name) for name in names}
+            found = [rescaling.rescale(stage.session, *each)() for each in due]
+            assert [each.verdict for each in found] == ["EQUAL"] * 3
+            kept = {each.table: state(stage.session, known.table(each.table)) for each in found}
+            assert {name: each.count() for name, each in kept.items()} == {
+                each.table: each.rows for each in found
+            }
+            assert commits == {name: last_commit(stage, name) for name in names}, "nothing was read"
+            assert not list(rescaling.due(other, known))
+            assert not begun_with.remarks(other, list(known))
+        assert {name: held(stage, name) for name in names} == rows, "the same before and after"
+        assert not generations.fit(stage.session, known.table("sums"))
         stage.feed("clicks", spread[60:])
         stage.advance("clicks", at(400))
-        stage.run("sums", "totals", abort_at="rows")
-        for name in rows:
+        stage.run(*names, abort_at="rows")
+        assert not list(rescaling.due(other, known))
+        for name in names:
             assert_stream_equals_batch(stage, name)
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", "1")
 
 
+def killed_before_its_checkpoint_is_in_place(stage: Stage, name: str) -> None:
+    """As a command leaves a table that is killed when it has noted its next generation."""
+    table = stage.session.catalog.table(name)
+    checkpoint = checkpoint_files.newest(stage.session.settings, table)
+    divided = state_partitions.divide(stage.session.spark, checkpoint, 3)
+    generations.go_on_divided(stage.session, table, divided, "it is killed")
+    checkpoint_files.newest(stage.session.settings, table).rename(divided)
+
+
+def last_commit(stage: Stage, name: str) -> tuple[int, int]:
+    last = next(stage.session.commit_log(stage.session.catalog.table(name)).by_stream())
+    return last.generation, last.batch
+
+
 def held(stage: Stage, name: str) -> list[str]:
-    return sorted(map(str, stage.rows(name).select("user", "value").collect()))
+    rows = stage.rows(name)
+    return sorted(map(str, rows.select([c for c in rows.columns if c[0] != "_"]).collect()))
 
 
 @pytest.mark.slow

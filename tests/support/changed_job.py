@@ -218,6 +218,7 @@ def run(seed: int, kinds: Mapping[str, Kind], folder: Path) -> list[str]:
         say(f"filled: {', '.join(filled)}")
         job.killed_under(130, 131)
         job.to_the_present("before")
+        supervisor.stop(job.settings, PIPELINE)  # else an exchange may start it
         position = job.sent["clicks"]
         job.run(
             list(changing(job)), {"promote": _PROMOTE, "accept": _AT_ONCE, "backfill": _AT_ONCE}

@@ -139,19 +139,19 @@ def test_a_table_of_a_job_is_upgraded_and_rolled_back_with_a_reader_beside(forme
     following.send_signal(signal.SIGINT)
     shown = done(following)
     assert f"{TABLE}:" in shown and "differ" in shown
-    assert "stop" in done(upgrade(changed, "promote", TABLE), exit_code=2)
     awaited(lambda: arrived(former, "sensor_readings") == sum(sent), "it went on meanwhile")
-    assert job.alive
-    supervisor.stop(former, MODULE)
 
     path, ended = former.root / "gold" / TABLE, Event()
     with ThreadPoolExecutor(1) as beside:
         reading = beside.submit(read_again_and_again, path, ended)
         try:
-            done(upgrade(changed, "promote", TABLE))
+            assert f"{MODULE}: running" in done(upgrade(changed, "promote", TABLE))
+            now = supervisor.status(changed, MODULE)
+            assert now.alive and now.pid != job.pid, "another process, under the changed code"
             go_on(changed, sent)
             compared(changed, spark, sent, AFTER)
             done(upgrade(former, "roll-back", TABLE))
+            assert not supervisor.status(former, MODULE).alive, "one that was stopped stays so"
             go_on(former, sent)
             compared(former, spark, sent, BEFORE)
         finally:

@@ -151,7 +151,7 @@ def test_the_environment_is_read_in_settings_only(module):
         "lakehouse/settings.py",
         "lakehouse/transform/quality.py",  # turns Great Expectations' telemetry off
         "lakehouse/runtime/spark_session.py",  # says where Spark's pages listen
-        "streaming_jobs/supervisor.py",  # hands it on to the driver
+        "streaming_jobs/standby.py",  # hands it on to the driver
         "batch_jobs/other_code.py",  # hands it on to the process that runs another version of the tables
         "assets/demo.py",  # hands it on to producers and Dagster
     }
@@ -186,6 +186,7 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "lakehouse/sinks/opensearch_server.py": "none: it opens addresses of HTTP",
     "lakehouse/cli/project.py": "the user's: a project is begun",
     "streaming_jobs/places.py": "the kernel's: /proc",
+    "streaming_jobs/standby.py": "none: two pipes",
     "batch_jobs/side.py": "the answer to `other_code`, in a temporary folder",
     "batch_jobs/other_code.py": "another version of the code, in a temporary folder",
     "assets/component.py": "the user's: the project of a component",
