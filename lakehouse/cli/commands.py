@@ -297,7 +297,7 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
     view = f"{lakehouse.catalog.table(table).name}__late"
     if view not in engine.late_views(lakehouse.catalog):
         raise RangeError(
-            f"table={table}: only row and window tables show late rows; `lakehouse table list` counts those of others"
+            f"table={table}: `lakehouse table list` counts its late rows, if it has any; name a row or window table"
         )
     arrival = "_arrival.watermark, _arrival.partition, _arrival.offset, _arrival.time AS arrived"
     columns = f"* EXCEPT (_arrival, _origin, _partition), {arrival}"

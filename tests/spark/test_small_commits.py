@@ -20,6 +20,7 @@ from lakehouse.storage.session import Session
 from support.wide_rows import AT, WIDE, values
 
 APP = "rows:stream:1"
+FIRST = 2  # version with rows: a table with TIMESTAMP_NTZ is made by two commits
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_statistics_choose_the_same_files(tables):
     assert found[0] == found[1] and found[0][0]["min.at"]
     logs = [
         json.loads(line)
-        for line in (tables[1] / "_delta_log" / f"{1:020}.json").read_text().splitlines()
+        for line in (tables[1] / "_delta_log" / f"{FIRST:020}.json").read_text().splitlines()
     ]
     spans = [
         delta_log.may_hold(file, "at", Range(AT, AT.replace(second=1)))
@@ -111,14 +112,16 @@ def test_statistics_choose_the_same_files(tables):
 
 def test_the_batch_is_noted_with_the_rows_and_never_committed_twice(spark, tables, rows):
     path = tables[1]
-    assert delta_writer.committed(path, APP) == 0 and delta_writer.version_of(path, APP, 0) == 1
+    assert delta_writer.committed(path, APP) == 0 and delta_writer.version_of(path, APP, 0) == FIRST
     empty = rows.toArrow().slice(0, 0)
-    assert delta_writer.append_few(empty, path, APP, 1, {"inputs": {"a": 1}}) == 2
+    assert delta_writer.append_few(empty, path, APP, 1, {"inputs": {"a": 1}}) == FIRST + 1
     assert delta_writer.noted(path, APP, 1) == {"app": APP, "batch": 1, "inputs": {"a": 1}}
     with pytest.raises(CommitError, match="batch=1: rows:stream:1 has committed batch 1 already"):
         delta_writer.append_few(rows.toArrow(), path, APP, 1, {})
-    assert delta_writer.append(rows, path, APP, 2, {}) == 3, "Spark goes on behind it"
-    assert delta_writer.append_few(rows.toArrow(), path, APP, 3, {}) == 4, "and it behind Spark"
+    assert delta_writer.append(rows, path, APP, 2, {}) == FIRST + 2, "Spark goes on behind it"
+    assert delta_writer.append_few(rows.toArrow(), path, APP, 3, {}) == FIRST + 3, (
+        "and it behind Spark"
+    )
     assert spark.read.format("delta").load(str(path)).count() == 4 * 3
 
 
@@ -129,7 +132,7 @@ def test_it_waits_for_a_commit_under_way(tables, rows):
             ours = pool.submit(delta_writer.append_few, rows.toArrow(), path, APP, 1, {})
             with pytest.raises(TimeoutError):
                 ours.result(timeout=1)
-        assert ours.result(timeout=60) == 2
+        assert ours.result(timeout=60) == FIRST + 1
 
 
 def test_a_table_that_was_removed_and_made_recreated_is_another_one(tables, rows, tmp_path):
@@ -140,7 +143,7 @@ def test_a_table_that_was_removed_and_made_recreated_is_another_one(tables, rows
         delta_writer.append_few(rows.toArrow(), path, APP, batch, {})
     shutil.rmtree(path)
     table_creation.create(path, rows.schema, True, "w,at,_origin")
-    assert delta_writer.append_few(rows.toArrow(), path, APP, 0, {}) == 1
+    assert delta_writer.append_few(rows.toArrow(), path, APP, 0, {}) == FIRST
     assert DeltaTable(str(path)).to_pyarrow_dataset().count_rows() == 4
 
 

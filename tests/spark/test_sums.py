@@ -111,6 +111,8 @@ def test_which_functions_are_sums_is_found_in_the_plan(spark, tmp_path):
         assert found == added, what
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_groups_that_end_and_sums_without_a_value_are_computed_again(stage, monkeypatch):
     looked_at, again, touched = [], groups._Groups._again, groups._Groups._touched
 
