@@ -6,7 +6,7 @@ rows only went (it may be empty now), nor of a sum if only values went (it may h
 groups are computed again from their rows (`stream.groups`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import localcontext
 from functools import reduce
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
 
 from lakehouse.errors import CommitError
 from lakehouse.storage.arrow import in_memory, in_spark
@@ -84,15 +85,27 @@ class Sums:
         path = self.run.session.path(self.run.table)
         if not is_short(self.run, path, went.num_rows + came.num_rows):
             return None
+        moved_rows = [(rows, each) for rows, each in ((came, True), (went, False)) if rows.num_rows]
+        if not self._are_alike(rows for rows, _ in moved_rows):
+            return None
         parts = [
             self._summed(rows, references).withColumn(_CAME, F.lit(has_come))
-            for rows, has_come in ((came, True), (went, False))
-            if rows.num_rows
+            for rows, has_come in moved_rows
         ]
         if not parts:
             return Differences(pa.table({KEY: pa.array([], pa.binary())}), [], [], self.added)
         sums = in_memory(reduce(DataFrame.unionByName, parts))
         return None if sums is None else self._differences(sums)
+
+    def _are_alike(self, parts: Iterable[pa.Table]) -> bool:
+        """Whether all have the columns of the input with their types: not if it has others since."""
+        schema = plan.stored_schema(self.run.session, self.run.session.catalog.table(self.name))
+        wanted = {field.name: to_arrow_type(field.dataType, timezone="UTC") for field in schema}
+        return all(
+            {name: rows.schema.field(name).type for name in wanted if name in rows.column_names}
+            == wanted
+            for rows in parts
+        )
 
     def _summed(self, rows: pa.Table, references: Mapping[str, DataFrame]) -> DataFrame:
         session, table = self.run.session, self.run.table

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse.batch import reference_tables
 from lakehouse.declare.table import kafka, sql_table, table
 from lakehouse.stream import groups, sums
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
@@ -154,6 +155,27 @@ def test_groups_that_end_and_sums_without_a_value_are_computed_again(stage, monk
     assert rows(stage, "of_all") == {(1, None, 3)}
     for name in ADDED:
         assert equal_at_every_version(stage, name) == 4
+
+
+def test_an_input_that_has_another_column_since_is_followed(stage, spark, tmp_path):
+    """The rows that went have not got it."""
+    stage.feed("account_log", [account(1, "DK", 60, 1), account(2, "SE", 40, 1)])
+    stage.run("accounts", "by_country")
+
+    @table(layer="silver", keeps="latest", keys=["id"])
+    def accounts(account_log: DataFrame) -> DataFrame:
+        last = F.max_by(F.struct("country", "balance", "at"), "at").alias("last")
+        return account_log.groupBy("id").agg(last).select("id", "last.*").where("country > ''")
+
+    changed: Any = module_of()
+    changed.accounts = accounts
+    later = Stage(spark, tmp_path, changed)
+    reference_tables.renew(later.session, later.session.catalog.table("accounts"))
+    stage.feed("account_log", [account(2, "DK", 41, 2)])
+    later.run("accounts", "by_country")
+    found = {row["id"]: row["country"] for row in later.rows("accounts").collect()}
+    assert found == {1: "DK", 2: "DK"} and "at" in later.rows("accounts").columns
+    assert rows(later, "by_country") == {("DK", 101, 1, 2, 2)}
 
 
 def test_sums_have_more_digits_than_a_decimal_of_python_by_default(stage):
