@@ -128,7 +128,7 @@ DECLARED = (
     ),
     Declared(
         "lakehouse_table_source_unanswered_seconds",
-        "How long the class of the table's source has not answered; only once it takes more than a minute",
+        "How long the class of the table's source has not answered, once that is more than a minute; 0 before",
     ),
     Declared("lakehouse_table_state_rows", "Rows of state after the last micro-batch"),
     Declared("lakehouse_table_state_bytes", "Memory of the state store after the last micro-batch"),

@@ -108,18 +108,13 @@ class LakehouseCollector(Collector):
         if not status.alive:
             return  # how fast it was says nothing about now
         for query in queries:
-            if since := query.unanswered_since:
-                found.add(
-                    "lakehouse_table_source_unanswered_seconds",
-                    (pipeline, query.table),
-                    time.time() - _epoch(parse_instant(since)),
-                )
-            _last_batch(
-                found,
-                pipeline,
-                query,
-                of_topic=self._catalog.kind(self._catalog.table(query.table)) == "ingest",
-            )
+            is_ingest = self._catalog.kind(self._catalog.table(query.table)) == "ingest"
+            if is_ingest:
+                since = query.unanswered_since
+                waited = time.time() - _epoch(parse_instant(since)) if since else 0.0
+                name = "lakehouse_table_source_unanswered_seconds"
+                found.add(name, (pipeline, query.table), waited)
+            _last_batch(found, pipeline, query, of_topic=is_ingest)
 
     def _check_files(self, pipeline: str) -> None:
         """Raises JobError as long as a file that was unreadable lies there, so that an alert fires."""
