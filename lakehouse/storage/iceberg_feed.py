@@ -7,7 +7,7 @@ from lakehouse.declare.sources import IcebergSource
 from lakehouse.errors import SourceError
 from lakehouse.storage import iceberg_columns, iceberg_tables
 from lakehouse.storage.file_register import Register, Registered
-from lakehouse.storage.iceberg_tables import IcebergTable
+from lakehouse.storage.iceberg_tables import EMPTY, IcebergTable
 
 _FORGET = 3_600.0  # seconds until it is looked again for files to forget
 
@@ -22,13 +22,15 @@ class IcebergFeed:
         self.register = register
         self._source, self._types = source, types
         self._table = IcebergTable(source)
-        # snapshots and how many records there are with them, as far as this process has seen them
+        # snapshots and how many records there are with them: the last that is read, what follows, and the one asked for
         self._ends = [(register.through, register.end)]
+        self._present = EMPTY
         self._is_shaped = False
         self._forget_at = 0.0
 
     def present(self) -> int:
-        return iceberg_tables.newest(self._table.load())
+        self._present = iceberg_tables.newest(self._table.load())
+        return self._present
 
     def has_read(self, present: int, read: int) -> bool:
         ends = list(self._ends)
@@ -36,6 +38,9 @@ class IcebergFeed:
         return any(end <= read for _, end in ends[place:])
 
     def look(self, read: int, most: int) -> None:
+        last = sum(end <= read for _, end in self._ends) - 1
+        ends = enumerate(self._ends)
+        self._ends = [each for n, each in ends if n >= last or each[0] == self._present]
         with self._table.asking():
             self._look(read, most)
         if (now := time.monotonic()) >= self._forget_at:  # no snapshot adds a file again

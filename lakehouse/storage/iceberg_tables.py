@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from lakehouse.storage.foreign_files import Away
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
-    from pyiceberg.manifest import DataFile
+    from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import Table as Found
     from pyiceberg.table.snapshots import Snapshot
 
@@ -165,11 +165,17 @@ def ahead(table: "Found", through: int, sequence: int | None) -> Ahead:
 def _is_next(table: "Found", first: "Snapshot", through: int, sequence: int | None) -> bool:
     """Whether a snapshot that names none before it follows one that is expired: some writers take that name away."""
     if table.format_version == 1:  # which does not number its commits
-        return through == EMPTY
+        return through == EMPTY and not any(_of_before(m, first) for m in first.manifests(table.io))
     if sequence is None or first.sequence_number != sequence + 1:
         return False
     has_older = any(m.min_sequence_number <= sequence for m in first.manifests(table.io))
     return has_older or through == EMPTY
+
+
+def _of_before(manifest: "ManifestFile", snapshot: "Snapshot") -> bool:
+    """Whether a manifest has files that were there before the snapshot."""
+    of_another = manifest.added_snapshot_id != snapshot.snapshot_id
+    return of_another or manifest.existing_files_count != 0
 
 
 def added_by(table: "Found", snapshot: "Snapshot") -> tuple[list[Registered], str]:
@@ -258,15 +264,7 @@ def _registered(
         values=values,
         vector={"deletes": [[d.file_path, d.file_format.value] for d in dead]} if dead else None,
     )
-    gone = len(dead_rows(table.io, known))
-    return (
-        Registered(
-            **{name: getattr(known, name) for name in known.__slots__}
-            | {"count": known.count - gone}
-        )
-        if gone
-        else known
-    )
+    return replace(known, count=known.count - len(dead_rows(table.io, known)))
 
 
 def dead_rows(io: "FileIO", known: Registered) -> np.ndarray:

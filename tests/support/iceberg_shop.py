@@ -56,9 +56,15 @@ class Shop:
         self.create(columns, spec)
 
     def create(
-        self, columns: Schema = COLUMNS, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
+        self,
+        columns: Schema = COLUMNS,
+        spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        version: int = 2,
     ) -> None:
-        self.catalog.create_table("shop.orders", columns, partition_spec=spec)
+        properties = {"format-version": str(version)}
+        self.catalog.create_table(
+            "shop.orders", columns, partition_spec=spec, properties=properties
+        )
 
     @property
     def table(self) -> Table:

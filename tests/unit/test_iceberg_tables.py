@@ -220,6 +220,43 @@ def test_snapshots_that_are_expired_before_they_were_read_stop(shop):
     assert reading.register.through == last
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_first_snapshots_of_an_empty_table_that_are_expired_before_they_were_read_stop(
+    shop, version
+):
+    """The first version of the format numbers no commits."""
+    shop.catalog.drop_table("shop.orders")
+    shop.create(version=version)
+    reading = Reading(shop)
+    assert reading.look() == []
+    shop.append(0)
+    assert reading.numbers() == [0], "the first of all is no gap"
+    shop.catalog.drop_table("shop.orders")
+    shop.create(version=version)
+    other = Reading(shop)
+    other.settings = Settings(root=shop.root / "other")
+    assert other.look() == []
+    for n in range(3):
+        shop.append(n)
+    shop.expire(*[each.snapshot_id for each in shop.table.snapshots()][:-1])
+    with pytest.raises(SourceError, match=r"are expired, or .*, and they were not read"):
+        other.look()
+
+
+def test_what_was_present_is_read_though_more_has_come_since(shop):
+    reading = Reading(shop)
+    feed = feed_of(reading.source, reading.register, lambda known: False, reading.types)
+    shop.append(0)
+    present = feed.present()
+    assert not feed.has_read(present, 0)
+    for n in range(1, 6):
+        feed.look(n - 1, MOST)
+        assert feed.has_read(present, n) and not feed.has_read(present, 0)
+        shop.append(n)
+    feed.look(5, MOST)
+    assert feed.has_read(present, 5) and len(feed._ends) < 5, "those that are read are forgotten"
+
+
 def test_a_table_that_was_rolled_back_stops(shop):
     reading = Reading(shop)
     shop.append(0)
