@@ -122,8 +122,8 @@ def restart(
 def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     """Start streaming jobs again on more or fewer resources, as the settings say now.
 
-    Where Spark keeps a state, it is divided into that many partitions while the job is stopped. What
-    it holds before and after is compared once the job runs again. A command that was killed goes on when it is run
+    Where Spark keeps a state, it is divided into that many partitions while the job is stopped, and
+    what it holds before and after is compared. A command that was killed goes on when it is run
     again. Exit code 0 if each state holds the same, 1 if one does not, 2 when refused.
     """
     from lakehouse.cli.console import print_error, print_rows, print_text, working
@@ -144,9 +144,12 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
             print_text(f"{pipeline}: no state had to be divided again")
         differ += [each.table for each in rescaled if each.verdict == "DIFFERENT"]
     for name in differ:
-        from lakehouse.stream.rescaling import remedy  # with Spark, which it has by now
+        from lakehouse.stream.rescaling import REMEDY  # with Spark, which it has by now
 
-        print_error(remedy(settings, name))
+        print_error(
+            f"table={name}: its state, divided again, does not hold what it held, so the job goes on with the one of before; "
+            f"{REMEDY}"
+        )
     if differ:
         raise typer.Exit(1)
 

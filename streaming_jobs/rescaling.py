@@ -23,8 +23,8 @@ def rescale(
 ) -> "tuple[JobStatus, list[Rescaled]]":
     """Ends the pipeline's job, divides the state of its tables as the settings say, and starts it with these.
 
-    Spark is started before the job ends, and what the states hold is compared once it runs again.
-    Killed in between this leaves tables that any start goes on with; the same call does the rest.
+    Spark is started before the job ends. Killed in between this leaves tables that any start goes on
+    with; the same call does the rest.
 
     :param wait: seconds within which the job must run, by default those of `start_within`.
     :param says: is called with what is being done.
@@ -39,7 +39,7 @@ def rescale(
     tables = lakehouse.catalog.of_pipeline(pipeline)
     with ExitStack() as opened:
         session: list[Session] = []
-        comparisons: list[Callable[[], Rescaled]] = []
+        rescaled: list[Rescaled] = []
 
         def start() -> None:
             if list(rescaling.due(lakehouse, tables)):
@@ -52,12 +52,10 @@ def rescale(
             for each in session:
                 for table, before, now in rescaling.due(lakehouse, tables):
                     says(f"dividing the state of {table.name} into {now} partitions")
-                    if compare := rescaling.rescale(each, table, before, now):
-                        comparisons.append(compare)
+                    rescaled.extend(filter(None, [rescaling.rescale(each, table, before, now)]))
             says(f"starting {pipeline}")
 
         status = supervisor.restart(
             settings, pipeline, wait=wait, by=by, ahead=start, meanwhile=divide
         )
-        says("comparing what the states hold with what they held")
-        return status, [compare() for compare in comparisons]
+    return status, rescaled

@@ -36,9 +36,17 @@ def divided(checkpoint: Path | None) -> int | None:
 def divide(spark: "SparkSession", checkpoint: Path, partitions: int) -> Path:
     """The checkpoint of a query that does not run, with its state in so many partitions: beside it, where nothing looks for one.
 
-    Spark does so by a micro-batch of its own, which reads no input.
+    Spark does so by a micro-batch of its own, which reads no input. The files of the checkpoint are linked, since Spark
+    changes none that is there.
     """
-    beside = linked(checkpoint, "divided")
+    beside = checkpoint.with_name(f".{checkpoint.name}.divided")
+    shutil.rmtree(beside, ignore_errors=True)  # of a command that was killed
+    for path in sorted(checkpoint.rglob("*")):
+        to = beside / path.relative_to(checkpoint)
+        if path.is_dir():
+            to.mkdir(parents=True)
+        else:
+            link(path, to)
     spark.streams.active  # noqa: B018 - Spark's tool needs what this starts
     manager: Any = spark._jsparkSession.streamingCheckpointManager()
     manager.repartition(str(beside), partitions, True)
@@ -47,22 +55,3 @@ def divide(spark: "SparkSession", checkpoint: Path, partitions: int) -> Path:
             if partition.name.isdigit() and int(partition.name) >= partitions:
                 shutil.rmtree(partition)  # its keys are in others
     return beside
-
-
-def linked(checkpoint: Path, name: str) -> Path:
-    """The checkpoint once more, beside it. Its files are links: Spark adds files and removes some, and changes none."""
-    for left in checkpoint.parent.glob(f".*.{name}"):  # by a command that was killed
-        shutil.rmtree(left)
-    beside = checkpoint.with_name(f".{checkpoint.name.strip('.').split('.')[0]}.{name}")
-    for path in sorted(checkpoint.rglob("*")):
-        to = beside / path.relative_to(checkpoint)
-        if path.is_dir():
-            to.mkdir(parents=True)
-        else:
-            link(path, to)
-    return beside
-
-
-def drop(checkpoint: Path) -> None:
-    """Removes one that was made beside another."""
-    shutil.rmtree(checkpoint)

@@ -1,22 +1,22 @@
 """The state of Spark's queries is divided again, into as many partitions as the settings say, while their job is stopped.
 
-Spark itself moves the keys, in a copy of the query's checkpoint, which begins the table's next
-generation: neither an input nor the table is read. What both hold is compared once the job runs again.
+Spark itself moves the keys, in a copy of the query's checkpoint: neither an input nor the table is
+read. The copy begins the table's next generation once it holds what the state held.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from lakehouse.declare.table import Table
-from lakehouse.settings import Settings
-from lakehouse.storage import checkpoint_files, layout, state_partitions
+from lakehouse.storage import checkpoint_files, state_partitions
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.session import Session
 from lakehouse.stream import generations, queries, state_reader
 
 Verdict = Literal["EQUAL", "DIFFERENT"]
+REMEDY = "to have it built from the table's inputs instead, stop the job, remove the table's checkpoint, and start it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Rescaled:
     :param now: partitions that it has.
     :param rows: of the state: one for each key that Spark keeps.
     :param checksum: of these rows.
-    :param verdict: whether they are those of before.
+    :param verdict: whether they are those of before; if DIFFERENT, the state stays as it was.
     """
 
     table: str
@@ -48,13 +48,12 @@ def due(lakehouse: Lakehouse, tables: Iterable[Table]) -> Iterator[tuple[Table, 
             yield table, before, now
 
 
-def rescale(session: Session, table: Table, before: int, now: int) -> Callable[[], Rescaled] | None:
-    """Divides the state of the table again, into `now` partitions. The table's job does not run.
+def rescale(session: Session, table: Table, before: int, now: int) -> Rescaled | None:
+    """Divides the state of the table again, and compares what it holds before and after.
 
-    Killed at any step, this leaves the one checkpoint or the other.
+    The table's job does not run. Killed at any step, this leaves the one checkpoint or the other.
 
-    :returns: what compares the state before and after, which the job may run beside; None if it had to be built again, and
-        has as many partitions as the settings say.
+    :returns: None if its state had to be built again: that has as many partitions as the settings say.
     :raises CommitError: as a start of the query.
     """
     with publishing(session.settings, table):
@@ -64,27 +63,14 @@ def rescale(session: Session, table: Table, before: int, now: int) -> Callable[[
         checkpoint = checkpoint_files.newest(session.settings, table)
         if checkpoint is None or state_partitions.divided(checkpoint) != before:
             return None
+        held = state_reader.checksum(session.spark, checkpoint)
         divided = state_partitions.divide(session.spark, checkpoint, now)
-        kept = state_partitions.linked(divided, "compared")
-        why = f"its state is divided into {now} partitions and was into {before}"
-        generations.go_on_divided(session, table, divided, why)
-
-    def compare() -> Rescaled:
-        held, holds = (state_reader.checksum(session.spark, each) for each in (checkpoint, kept))
-        state_partitions.drop(kept)
-        verdict: Verdict = "EQUAL" if holds == held else "DIFFERENT"
-        return Rescaled(table.name, before, now, holds.rows, str(holds), verdict)
-
-    return compare
-
-
-def remedy(settings: Settings, name: str) -> str:
-    """What to do about a table whose state does not hold what it held."""
-    return (
-        f"table={name}: its state, divided again, does not hold what it held before; stop the job, remove "
-        f"{layout.query_checkpoints(settings, name)}, and start it, which builds the state from the table's inputs. "
-        f"`lakehouse reconcile run {name}` says which rows were written meanwhile that are not those of the batch run"
-    )
+        holds = state_reader.checksum(session.spark, divided)
+        if holds == held:
+            why = f"its state is divided into {now} partitions and was into {before}"
+            generations.go_on_divided(session, table, divided, why)
+    verdict: Verdict = "EQUAL" if holds == held else "DIFFERENT"
+    return Rescaled(table.name, before, now, holds.rows, str(holds), verdict)
 
 
 def _in_flight(lakehouse: Lakehouse, table: Table) -> bool:

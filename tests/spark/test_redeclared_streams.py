@@ -184,7 +184,7 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
 @pytest.mark.turn(2)
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_state_of_other_partitions_holds_the_same(stage_of, spark):
+def test_a_state_of_other_partitions_holds_the_same(stage_of, spark, monkeypatch):
     """Windows, sessions and totals: from one partition to three, to two before the next row, and on through a crash."""
     stage, names = stage_of(changing_tables), ("sums", "visits", "totals")
     spread = [at(minute, user, minute) for minute in range(1, 170, 7) for user in "abcde"]
@@ -206,7 +206,11 @@ def test_a_state_of_other_partitions_holds_the_same(stage_of, spark):
                 (name, before, now) for name in names
             }
             commits = {name: last_commit(stage, name) for name in names}
-            found = [rescaling.rescale(stage.session, *each)() for each in due]
+            if before == 1:
+                with monkeypatch.context() as damaged:
+                    assert is_refused(damaged, stage, "sums", instead="visits")
+                assert len(list(rescaling.due(other, known))) == 3, "it goes on with the one before"
+            found = [rescaling.rescale(stage.session, *each) for each in due]
             assert [each.verdict for each in found] == ["EQUAL"] * 3
             kept = {each.table: state(stage.session, known.table(each.table)) for each in found}
             assert {name: each.count() for name, each in kept.items()} == {
@@ -234,6 +238,19 @@ def killed_before_its_checkpoint_is_in_place(stage: Stage, name: str) -> None:
     divided = state_partitions.divide(stage.session.spark, checkpoint, 3)
     generations.go_on_divided(stage.session, table, divided, "it is killed")
     checkpoint_files.newest(stage.session.settings, table).rename(divided)
+
+
+def is_refused(damaged: pytest.MonkeyPatch, stage: Stage, name: str, instead: str) -> bool:
+    """Whether a state is not taken that does not hold what the table's did: it is that of another table."""
+    catalog, divide = stage.session.catalog, state_partitions.divide
+    checkpoint = checkpoint_files.newest(stage.session.settings, catalog.table(instead))
+    damaged.setattr(
+        state_partitions, "divide", lambda spark, _, now: divide(spark, checkpoint, now)
+    )
+    own = checkpoint_files.newest(stage.session.settings, catalog.table(name))
+    found = rescaling.rescale(stage.session, catalog.table(name), 1, 3)
+    kept = checkpoint_files.newest(stage.session.settings, catalog.table(name))
+    return found is not None and found.verdict == "DIFFERENT" and kept == own
 
 
 def last_commit(stage: Stage, name: str) -> tuple[int, int]:

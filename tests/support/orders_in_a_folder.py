@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def held(settings: Settings) -> dict[str, int]:
 def declared(folder: Path) -> Path:
     """Writes the module there, and makes the folder of the files, which it returns."""
     (folder / f"{NAME}.py").write_text(MODULE)
+    sys.modules.pop(NAME, None)  # of another test of this process, in another folder
     incoming = folder / "incoming"
     incoming.mkdir()
     return incoming

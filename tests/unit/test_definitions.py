@@ -115,12 +115,11 @@ def test_a_streaming_job_shows_what_its_process_is_given():
 
 
 def test_a_rescale_fails_where_a_state_does_not_hold_what_it_held():
-    settings = Settings()
     same = Rescaled("totals", 2, 4, 10, "1f", "EQUAL")
     other = Rescaled("visits", 2, 4, 11, "2f", "DIFFERENT")
-    assert divided(settings, [same], "running").metadata["divided"].records[0].data["now"] == 4
+    assert divided([same], "running").metadata["divided"].records[0].data["now"] == 4
     with pytest.raises(
-        dg.Failure, match=r"table=visits: .*remove .*visits, and start it"
+        dg.Failure, match=r"table=visits: .* goes on with the one of before"
     ) as failed:
-        divided(settings, [same, other], "running")
+        divided([same, other], "running")
     assert len(failed.value.metadata["divided"].records) == 2
