@@ -102,10 +102,18 @@ def _changes_of(path: Path, number: int, actions: Sequence[Mapping]) -> Version:
     at, found = _committed(path, number, actions), []
     for change, file in files:
         try:
-            found.append(_changed(_registered(path, file), change or FEED, number, at))
-        except FileNotFoundError:
+            whole = _registered(path, _as_added(path, number, file))
+        except (FileNotFoundError, CommitError, KeyError):
             return Version([], lost=file["path"], about=_about(actions))
+        found.append(_changed(whole, change or FEED, number, at))
     return Version(found, about=_about(actions))
+
+
+def _as_added(path: Path, number: int, file: dict) -> dict:
+    """A file with the values of its partition: a writer that removes one need not repeat them."""
+    if file.get("partitionValues") is not None:
+        return file
+    return log_state.at(path, number - 1).files[file["path"]]
 
 
 def _changed(file: Registered, change: str, version: int, at: int) -> Registered:

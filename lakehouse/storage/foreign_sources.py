@@ -295,8 +295,8 @@ class TableFeed:
             )
         if version.lost:
             return (
-                f"{where}, file={version.lost}: it was removed before it was read, as by VACUUM, so what this version changed "
-                f"is lost; {remedy}; have its owner keep files for longer"
+                f"{where}, file={version.lost}: the file, or what the log said of it, was removed before it was read (VACUUM), "
+                f"so what this version changed is lost; {remedy}; have its owner keep files and log for longer"
             )
         return ""
 

@@ -404,6 +404,21 @@ def orders(tmp_path) -> OfDelta:
     return OfDelta(tmp_path)
 
 
+def test_a_removed_file_has_the_partition_that_it_was_added_with(orders):
+    """Of a table whose changes are read; a writer need not say it again, and where nothing says it, the version is refused."""
+    orders.source = delta_table(str(orders.path), schema="n BIGINT", changes=True)
+    orders.commit(orders.add("second", 2, partitionValues={"day": "2026-01-02"}))
+    assert orders.look() == [("first", 0), ("second", 3)]
+    orders.commit(orders.remove("second"), orders.add("third", 1), operation="UPDATE")
+    feed = orders.feed()
+    feed.look(10**9, MOST)
+    found = [(f.path, f.change, f.count, f.values) for f in feed.register.files[2:]]
+    assert found == [("second", "delete", 2, {"day": "2026-01-02"}), ("third", "insert", 1, {})]
+    orders.commit(orders.remove("never there"), operation="DELETE")
+    with pytest.raises(SourceError, match=r"version=3, file=never there: .*what the log said of it"):
+        orders.feed().look(10**9, MOST)
+
+
 def test_what_is_appended_to_a_table_is_read_and_compaction_passed_over(orders):
     assert orders.look() == [("first", 0)]
     orders.commit(orders.add("second", 2), orders.add("third", 1))
