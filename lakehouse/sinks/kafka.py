@@ -320,19 +320,20 @@ class KafkaSink(Sink):
             consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in waiting])
             deadline = time.monotonic() + _ANSWER
             while waiting:
-                messages = consumer.consume(10_000, _WAIT)
-                if messages:
-                    deadline = time.monotonic() + _ANSWER
-                elif time.monotonic() > deadline:
-                    raise self._away(f"reading {topic}", "no message, and no end")
-                for message in messages:
+                goes_on = False  # errors that pass are no answer
+                for message in consumer.consume(10_000, _WAIT):
                     error = message.error()
+                    goes_on |= error is None or error.code() == KafkaError._PARTITION_EOF
                     if error is None:
                         yield message
                     elif error.code() == KafkaError._PARTITION_EOF:
                         waiting.discard(message.partition())
                     elif not (error.retriable() or kafka_client.is_of_group(error)):
                         raise self._refused(f"reading {topic}", error)
+                if goes_on:
+                    deadline = time.monotonic() + _ANSWER
+                elif time.monotonic() > deadline:
+                    raise self._away(f"reading {topic}", "no message, and no end")
 
     def _consumer(self) -> "Consumer":
         from confluent_kafka import Consumer
