@@ -98,9 +98,12 @@ def test_the_location_loads_without_error(ui):
     } <= jobs
     schedules, sensors = repository["schedules"], repository["sensors"]
     assert {s["name"]: s["scheduleState"]["status"] for s in schedules} == dict.fromkeys(
-        ("reconcile_closed_partitions", "repair_differences", "merge_late_rows", "maintain_hourly"),
+        (
+            "reconcile_closed_partitions", "repair_differences", "merge_late_rows", "maintain_hourly",
+            "check_expectations_hourly",
+        ),
         "RUNNING",
-    ) | dict.fromkeys(("savepoint_daily", "follow_versions"), "STOPPED")
+    ) | dict.fromkeys(("savepoint_daily", "follow_versions"), "STOPPED")  # fmt: skip
     assert {s["name"]: s["sensorState"]["status"] for s in sensors} == dict.fromkeys(
         (
             "closed_partitions", "report_written_tables", "streaming_job_states", "supervise_streaming_jobs",
