@@ -50,6 +50,7 @@ dying            sinks that die at a point
 redis            a server of Redis
 opensearch       a server of OpenSearch
 secured_broker   a broker that asks for TLS, a password and rights
+tls_front        HTTPS with a user and a password, in front of a server
 own_server       a server of another program, in a folder of its own
 change_events    what Debezium sends, recorded
 taken_orders     a row table of orders, as text that is declared with another filter

@@ -18,7 +18,7 @@ from lakehouse.sinks.opensearch import EPOCH, OpenSearchSink
 from lakehouse.sinks.opensearch_index import PLACE, Document, Index
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import assert_exactly_once
-from support import published
+from support import published, tls_front
 from support.dying import Dying
 from support.followed_balances import (
     caught_up,
@@ -176,6 +176,35 @@ def test_rows_of_a_first_version_that_was_cut_do_not_stay(lakehouse, server):
     caught_up(following)
     following.end()
     assert set(rows_of(server)) == {"a"} and causes(lakehouse, following) == {}
+
+
+def test_a_server_behind_tls_is_one_whose_authority_and_user_are_known(
+    lakehouse, server, tmp_path, monkeypatch
+):
+    password = "p:w/@%"  # none of these may be read as a part of the address
+    monkeypatch.setenv("SEARCH_PASSWORD", password)
+    published.upsert(path_of(lakehouse), 0, {"a": "1.00"})
+    with tls_front.https(server.url, "ann", password, tmp_path) as port:
+        target = opensearch(
+            "balances", key="account", url=f"https://ann:${{SEARCH_PASSWORD}}@127.0.0.1:{port}"
+        )
+        with pytest.raises(
+            SinkError, match=r"certificate of the server does not hold .*SSL_CERT_FILE"
+        ):
+            Follower(lakehouse, table_of(lakehouse), target).begin()
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / tls_front.AUTHORITY))
+        monkeypatch.setenv("SEARCH_PASSWORD", "another")
+        with pytest.raises(
+            SinkError, match=r"refuses it \(401 Unauthorized\); set user and password"
+        ):
+            Follower(lakehouse, table_of(lakehouse), target).begin()
+        monkeypatch.setenv("SEARCH_PASSWORD", password)
+        following = Follower(lakehouse, table_of(lakehouse), target)
+        following.begin()
+        caught_up(following)
+        following.end()
+        assert causes(lakehouse, following) == {}
+    assert rows_of(server) == {"a": {"account": "a", "balance": "1.00"}}
 
 
 def test_a_value_that_the_mapping_does_not_take_is_named_and_nothing_of_its_version_is_seen(
