@@ -195,6 +195,24 @@ def test_each_change_is_a_row(spark, tmp_path):
     assert timedelta(0) < rows[-1].sent - rows[0].sent < timedelta(minutes=5)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_table_that_is_empty_at_first_and_once_more(spark, tmp_path):
+    theirs = Accounts(spark, tmp_path / "accounts", enableChangeDataFeed="true")
+    theirs.do("DELETE FROM {0}")
+    stage = stage_of(
+        spark, tmp_path / "root", delta_table(str(theirs.there), schema=SCHEMA, changes=True)
+    )
+    stage.run("account_log")
+    for command in ("INSERT INTO {0} VALUES (1, 'new', NULL)", "DELETE FROM {0}"):
+        theirs.do(command)
+        stage.run("account_log", "accounts")
+        assert followed(stage) == theirs.rows(), command
+    rows = stage.rows("account_log").orderBy("position").collect()
+    # the first version that has rows is read whole
+    assert [(row.op, row.id, row.deleted) for row in rows] == [("r", 1, False), ("d", 1, True)]
+
+
 def test_changes_that_were_vacuumed_before_they_were_read_are_said_and_may_be_passed_over(
     spark, tmp_path
 ):
