@@ -81,6 +81,8 @@ def test_each_version_has_whole_transfers_though_steps_end_within_them(stage_of)
         assert_stream_equals_batch(stage, name)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_rows_ahead_of_the_frontier_write_nothing_and_late_ones_wait_together(stage_of):
     stage, bank = stage_of(transfers), Bank(Random(1))
     session, table = stage.session, stage.session.catalog.table("accounts")
@@ -122,6 +124,8 @@ def test_rows_ahead_of_the_frontier_write_nothing_and_late_ones_wait_together(st
     assert_stream_equals_batch(stage, "accounts")
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_query_that_goes_on_takes_a_step_when_the_frontier_has(stage_of):
     """It keeps in memory where rows are, and reads those that waited from their files."""
     stage, bank = stage_of(transfers), Bank(Random(4))
