@@ -3,7 +3,7 @@
 Dagster's partitions and the tables' own have the same keys (`ranges.partition_format`).
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 import dagster as dg
 
@@ -19,7 +19,7 @@ def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefin
     """The hours or days of a derived table from `settings.since` on."""
     kinds = {"hour": dg.HourlyPartitionsDefinition, "day": dg.DailyPartitionsDefinition}
     return kinds[table.partition_by](
-        start_date=_first_day(settings), timezone="UTC", fmt=partition_format(table.partition_by)
+        start_date=settings.first_day, timezone="UTC", fmt=partition_format(table.partition_by)
     )
 
 
@@ -67,7 +67,3 @@ def last(span: Range, table: Table, partitions: int) -> Range:
     return Range(
         max(span.start, span.end - partitions * PARTITION_LENGTHS[table.partition_by]), span.end
     )
-
-
-def _first_day(settings: Settings) -> datetime:
-    return datetime.fromisoformat(settings.since).replace(tzinfo=UTC)

@@ -1,7 +1,5 @@
 """Which partitions of a report are to be computed: closed ones that are not yet, or not since their inputs were rewritten."""
 
-from datetime import UTC, datetime
-
 from lakehouse.batch import late_merge
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
@@ -25,8 +23,8 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
     ]
     if ahead is None or not held:
         return []
-    since = datetime.fromisoformat(lakehouse.settings.since).replace(tzinfo=UTC)
-    start = max(floor(min(held), PARTITION_LENGTHS[table.partition_by]), since)
+    first = floor(min(held), PARTITION_LENGTHS[table.partition_by])
+    start = max(first, lakehouse.settings.first_day)
     computed = report_files.computed(lakehouse.settings, table)
     computed -= set(late_merge.outdated(lakehouse, table))
     keys = Range(start, ahead).partitions(table.partition_by) if start < ahead else ()

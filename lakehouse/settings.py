@@ -12,7 +12,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +193,11 @@ class Settings:
             raise SettingsError(
                 f"history={self.history!r}: at least 1 hour, or readers would lose files that they have listed; raise it"
             )
+
+    @property
+    def first_day(self) -> datetime:
+        """The instant at which `since` begins."""
+        return datetime.fromisoformat(self.since).replace(tzinfo=UTC)
 
     def freshness_of(self, pipeline: str) -> Freshness:
         """When the pipeline's queries run; raises SettingsError."""

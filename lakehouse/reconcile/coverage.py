@@ -141,7 +141,7 @@ def closed(
     ahead = frontier(settings, table)
     if ahead is None:
         return None
-    length, first = PARTITION_LENGTHS[table.partition_by], first or first_day(settings)
+    length, first = PARTITION_LENGTHS[table.partition_by], first or settings.first_day
     # Dagster does not know the partitions of the future, which a fast clock may close
     end = floor(min(ahead, datetime.now(UTC)), length)
     if end <= first:
@@ -190,8 +190,8 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
     """
     if not table.deterministic:
         return []
-    certified = latest(lakehouse.settings, table, None, first_day(lakehouse.settings))
-    keys, marks = _closed_and_changed(lakehouse, table, certified, first_day(lakehouse.settings))
+    certified = latest(lakehouse.settings, table, None, lakehouse.settings.first_day)
+    keys, marks = _closed_and_changed(lakehouse, table, certified, lakehouse.settings.first_day)
     gone = lost(lakehouse.settings, table)
     chosen, settled = [], []
     for key in keys:
@@ -249,7 +249,7 @@ def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
         lost=tuple(gone[key] for key in sorted(gone.keys() & set(keys))),
         unknown=tuple(key for key in keys if key not in certified),
         before_since=sum(
-            key < first_day(lakehouse.settings).strftime(partition_format(table.partition_by))
+            key < lakehouse.settings.first_day.strftime(partition_format(table.partition_by))
             for key in keys
         ),
     )
@@ -277,7 +277,3 @@ def _closed_and_changed(
 def ranges(found: Iterable[Due], table: Table) -> list[Range]:
     """The partitions as ranges: neighbours are one."""
     return joined(partition_range(each.partition, table.partition_by) for each in found)
-
-
-def first_day(settings: Settings) -> datetime:
-    return datetime.fromisoformat(settings.since).replace(tzinfo=UTC)
