@@ -42,8 +42,8 @@ def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
 
     `expectations_hold` for each table with expectations that is not an ingest table.
     """
-    derived, reconciled = catalog.derived, [*catalog.derived, *catalog.keyed]
-    return [_stream_equals_batch(t) for t in reconciled] + [
+    derived = catalog.derived
+    return [_stream_equals_batch(t) for t in coverage.reconcilable(catalog)] + [
         _expectations_hold(t, t in derived) for t in _expecting(catalog)
     ]
 

@@ -11,11 +11,12 @@ from assets import checks
 from assets.metadata import of_coverage
 from assets.resources import BATCH, RECONCILIATION, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
-from lakehouse.ranges import parse_range, text
+from lakehouse.ranges import Range, parse_range, text
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
-from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.attempts import brief
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.publish_lock import reconciling
 
 _RECONCILE, _REPAIR = "reconcile_ranges", "repair_table"
 
@@ -39,27 +40,36 @@ class Ranges(dg.Config):
 
 @dg.op(name=_RECONCILE, pool=RECONCILIATION)
 def reconcile_ranges(
-    config: Ranges, lakehouse: LakehouseResource
+    context: dg.OpExecutionContext, config: Ranges, lakehouse: LakehouseResource
 ) -> Iterator[dg.AssetCheckEvaluation | dg.AssetObservation | dg.Output]:
     """Recomputes ranges in batch, compares them with their tables and records the verdicts.
 
-    Changes nothing.
+    Changes nothing. A table that fails holds up none of the others.
     """
     outcomes = []
-    for name, ranges in groupby(config.ranges, lambda each: each.table):
-        with refusals():
-            table = lakehouse.catalog.table(name)
-            spans = [
-                parse_range(each.start, each.end) if each.start or each.end else None
-                for each in ranges
-            ]
-        outcome = checks.verdict(lakehouse.settings, checks.reconciled(lakehouse, table, *spans))
+    for name, of_table in groupby(config.ranges, lambda each: each.table):
+        ranges = list(of_table)
+        try:
+            with refusals():
+                table = lakehouse.catalog.table(name)
+                spans = [
+                    parse_range(each.start, each.end) if each.start or each.end else None
+                    for each in ranges
+                ]
+                with reconciling(lakehouse.settings, table):
+                    certificate = checks.reconciled(lakehouse, table, *spans)
+        except Exception as err:
+            context.log.exception(f"{name}: no verdict")
+            why = err.description if isinstance(err, dg.Failure) else brief(err)
+            outcomes.append((False, f"{name}: no verdict: {why}"))
+            continue
+        outcome = checks.verdict(lakehouse.settings, certificate)
         yield dg.AssetCheckEvaluation(dg.AssetKey(name), checks.STREAM_EQUALS_BATCH, **outcome)
         if not table.keeps:
             covered = coverage.coverage(lakehouse.declared, table)
             yield dg.AssetObservation(name, metadata=of_coverage(covered))
         outcomes.append((outcome["passed"], f"{name} {outcome['description']}"))
-    # a run that found a difference is to be seen as failed
+    # a run that found a difference, or no verdict, is to be seen as failed
     if failed := [what for passed, what in outcomes if not passed]:
         raise dg.Failure("\n".join(failed), allow_retries=False)
     yield dg.Output("\n".join(what for _, what in outcomes))
@@ -83,34 +93,32 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
         "certificate of each table.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        due = {t.name: coverage.due(Lakehouse(settings, catalog), t) for t in catalog.derived}
-        ranges = [
-            RangeOfTable(table=name, start=text(span.start), end=text(span.end))
-            for name, dues in due.items()
-            for span in coverage.ranges(dues, catalog.table(name))
-        ]
-        ranges += [RangeOfTable(table=t.name) for t in catalog.keyed if frontier(settings, t)]
+        lakehouse = Lakehouse(settings, catalog)
+        chosen = {t.name: coverage.chosen(lakehouse, t) for t in coverage.reconcilable(catalog)}
+        ranges = [_range(name, span) for name, choice in chosen.items() for span in choice.spans]
         if not ranges:
             return dg.SkipReason(_nothing_to_reconcile(settings, catalog))
         return dg.RunRequest(
             run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
             run_config=dg.RunConfig(ops={_RECONCILE: Ranges(ranges=ranges)}),
             tags={
-                name: f"{len(dues)}: {_brief([d.why for d in dues])}"
-                for name, dues in due.items()
-                if dues
+                name: f"{len(choice.due)}: {_brief([each.why for each in choice.due])}"
+                for name, choice in chosen.items()
+                if choice.due
             },
         )
 
     return evaluate
 
 
+def _range(name: str, span: Range | None) -> RangeOfTable:
+    if span is None:
+        return RangeOfTable(table=name)
+    return RangeOfTable(table=name, start=text(span.start), end=text(span.end))
+
+
 def _nothing_to_reconcile(settings: Settings, catalog: Catalog) -> str:
-    without = [
-        t.name
-        for t in catalog.derived
-        if frontier(settings, t) is None and coverage.stored(settings, t)[1]
-    ]
+    without = [t.name for t in catalog.derived if coverage.without_frontier(settings, t)]
     gone = (
         f"; {', '.join(without)} have rows and no frontier, because their commit logs are gone"
         if without
@@ -183,10 +191,7 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
 
         requests = []
         for table in catalog.derived:
-            if table.name not in settings.repair:
-                continue
-            plans = job.plan(Lakehouse(settings, catalog), table.name, unasked=True)
-            if allowed := [planned.partition for planned in plans if not planned.refused]:
+            if allowed := job.allowed(Lakehouse(settings, catalog), table):
                 requests.append(
                     dg.RunRequest(
                         run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M} {table.name}",

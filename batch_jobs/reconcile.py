@@ -2,10 +2,27 @@
 
 from datetime import datetime
 
+from lakehouse.batch import compute
 from lakehouse.ranges import optional_range
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
+
+
+def check(
+    lakehouse: Lakehouse,
+    table_name: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> None:
+    """Raises what `run` refuses by the logs alone: RangeError, UnknownTable."""
+    table = lakehouse.catalog.table(table_name)
+    span = optional_range(start, end)
+    if not table.keeps:
+        compute.closed_until(lakehouse, table)
+    elif span is not None:
+        lakehouse.catalog.check_derived(table)  # raises: a keyed table has no ranges
 
 
 def run(

@@ -1,5 +1,6 @@
-"""The commands of the group `reconcile` in the `lakehouse` command line: run, status, repair, sink, diff."""
+"""The commands of the group `reconcile` in the `lakehouse` command line: run, due, status, repair, sink, diff."""
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -24,7 +25,7 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
     from lakehouse.storage.session import Session
 
     lakehouse, first, last = asked(start, end)
-    lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
+    job.check(lakehouse, table, first, last)  # refused before a JVM starts
     with (
         console.working("starting Spark") as now,
         spark_session.opened(lakehouse.settings, f"reconcile {table}") as spark,
@@ -33,6 +34,53 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
         certificate = job.run(Session.on(lakehouse, spark), table, first, last)
     views.show_certificate(certificate, as_json)
     raise typer.Exit(job.exit_code(certificate))
+
+
+@group.command()
+def due(
+    table: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="One table; by default all")
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Then repair what differs, as far as the setting repair allows"
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Reconcile what has closed or was changed since it was reconciled, table after table. One JVM for all.
+
+    The choice is that of Dagster's schedule reconcile_closed_partitions. A table that fails is
+    reported, and the others go on. Exit code 0: all EQUAL, or nothing is due; 1: a range is known
+    to differ, found now or before; 3: no verdict of some (PENDING, OPEN, UNVERIFIABLE, or failed);
+    2: refused.
+    """
+    from functools import cache
+
+    from batch_jobs import due as job
+    from lakehouse.runtime import spark_session
+    from lakehouse.storage.session import Session
+
+    lakehouse, _, _ = asked(None, None)
+    tables = job.tables(lakehouse, table)
+    if repair:
+        job.check_repair(lakehouse.settings, tables)
+    done: list[job.Outcome] = []
+    with ExitStack() as opened:
+
+        @cache
+        def session() -> Session:
+            spark = spark_session.opened(lakehouse.settings, "reconcile due")
+            return Session.on(lakehouse, opened.enter_context(spark))
+
+        run = job.run(lakehouse, tables, session, repairs=repair)
+        for outcome in console.awaited("reconciling what is due", run):
+            views.show_outcome(outcome, as_json)
+            done.append(outcome)
+    known = job.differing(lakehouse, tables)
+    views.show_due(done, known)
+    raise typer.Exit(job.exit_code(done, known))
 
 
 @group.command("status")

@@ -8,6 +8,7 @@ from lakehouse.cli import console
 
 if TYPE_CHECKING:
     from batch_jobs.diff import Diff
+    from batch_jobs.due import Known, Outcome
     from batch_jobs.repair import Planned, Repaired, Unreconciled
     from lakehouse.reconcile.coverage import Coverage
     from lakehouse.sinks.comparison import Comparison
@@ -49,8 +50,8 @@ def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
     for each in found:
         if each.before_since:
             console.print_text(
-                f"{each.table}: {each.before_since:,} partitions begin before LAKEHOUSE_SINCE={since}, and Dagster does not "
-                f"reconcile them; set an earlier day, or run `lakehouse reconcile run {each.table}`"
+                f"{each.table}: {each.before_since:,} partitions begin before LAKEHOUSE_SINCE={since}, so they are never "
+                f"due; set an earlier day, or run `lakehouse reconcile run {each.table}`"
             )
         for lost in each.lost:
             console.print_text(
@@ -163,6 +164,48 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_text(c.detail)
     if not c.rows_recomputed and not c.rows_in_table:
         console.print_text("no row was compared, so nothing is reconciled")
+
+
+def show_outcome(outcome: "Outcome", as_json: bool) -> None:
+    """What came of a range or a table, in a line; what failed is an error, too."""
+    from batch_jobs.due import Failed
+
+    if as_json:
+        console.print_json([outcome])
+    if isinstance(outcome, Failed):
+        console.print_error(f"{outcome.table}: {outcome.detail}")
+    elif not as_json:
+        console.print_text(_line(outcome))
+
+
+def _line(outcome: "Certificate | Repaired") -> str:
+    from batch_jobs.repair import Repaired
+
+    if isinstance(outcome, Repaired):
+        return (
+            f"{outcome.table} {outcome.partition} repaired, {outcome.verdict}: {outcome.rows:,} rows differed, "
+            f"Delta version {outcome.version}; {outcome.cause}"
+        )
+    counts = f"{outcome.rows_in_table:,} rows in the table, {outcome.rows_recomputed:,} recomputed"
+    if outcome.verdict == "DIFFERENT":
+        counts += (
+            f"; {outcome.missing:,} missing, {outcome.extra:,} extra, {outcome.changed:,} changed"
+        )
+    why = "; ".join(filter(None, (counts, outcome.cause, outcome.detail)))
+    return f"{outcome.table} {range_of(outcome)} {outcome.verdict}: {why}; {outcome.seconds:.1f} s"
+
+
+def show_due(done: "list[Outcome]", known: "list[Known]") -> None:
+    """The remarks at the end: that nothing was due, and what differs still."""
+    if not done:
+        console.print_note(
+            "nothing is due: every closed partition has a certificate, and nothing was changed"
+        )
+    for each in known:
+        console.print_note(
+            f"{each.table} {range_of(each.span)} is known to differ; `lakehouse reconcile status {each.table}` says why, and "
+            f"`lakehouse reconcile repair {each.table}` rewrites it"
+        )
 
 
 def show_diff(found: "Diff", as_json: bool) -> None:

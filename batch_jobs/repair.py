@@ -111,6 +111,14 @@ def plan(
     return plans
 
 
+def allowed(lakehouse: Lakehouse, table: Table) -> list[str]:
+    """The partitions that are repaired without being asked for, as far as the setting `repair` allows now."""
+    if table.keeps or table.name not in lakehouse.settings.repair:
+        return []
+    plans = plan(lakehouse, table.name, unasked=True)
+    return [planned.partition for planned in plans if not planned.refused]
+
+
 def unreconciled(lakehouse: Lakehouse, name: str, span: Range | None = None) -> Unreconciled:
     """What is not known of a table's closed partitions (those in `span`), whether they differ or not."""
     table = lakehouse.catalog.table(name)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich import box
@@ -32,6 +32,7 @@ from lakehouse import logs
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import from_environment
 
+T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts")]
 _STYLES = {
     "EQUAL": "green",
@@ -204,7 +205,7 @@ def shown(value: object) -> str:
 
 
 @contextmanager
-def working(what: str, hidden: bool = False) -> Iterator[Callable[[str], None]]:
+def working(what: str) -> Iterator[Callable[[str], None]]:
     """A spinner with the time elapsed, on stderr, if that is a terminal.
 
     Call its value to change the text.
@@ -212,10 +213,22 @@ def working(what: str, hidden: bool = False) -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(
-        *columns, console=console, transient=True, disable=hidden or not console.is_terminal
+        *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
         task = progress.add_task(what, total=None)
         yield lambda text: progress.update(task, description=text)
+
+
+def awaited(what: str, items: Iterable[T]) -> Iterator[T]:
+    """The items as they come, with a spinner while the next one is awaited, so that each can be printed at once."""
+    rest = iter(items)
+    while True:
+        with working(what):
+            try:
+                item = next(rest)
+            except StopIteration:
+                return
+        yield item
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import (
@@ -65,6 +66,14 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What of a table is to be reconciled now, in this order; None stands for the whole of a table without ranges."""
+
+    spans: tuple[Range | None, ...]
+    due: tuple[Due, ...] = ()  # the partitions in these ranges, each with its reason
+
+
+@dataclass(frozen=True, slots=True)
 class Coverage:
     """How much of a table's closed history is reconciled."""
 
@@ -80,7 +89,7 @@ class Coverage:
     seconds: float  # that reconciling took within the last day
     lost: tuple[Lost, ...] = ()  # partitions of which a data file is not there
     unknown: tuple[str, ...] = ()  # partitions without a certificate
-    before_since: int = 0  # partitions that begin before `settings.since`: the schedules of Dagster leave them alone
+    before_since: int = 0  # partitions that begin before `settings.since`: the reconciliation of what is due leaves them alone
 
     @property
     def share(self) -> float:
@@ -177,6 +186,30 @@ def latest(
             continue
         by_partition |= dict.fromkeys(Range(start, end).partitions(table.partition_by), certificate)
     return by_partition
+
+
+def reconcilable(catalog: Catalog) -> list[Table]:
+    """The tables that a batch run can be compared with, in the order in which they are reconciled."""
+    return [*catalog.derived, *catalog.keyed]
+
+
+def chosen(lakehouse: Lakehouse, table: Table) -> Choice:
+    """What of a table is reconciled when nobody names a range: what is `due`, neighbours together.
+
+    A keyed or versioned table has no ranges: the whole of it, each time.
+    """
+    if table.keeps:
+        begun = table.deterministic and frontier(lakehouse.settings, table) is not None
+        return Choice((None,) if begun else ())
+    found = due(lakehouse, table)
+    return Choice(tuple(ranges(found, table)), tuple(found))
+
+
+def without_frontier(settings: Settings, table: Table) -> bool:
+    """Whether a table has rows and no frontier, because its commit log is gone: nothing of it is ever due."""
+    return (
+        not table.keeps and frontier(settings, table) is None and bool(stored(settings, table)[1])
+    )
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Due]:

@@ -5,7 +5,7 @@ root                  the root itself
 files                 small files: lines that are added, values that are replaced as a whole
 text_logs             logs of text, and those before
 locks                 what one process at a time has
-publish_lock          which process rewrites a table
+publish_lock          which process rewrites a table, and which reconciles what is due of it
 delta_log             which files a table has, and what changed them, by its log alone
 log_state             the same at the newest version, with deletion vectors
 delta_tables          rows and columns of tables, without a JVM

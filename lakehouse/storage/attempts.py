@@ -53,10 +53,14 @@ def noting_failure(
         _put_back(path, before)
         raise
     except Exception as err:
-        why = " ".join(str(err).split("\n")[:2])[:500]
-        replace_file(path, noted | {"why": f"{type(err).__name__}: {why}"})
+        replace_file(path, noted | {"why": brief(err)})
         raise
     _put_back(path, before if all(c.verdict == "OPEN" for c in certificates) else None)
+
+
+def brief(err: Exception) -> str:
+    """What went wrong, in a line of at most some 500 characters: a failure in Spark has pages."""
+    return f"{type(err).__name__}: {' '.join(str(err).split(chr(10))[:2])[:500]}"
 
 
 def _put_back(path: Path, before: dict | None) -> None:

@@ -17,6 +17,7 @@
 <root>/_notifications/sent.json         which notifications were sent
 <root>/_notifications/sender            held while they are sent
 <root>/_locks/<table>.lock              held by the process that rewrites the table
+<root>/_locks/<table>.reconcile.lock    held by the process that reconciles what is due of the table
 <root>/_locks/runs/                     a file for each run that reads what is on disk now
 <root>/_savepoints/<name>/              a savepoint (`SavepointFile`), and below `root` all that it holds, as it lies here
 <root>/_savepoints/restoring.json       which savepoint is being restored
@@ -154,6 +155,10 @@ def notification_file(settings: Settings, name: Literal["sent.json", "sender"]) 
 
 def publish_lock(settings: Settings, table: Table) -> Path:
     return settings.root / "_locks" / f"{table.name}.lock"
+
+
+def reconcile_lock(settings: Settings, table: Table) -> Path:
+    return settings.root / "_locks" / f"{table.name}.reconcile.lock"
 
 
 def read_holds(settings: Settings) -> Path:

@@ -1,4 +1,4 @@
-"""One publisher at a time per table: a lock that dies with its process."""
+"""One process at a time rewrites a table, and one reconciles what is due of it: locks that die with their process."""
 
 import os
 from contextlib import AbstractContextManager
@@ -13,6 +13,11 @@ from lakehouse.storage import layout, locks
 def publishing(settings: Settings, table: Table) -> AbstractContextManager[object]:
     """Takes the table's lock; raises JobError naming the process that has it."""
     return held(layout.publish_lock(settings, table), table, "rewriting")
+
+
+def reconciling(settings: Settings, table: Table) -> AbstractContextManager[object]:
+    """Takes the lock of whoever reconciles what is due of the table; raises JobError naming the process that has it."""
+    return held(layout.reconcile_lock(settings, table), table, "reconciling")
 
 
 def held(path: Path, table: Table, doing: str) -> AbstractContextManager[object]:

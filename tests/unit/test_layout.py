@@ -31,6 +31,7 @@ TABLE = catalog.load(SETTINGS).table("sensor_averages")
         (layout.failure_text(SETTINGS, "sensors", TABLE.name), "_jobs/sensors/sensor_averages.failure.txt"),
         (layout.notification_file(SETTINGS, "sent.json"), "_notifications/sent.json"),
         (layout.publish_lock(SETTINGS, TABLE), "_locks/sensor_averages.lock"),
+        (layout.reconcile_lock(SETTINGS, TABLE), "_locks/sensor_averages.reconcile.lock"),
         (layout.read_holds(SETTINGS), "_locks/runs"),
         (layout.lineage(SETTINGS), "_lineage.json"),
         (layout.broker(SETTINGS), "_broker"),
