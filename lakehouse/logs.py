@@ -15,6 +15,16 @@ from lakehouse.settings import Settings
 PACKAGES = ("lakehouse", "streaming_jobs", "batch_jobs", "assets")
 
 
+_warned: set[tuple] = set()
+
+
+def warn_once(log: logging.Logger, message: str, *about: object) -> None:
+    """Logs a warning, once in the life of a process for what it is about: by default for its text."""
+    if (key := (log.name, *(about or (message,)))) not in _warned:
+        _warned.add(key)
+        log.warning("%s", message)
+
+
 class _Handler(logging.StreamHandler):
     """Writes to what is standard error when a line comes: a test, or a daemon, may have replaced it."""
 

@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from lakehouse.declare.table import Table
+from lakehouse.logs import warn_once
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log_trimming, delta_log, layout
@@ -98,17 +99,12 @@ def readable(path: Path, chosen: Callable[[str], bool] = lambda line: True) -> I
             _say_torn(path, line, err)
 
 
-_said: set[tuple[Path, str]] = set()
-
-
 def _say_torn(path: Path, line: str, err: Exception) -> None:
-    if (path, line) not in _said:
-        _said.add((path, line))
-        message = (
-            f"a line holds one commit, and one is torn ({err}); it is left out until the job is started, "
-            "which makes it again"
-        )
-        _log.warning(f"commit log={path}: {message}")
+    message = (
+        f"commit log={path}: a line holds one commit, and one is torn ({err}); it is left out until the job is started, "
+        "which makes it again"
+    )
+    warn_once(_log, message, path, line)
 
 
 def whole_lines(path: Path, text: bytes) -> list[dict]:

@@ -11,11 +11,11 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError
+from lakehouse.logs import warn_once
 from lakehouse.settings import Settings
 from lakehouse.storage import files, layout
 
@@ -214,12 +214,11 @@ class Register:
             self._end = file.end
 
     def _say_torn(self, number: int) -> None:
-        if (self.note, number) not in _said:
-            _said.add((self.note, number))
-            _log.warning(
-                f"file={self.note}, line={number}: it is torn, as by a crash while it was written; it is left out, and the file "
-                "that it was of is registered again"
-            )
+        warn_once(
+            _log,
+            f"file={self.note}, line={number}: it is torn, as by a crash while it was written; it is left out, and the file "
+            "that it was of is registered again",
+        )
 
     def damaged(self, what: str) -> CommitError:
         """That the register cannot be gone on with."""
@@ -227,6 +226,3 @@ class Register:
             f"table={self.table}, file={self.note}: it numbers the records that the table has read, and {what}; put it back, "
             "from a savepoint for example, or read the files by an ingest table of another name"
         )
-
-
-_said: set[tuple[Path, int]] = set()

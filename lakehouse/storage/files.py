@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lakehouse.logs import warn_once
+
 _log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
@@ -53,9 +55,6 @@ def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
             yield rest.decode(errors="replace")
 
 
-_torn: set[tuple[Path, str]] = set()
-
-
 def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Value]:
     """What `append_line` wrote as JSON, decoded, last first.
 
@@ -66,13 +65,11 @@ def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Va
         try:
             value = decode(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError) as err:
-            if (path, line) not in _torn:
-                _torn.add((path, line))
-                message = (
-                    "a line holds one JSON object as the lakehouse writes it, and one is torn "
-                    f"({type(err).__name__}: {err})"
-                )
-                _log.warning(f"file={path}: {message}; it is left out")
+            message = (
+                f"file={path}: a line holds one JSON object as the lakehouse writes it, and one is torn "
+                f"({type(err).__name__}: {err}); it is left out"
+            )
+            warn_once(_log, message, path, line)
             continue
         yield value
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, CommitError, LakehouseError, TopicError
+from lakehouse.logs import warn_once
 from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
@@ -210,9 +211,10 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
     """
     before = known(settings, table)
     if nameless := sorted(topic for topic, identity in present.items() if not identity):
-        _say(
+        warn_once(
+            _log,
             f"table={table.name}, topic={', '.join(nameless)}: the broker gives it no id (it is older than Kafka 2.8), so one "
-            "that is deleted and created again is not noticed, unless it has fewer messages than were read"
+            "that is deleted and created again is not noticed, unless it has fewer messages than were read",
         )
         present = {topic: identity for topic, identity in present.items() if identity}
     if new := sorted(present.keys() - before.ids.keys()):
@@ -247,7 +249,7 @@ def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dic
     what = "they are taken from the table's last commit"
     if unknown:
         what = f"nor does the table's last commit, so {', '.join(unknown)} count as the ones that were read as they are now"
-    _say(f"{lost}; {what}; accepted gaps are forgotten, and must be accepted again")
+    warn_once(_log, f"{lost}; {what}; accepted gaps are forgotten, and must be accepted again")
     return noted
 
 
@@ -257,16 +259,6 @@ def _starts_before(settings: Settings, table: Table) -> Offsets:
 
     written = checkpoints.standing(settings, table).written
     return written.starts if written else {}
-
-
-_said: set[str] = set()
-
-
-def _say(what: str) -> None:
-    """On standard error, once in the life of a process."""
-    if what not in _said:
-        _said.add(what)
-        _log.warning(what)
 
 
 def start(
