@@ -19,6 +19,7 @@ from typing import Literal
 
 import psutil
 
+from lakehouse import processes
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, text_logs
 from lakehouse.storage.files import append_line, moved_aside, read_value, replace_file, replace_text
@@ -133,13 +134,7 @@ class JobStatus:
 
 def is_alive(pid: int, started: float) -> bool:
     """Whether that very process (pid and start time) still runs."""
-    try:
-        process = psutil.Process(pid)
-        # a zombie with threads left is a killed JVM that may still be writing
-        ended = process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
-        return abs(process.create_time() - started) < 2 and not ended
-    except psutil.NoSuchProcess:
-        return False
+    return processes.running(pid, started) is not None
 
 
 def memory(pid: int) -> int:

@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass
 
 import psutil
 
+from lakehouse import processes
 from lakehouse.errors import BrokerError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.files import read_value, replace_file
-
-# seconds; the kernel's boot time, which start times are counted from, is corrected by NTP
-_CLOCK_STEP = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +26,7 @@ class Broker:
 
     def process(self) -> psutil.Process | None:
         """Its process, or None once it has ended, whoever has the pid now."""
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.start_time) < _CLOCK_STEP
-            # a zombie with threads left is a killed JVM that still holds its ports and files
-            ended = process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
-            return process if same and not ended else None
-        except psutil.NoSuchProcess:
-            return None
+        return processes.running(self.pid, self.start_time)
 
 
 def last(settings: Settings) -> Broker | None:

@@ -27,6 +27,7 @@ ROOMS = (  # of `lakehouse`, each above what it imports
         "addresses",
         "errors",
         "logs",
+        "processes",
         "durations",
         "ranges",
         "cron",
