@@ -21,7 +21,7 @@ from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
 from lakehouse.maintenance import needs, propagate, retention
-from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
+from lakehouse.maintenance.quarantine import POSITION, of_other_topics, quarantined_rows, without
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import Range, partition_range, text
 from lakehouse.storage import delta_log, delta_writer, report_files
@@ -31,13 +31,6 @@ from lakehouse.storage.session import Session
 from lakehouse.stream import early_results
 
 _HOUR = timedelta(hours=1)
-# a topic that was made again has its offsets again
-_POSITION = (
-    "topic",
-    "partition",
-    "offset",
-    "time",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +132,7 @@ def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataF
     undecoded = rows.where(F.coalesce(*known).isNull()).count() + sum(
         of_other_topics(session, ingest).values()
     )
-    position = (F.col(f"{ARRIVAL}.{name}").alias(name) for name in _POSITION)
+    position = (F.col(f"{ARRIVAL}.{name}").alias(name) for name in POSITION)
     return rows.where(where).select(PARTITION, *position), undecoded
 
 
@@ -217,14 +210,9 @@ def _rewrite(session: Session, ingest: Table, where: str, erasure: Erasure) -> N
     if erasure.quarantined:
         stored = session.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
         gone = _quarantine_rows(session, ingest, where)[0].select(
-            F.struct(*_POSITION).alias("_position")
+            F.struct(*POSITION).alias("_position")
         )
-        position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION))
-        kept = (
-            stored.withColumn("_position", position)
-            .join(F.broadcast(gone), "_position", "left_anti")
-            .drop("_position")
-        )
+        kept = without(stored, F.broadcast(gone))
         delta_writer.replace(kept, session.path(ingest, "quarantine"), arrivals, metadata)
     if not erasure.rows:
         return

@@ -1,6 +1,6 @@
 """What an ingest table has quarantined, run through its parser and function again."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION, RECORD
@@ -9,6 +9,20 @@ from lakehouse.errors import RangeError
 from lakehouse.storage import delta_log
 from lakehouse.storage.session import Session
 from lakehouse.transform import plan, schemas
+
+# a topic that was made again has its offsets again
+POSITION = ("topic", "partition", "offset", "time")
+
+
+def arrival_position() -> Column:
+    """Where each row arrived, as one column `_position`."""
+    return F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in POSITION)).alias("_position")
+
+
+def without(rows: DataFrame, gone: DataFrame) -> DataFrame:
+    """The rows whose `arrival_position` is none of `gone`, whose column is `_position`."""
+    placed = rows.withColumn("_position", arrival_position())
+    return placed.join(gone, "_position", "left_anti").drop("_position")
 
 
 def quarantined_rows(session: Session, ingest: Table, *, judged: bool = True) -> DataFrame:

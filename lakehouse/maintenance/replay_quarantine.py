@@ -17,11 +17,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
-from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, REASON
+from lakehouse.declare.columns import ORIGIN, PARTITION, REASON
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.maintenance import propagate
-from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
+from lakehouse.maintenance.quarantine import (
+    arrival_position,
+    of_other_topics,
+    quarantined_rows,
+    without,
+)
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.storage import delta_writer
 from lakehouse.storage.commit_log import frontier
@@ -30,13 +35,6 @@ from lakehouse.storage.session import Session
 from lakehouse.transform import judged_rows, lateness
 
 _HOUR = timedelta(hours=1)
-# a topic that was made again has its offsets again
-_POSITION = (
-    "topic",
-    "partition",
-    "offset",
-    "time",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,25 +147,14 @@ def _put_in(session: Session, ingest: Table, rows: DataFrame, found: Replay) -> 
     undone is done by the next run."""
     arrivals, run = list(found.arrivals), uuid.uuid4().hex
     metadata = {"run": run, "code_version": ingest.code_version, "replayed": found.rows}
-    position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION)).alias("_position")
     there = (
         session.read(ingest)
         .where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "batch"))
-        .select(position)
+        .select(arrival_position())
     )
-    missing = (
-        judged_rows.good(rows)
-        .withColumn("_position", position)
-        .join(there, "_position", "left_anti")
-        .drop("_position")
-    )
+    missing = without(judged_rows.good(rows), there)
     version = delta_writer.append(missing, session.path(ingest), f"batch:{run}", 0, metadata)
     propagate.note(session, ingest, version, found.hours, written=True)
     aside = session.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
-    good = rows.select(position)
-    kept = (
-        aside.withColumn("_position", position)
-        .join(good, "_position", "left_anti")
-        .drop("_position")
-    )
+    kept = without(aside, rows.select(arrival_position()))
     delta_writer.replace(kept, session.path(ingest, "quarantine"), arrivals, metadata)
