@@ -21,6 +21,8 @@ _LARGEST = (1 << 31) - 1  # of an id; asked for another a registry answers that 
 _REFUSED = (409, 422)  # of a schema: it is not compatible, or none
 _SAID = 500  # bytes of a refusal that are repeated
 _NONE = (40401, 40402, 40403)  # error codes: no such subject, version, schema
+_SCHEMA, _NEWEST = {"schema": str}, {"schema": str, "id": int}  # what an answer has, at least
+_REFERENCE = {"name": str, "subject": str, "version": int}
 
 
 class _Refused(Exception):
@@ -39,30 +41,30 @@ class Registry:
         if number > _LARGEST:
             return None
         path = f"/schemas/ids/{number}"
-        found = self._ask(path)
+        found = self._ask(path, _SCHEMA)
         if found and found.get("references") and _type(found) != "PROTOBUF":
             # put in the place of their names
-            found = self._ask(f"{path}?format=resolved") or found
+            found = self._ask(f"{path}?format=resolved", _SCHEMA) or found
         return self._whole(number, found) if found else None
 
     def newest(self, subject: str) -> Schema | None:
         """The newest schema of a subject; None if the registry has no such subject. Raises RegistryAway."""
-        found = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest")
+        found = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", _NEWEST)
         return self._whole(found["id"], found) if found else None
 
     def _whole(self, number: int, found: Mapping[str, Any]) -> Schema | None:
         """A schema, one of Protobuf with what it imports; None if the registry does not know a schema that it refers to."""
         imports: dict[str, str] = {}
-        waiting = list(found.get("references") or ()) if _type(found) == "PROTOBUF" else []
+        waiting = list(_imported(found))
         while waiting:
             each = waiting.pop()
             if each["name"] not in imports:
                 subject = quote(each["subject"], safe="")
-                there = self._ask(f"/subjects/{subject}/versions/{each['version']}")
+                there = self._ask(f"/subjects/{subject}/versions/{each['version']}", _SCHEMA)
                 if there is None:
                     return None
                 imports[each["name"]] = there["schema"]
-                waiting += there.get("references") or ()
+                waiting += _imported(there)
         return Schema(number, _type(found), found["schema"], tuple(sorted(imports.items())))
 
     def register(self, subject: str, text: str, type: str) -> int:
@@ -74,7 +76,7 @@ class Registry:
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
         try:
-            found = self._ask(path, {"schema": text, "schemaType": type})
+            found = self._ask(path, {"id": int}, {"schema": text, "schemaType": type})
         except _Refused as err:
             raise SinkError(
                 f"subject={subject}, registry={self.url}: it refuses the schema of the columns that are there now ({err}); set "
@@ -82,13 +84,16 @@ class Registry:
             ) from err
         if found is None:
             raise self._away(path, "it has no such path")
-        return int(found["id"])
+        return found["id"]
 
-    def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    def _ask(
+        self, path: str, expected: Mapping[str, type], body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """The registry's answer, with what is expected of it; None if it has no such thing."""
         try:
             request = self._request(path, body)
             with urlopen(request, timeout=_ANSWER, context=self._tls()) as answer:
-                return json.load(answer)
+                content = answer.read()
         except HTTPError as err:
             with err:
                 if body is not None and err.code in _REFUSED:
@@ -98,6 +103,14 @@ class Registry:
             raise self._away(path, f"HTTP {err.code} {err.reason}") from err
         except (OSError, HTTPException, ValueError) as err:
             raise self._away(path, str(getattr(err, "reason", err))) from err
+        found = _decoded(content)
+        if _has(found, expected) and all(_has(each, _REFERENCE) for each in _imported(found)):
+            return found
+        raise RegistryAway(
+            f"registry={self.url}, {path}: a schema registry answers with a JSON object that has "
+            f"{', '.join(map(repr, expected))}, and this was answered: {content[:_SAID].decode(errors='replace')!r}; correct the "
+            "settings of `registry` if something else listens at that address"
+        )
 
     def _request(self, path: str, body: Mapping[str, Any] | None) -> Request:
         content = None if body is None else json.dumps(body).encode()
@@ -144,6 +157,25 @@ def registry(settings: Settings) -> Registry:
         f"registry.url='': a topic is declared with format={' or '.join(map(repr, OF_REGISTRY))}, and the schemas of its values "
         "are in a registry; set LAKEHOUSE_REGISTRY_URL, for example to http://127.0.0.1:8081"
     )
+
+
+def _decoded(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:  # a page of HTML, say: it has nothing that is expected
+        return None
+
+
+def _has(found: Any, expected: Mapping[str, type]) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(found.get(name), kind) for name, kind in expected.items()
+    )
+
+
+def _imported(found: Mapping[str, Any]) -> list[Any]:
+    """What a schema of Protobuf refers to. Avro's is asked for whole, with that in it."""
+    there = found.get("references") or []
+    return there if _type(found) == "PROTOBUF" and isinstance(there, list) else []
 
 
 def _type(found: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ class Served:
     newest: dict[str, int] = field(default_factory=dict)
     away: bool = False
     breaks_off: bool = False  # in the middle of an answer
+    foreign: str = ""  # what something else answers at that address
     refuses: bool = False  # whatever is registered
     asked: list[tuple[str, str]] = field(default_factory=list)  # path, authorization
 
@@ -78,11 +79,11 @@ def served() -> Iterator[Served]:
 
         def _answer(self, code: int, value: object) -> None:
             known.asked.append((self.path, self.headers.get("Authorization", "")))
-            self.send_response(code)
+            self.send_response(200 if known.foreign else code)
             if known.breaks_off:
                 self.send_header("Content-Length", "1000")
             self.end_headers()
-            self.wfile.write(json.dumps(value).encode())
+            self.wfile.write((known.foreign or json.dumps(value)).encode())
 
         def log_message(self, *_: object) -> None:
             pass

@@ -55,8 +55,8 @@ def test_settings_name_it_and_do_not_show_its_secrets():
         {f"LAKEHOUSE_REGISTRY_{name}": text for name, text in given.items()}
     )
     assert settings.registry["basic.auth.user.info"] == "ann:s3cret"
-    assert settings.shown()["registry.url"] == "http://a:1"
-    assert "s3cret" not in f"{settings} {settings.shown()}"
+    assert settings.registry["url"] == "http://a:1"
+    assert "s3cret" not in f"{settings}"
     with pytest.raises(SettingsError, match="set LAKEHOUSE_REGISTRY_URL"):
         registry(Settings())
 
@@ -74,6 +74,26 @@ def test_a_schema_of_protobuf_comes_with_all_that_it_refers_to():
             asked.schema(3) == asked.newest("t-value") == Schema(3, "PROTOBUF", "own text", imports)
         )
         assert known.asked[-1][0] == "/subjects/of%2Fa/versions/1"
+
+
+FOREIGN = {
+    "<html>welcome</html>": "<html>welcome</html>",
+    '["t-value"]': "t-value",
+    '{"id": 1}': "'schema'",
+    '{"schema": "a", "id": "one"}': "'id'",
+    '{"schema": "a", "id": 1, "schemaType": "PROTOBUF", "references": [{"name": "b"}]}': "references",
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN)
+def test_an_answer_that_is_no_registrys_is_said_with_what_was_expected(content: str):
+    with served() as known:
+        known.foreign = content
+        with pytest.raises(RegistryAway) as told:
+            Registry(known.url, {}).newest("t-value")
+    said = str(told.value)
+    assert f"registry={known.url}, /subjects/t-value/versions/latest: " in said
+    assert FOREIGN[content] in said and "'schema', 'id'" in said
 
 
 def test_schemas_are_kept_whatever_a_crash_left(tmp_path):
