@@ -7,6 +7,7 @@ off is seen, nothing starts, and the same command goes on with it.
 
 import shutil
 import tarfile
+import zlib
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -123,29 +124,34 @@ def take_in(settings: Settings, file: Path) -> Savepoint:
     """
     with savepoints.alone(settings):
         beside = layout.savepoints(settings) / ".import.new"
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(beside, ignore_errors=True)  # of one that was killed
         try:
-            with tarfile.open(file) as archive:
-                archive.extractall(beside, filter="data")
-            (folder,) = beside.iterdir()
-        except (OSError, tarfile.TarError, ValueError) as err:
+            name = _unpacked(settings, file, beside)
+        finally:
             shutil.rmtree(beside, ignore_errors=True)
-            raise SavepointError(
-                f"file={file}: it must be what `lakehouse savepoint export` writes, and cannot be read ({err})"
-            ) from err
-        name = folder.name
-        if layout.savepoint(settings, name).exists():
-            shutil.rmtree(beside)
-            raise SavepointError(
-                f"savepoint={name}: there is one of that name; drop it first (`lakehouse savepoint drop {name}`)"
-            )
-        folder.rename(layout.savepoint(settings, name))
-        beside.rmdir()
     try:
         return savepoints.verify(settings, name)
-    except SavepointError:
+    except BaseException:  # whatever it is: what is not verified is no savepoint
         savepoints.drop(settings, name)
         raise
+
+
+def _unpacked(settings: Settings, file: Path, beside: Path) -> str:
+    """The name of the savepoint that was in the file, and is now among the others."""
+    try:
+        with tarfile.open(file) as archive:
+            archive.extractall(beside, filter="data")
+        (folder,) = beside.iterdir()
+        if not folder.is_dir():
+            raise ValueError(f"{folder.name} in it is no folder")
+    except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError) as err:
+        raise SavepointError(
+            f"file={file}: it must be what `lakehouse savepoint export` writes, and cannot be read ({err})"
+        ) from err
+    name = folder.name
+    savepoints.check_name(settings, name)
+    folder.rename(layout.savepoint(settings, name))
+    return name
 
 
 def _restore(settings: Settings, found: Savepoint) -> None:
