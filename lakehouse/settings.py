@@ -20,9 +20,8 @@ from lakehouse import addresses, settings_values
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.freshness import Freshness, freshness
-from lakehouse.settings_values import SECRET, Repair, Resources, check_local
+from lakehouse.settings_values import Repair, Resources, check_local
 
-_SECRET = ("password", "jaas", "secret", "token", "ssl.key", "user.info")  # in a property's name
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _CONFIG = "LAKEHOUSE_CONFIG"
 _ALL = "LAKEHOUSE_SETTINGS"
@@ -252,22 +251,6 @@ class Settings:
         for number, address in enumerate(self.notification_urls):
             addresses.check(f"notification_urls[{number}]", address)
 
-    def shown(self) -> dict[str, str]:
-        """The settings as text for status and logs, secrets masked."""
-        plain = {f.name: str(getattr(self, f.name)) for f in fields(self) if f.name not in SECRET}
-        notifications = {
-            name: "***"
-            for name in ("notification_command", "notification_urls")
-            if getattr(self, name)
-        }
-        return (
-            plain
-            | notifications
-            | _masked("kafka", self.kafka)
-            | _masked("registry", self.registry)
-            | _masked("spark_conf", self.spark_conf)
-        )
-
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     """The settings that the environment describes, else `lakehouse.toml`: the file that LAKEHOUSE_CONFIG names, or the one here.
@@ -342,13 +325,6 @@ def _file(env: Mapping[str, str], here: bool) -> Path | None:
     named = env.get(_CONFIG, "")
     path = Path(named).expanduser() if named else Path(settings_values.NAME)
     return path.resolve() if named or (here and path.is_file()) else None
-
-
-def _masked(name: str, properties: Mapping[str, str]) -> dict[str, str]:
-    return {
-        f"{name}.{k}": "***" if any(s in k.lower() for s in _SECRET) else v
-        for k, v in properties.items()
-    }
 
 
 def variable(name: str) -> str | None:

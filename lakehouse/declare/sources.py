@@ -86,7 +86,8 @@ class DeltaSource(RecordSource):
 class IcebergSource(RecordSource):
     """An Iceberg table of others; each row that is appended to it is a record."""
 
-    catalog: tuple[tuple[str, str], ...] = ()  # none: the topic is the path of the table
+    # none: the topic is the path of the table; may hold secrets
+    catalog: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 TableSource = DeltaSource | IcebergSource

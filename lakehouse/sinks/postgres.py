@@ -8,7 +8,7 @@ refused as it commits.
 import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.sources import one_of
@@ -51,7 +51,7 @@ class PostgresTable(Target):
     """A table of PostgreSQL that holds, for each key, the row of a table."""
 
     into: str
-    dsn: str
+    dsn: str = field(repr=False)
 
     def sink(self, settings: Settings, table: str) -> "PostgresSink":
         return PostgresSink(self)
