@@ -182,10 +182,23 @@ class _Demo:
         return 0 if len(reconciled) == len(tables) else 1
 
     def end(self, *parts: str) -> None:
+        """Ends all that runs of these parts. Raises JobError at the end if some of it could not be ended."""
+        from lakehouse.errors import JobError
+
+        failed = []
         for part in parts:
             for stop in self.running.pop(part, []):
-                with self.console.status(f"ending {part}"):
-                    stop()
+                try:
+                    with self.console.status(f"ending {part}"):
+                        stop()
+                except Exception as err:  # else all that is behind it would run on
+                    failed.append((part, err))
+        if failed:
+            said = "; ".join(f"{part}: {type(err).__name__}: {err}" for part, err in failed)
+            raise JobError(
+                f"demo={self.settings.root}: all of it must end, and some of it may run on ({said}); `lakehouse stream status` "
+                "and `lakehouse broker status` show what"
+            ) from failed[0][1]
 
     def _step(
         self, text: str, part: str, stop: Callable[[], object], begin: Callable[[], object]
