@@ -101,11 +101,21 @@ class Lineage:
             )
             events = [*self._batch(table, of_table), *self._stream(table, of_table)]
             for event in events:
-                self.to.emit(event)
+                self._emit(event)
             if events:
                 replace_file(self._noted, noted)
             sent += len(events)
         return sent
+
+    def _emit(self, event: RunEvent) -> None:
+        try:
+            self.to.emit(event)
+        except OSError:
+            raise
+        except (
+            Exception
+        ) as err:  # each transport has its own: a token that is not given, a broker that is away
+            raise OSError(f"{type(err).__name__}: {err}") from err
 
     def _batch(self, table: Table, known: dict) -> Iterator[RunEvent]:
         after = parse_instant(known["batch"]) if known["batch"] else EPOCH

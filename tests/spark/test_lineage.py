@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 from deltalake import DeltaTable
+from openlineage.client import OpenLineageClient
+from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from lakehouse.errors import SettingsError
 from lakehouse.examples.sensors import tables as sensors
@@ -38,7 +40,13 @@ def collector() -> Iterator[tuple[str, list[dict]]]:
 
     class Keep(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            kept.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/token":  # it gives none
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"{}")
+                return
+            kept.append(json.loads(content))
             self.send_response(201)
             self.end_headers()
 
@@ -139,6 +147,18 @@ def test_what_cannot_be_sent_is_due_again(stage, collector):
     nowhere.transport.config.retry = {}
     with pytest.raises(OSError):
         Lineage(stage.session.settings, stage.session.catalog, nowhere).send()
+    assert Lineage(stage.session.settings, stage.session.catalog, client(address)).send() == 2
+    assert [e["eventType"] for e in told(events, "valid_readings.batch")] == ["START", "COMPLETE"]
+
+
+def test_a_token_that_is_not_given_is_waited_for(stage, collector):
+    address, events = collector
+    replaced(stage)
+    endpoint = {"tokenEndpoint": f"{address}/token", "clientId": "ann", "clientSecret": "s3cret"}
+    config = HttpConfig.from_dict({"url": address, "auth": {"type": "oauth2"} | endpoint})
+    waiting = OpenLineageClient(transport=HttpTransport(config))
+    with pytest.raises(OSError, match="Token not found in response"):
+        Lineage(stage.session.settings, stage.session.catalog, waiting).send()
     assert Lineage(stage.session.settings, stage.session.catalog, client(address)).send() == 2
     assert [e["eventType"] for e in told(events, "valid_readings.batch")] == ["START", "COMPLETE"]
 
