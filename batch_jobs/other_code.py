@@ -5,6 +5,7 @@ from the other version.
 """
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -16,6 +17,9 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.ranges import Range, text
 from lakehouse.settings import Settings, to_environment
+
+_LIMIT = 6 * 3600.0  # seconds for one side: a range of a day takes minutes
+_log = logging.getLogger(__name__)
 
 
 def compute(settings: Settings, table: Table, span: Range, code: str, place: Path) -> Side:
@@ -49,7 +53,27 @@ def compute(settings: Settings, table: Table, span: Range, code: str, place: Pat
         os.environ | to_environment(settings) | {"PYTHONPATH": os.pathsep.join(map(str, path))}
     )
     command = [sys.executable, "-P", "-m", "batch_jobs.side", json.dumps(asked)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
+    _log.info(
+        "%s %s: a process of its own computes it with the code %s; it is waited for up to %.0f hours",
+        table.name,
+        span,
+        code,
+        _LIMIT / 3600,
+    )
+    try:
+        run = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT,
+        )
+    except subprocess.TimeoutExpired as err:
+        raise JobError(
+            f"code={code!r}, table={table.name}, range={span}: its process must end within {_LIMIT / 3600:.0f} hours and did "
+            "not, so it was ended; compare a shorter range"
+        ) from err
     if run.returncode:
         said = run.stderr.strip().splitlines() or [f"exit code {run.returncode}"]
         raise JobError(

@@ -28,7 +28,7 @@ from lakehouse import logs
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError, LakehouseError
-from lakehouse.runtime import kafka_client
+from lakehouse.runtime import kafka_broker, kafka_client
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
@@ -209,6 +209,7 @@ class Job:
             if time.monotonic() - self.flushed > _FLUSH:
                 log_tables.flush(self.settings, [q.table for q in self.queries.values()])
                 supervisor.shorten_log(self.settings, self.pipeline)
+                kafka_broker.shorten_log(self.settings)
                 self.flushed = time.monotonic()
             self.stopping.wait(_HEARTBEAT)
 

@@ -5,12 +5,11 @@ Its data survive restarts and kill -9 (not a power cut: Kafka leaves fsync to th
 """
 
 import base64
-import os
 import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -28,7 +27,8 @@ __all__ = ["Broker", "bootstrap_servers", "ensure_topics", "running", "start", "
 
 READY_LIMIT = 60.0  # seconds for a started broker to answer
 STOP_LIMIT = 20.0  # seconds for a broker to end after SIGTERM, before SIGKILL
-_LOG = "broker.log"
+_LOG, _LOG_BYTES, _LOGS = "broker.log", 16 << 20, 3
+_LOCK = ".lock"
 _JVM = (
     "-Xmx512m",
     "-XX:+UseSerialGC",  # 512 MB are collected in milliseconds, without a thread for each core
@@ -90,6 +90,14 @@ def stop(settings: Settings) -> bool:
     return True
 
 
+def shorten_log(settings: Settings, longest: int = _LOG_BYTES) -> None:
+    """Moves the log of the embedded broker aside once it is long: Kafka's logger writes one file without end."""
+    log = layout.broker(settings) / _LOG
+    if text_logs.size(log) > longest:
+        with suppress(locks.Locked), locks.alone(log.with_name(_LOCK), wait=0):
+            text_logs.shorten(log, longest, _LOGS)
+
+
 def ensure_topics(
     settings: Settings, partitions: Mapping[str, int], config: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
@@ -134,7 +142,7 @@ _RIGHT = "CREATE on the topic, or DESCRIBE if it is there"
 def _lock(home: Path) -> Iterator[None]:
     limit = READY_LIMIT + 2 * STOP_LIMIT
     try:
-        lock = locks.alone(home / ".lock", limit)
+        lock = locks.alone(home / _LOCK, limit)
     except locks.Locked as err:
         raise BrokerError(
             f"broker={home}: one process at a time starts or stops it; another has for {limit:.0f} s"
@@ -155,7 +163,13 @@ def _format(home: Path, jars: Jars) -> None:
     # over in a second: not worth compiling in full
     jvm = (*cds_archive.options("kafka"), "-XX:TieredStopAtLevel=1")
     command = _command(jars, jvm, "kafka.tools.StorageTool", "format", *arguments)
-    run = subprocess.run(command, cwd=home, capture_output=True, text=True)
+    try:
+        run = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=READY_LIMIT)
+    except subprocess.TimeoutExpired as err:
+        raise BrokerError(
+            f"broker={home}: Kafka must format its storage within {READY_LIMIT:.0f} s and did not; see whether the disk answers, "
+            "and start it again"
+        ) from err
     if run.returncode != 0:
         raise BrokerError(
             f"broker={home}: its storage must be formatted once; {(run.stdout + run.stderr).strip()}"
@@ -163,11 +177,10 @@ def _format(home: Path, jars: Jars) -> None:
 
 
 def _launch(home: Path, jars: Jars, address: str, jvm: Sequence[str] = ()) -> Broker:
-    if (home / _LOG).exists():
-        os.replace(home / _LOG, home / f"{_LOG}.1")
+    text_logs.set_aside(home / _LOG, _LOGS)
     # By way of a shell that ends at once: in a session of its own no terminal reaches the broker,
     # and as nobody's child it leaves no zombie behind, whoever started it.
-    detached = ["/bin/sh", "-c", f'"$@" </dev/null >{_LOG} 2>&1 & echo $!', "sh"]
+    detached = ["/bin/sh", "-c", f'"$@" </dev/null >>{_LOG} 2>&1 & echo $!', "sh"]
     command = detached + _command(jars, jvm, "kafka.Kafka", "server.properties")
     run = subprocess.run(
         command, cwd=home, stdout=subprocess.PIPE, check=True, start_new_session=True

@@ -148,3 +148,19 @@ def test_a_broker_that_cannot_start_says_why(tmp_path, jars):
 
 def test_a_broker_that_ended_before_its_log_began_is_said(tmp_path):
     assert kafka_broker._end_of(str(tmp_path / "broker.log")) == f"{tmp_path}/broker.log is empty."
+
+
+def test_the_log_of_the_broker_is_put_aside_when_it_is_long_unless_another_starts_or_stops_it(
+    tmp_path,
+):
+    root, log = Settings(root=tmp_path), layout.broker(Settings(root=tmp_path)) / "broker.log"
+    kafka_broker.shorten_log(root, 500)
+    assert not log.parent.exists(), "there is no embedded broker"
+    log.parent.mkdir()
+    log.write_text("warning\n" * 100)
+    with kafka_broker._lock(log.parent):
+        kafka_broker.shorten_log(root, 500)
+    assert log.read_text().startswith("warning")
+    kafka_broker.shorten_log(root, 500)
+    assert log.read_text() == ""
+    assert log.with_name("broker.log.1").read_text() == "warning\n" * 100
