@@ -20,6 +20,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapTyp
 
 from lakehouse.declare.columns import helper
 from lakehouse.ranges import text
+from lakehouse.storage.json_texts import json_of
 
 _SALTS = ("a", "b")
 _GROUP, _ROW, _OURS, _EXPECTED, _ACTUAL = map(
@@ -143,7 +144,7 @@ def _leaves(column: Column, kind: DataType) -> Iterator[tuple[Column, Column]]:
     if isinstance(kind, DoubleType | FloatType):
         value = column + F.lit(0.0).cast(kind)  # -0.0 and 0.0 are the same value
     elif isinstance(kind, ArrayType | MapType):
-        value = F.to_json(column, {"ignoreNullFields": "false"})
+        value = json_of(column, kind, ignoreNullFields="false")
     yield value, column.isNull()
 
 

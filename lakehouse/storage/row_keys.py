@@ -12,10 +12,11 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
 from lakehouse.errors import RangeError
+from lakehouse.storage.json_texts import json_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 KEY = "_key"
 _NESTED = ("struct", "array", "map")
@@ -31,18 +32,18 @@ def column(schema: "StructType", keys: Sequence[str]) -> "Column":
     """The `_key` of rows of that schema, as an expression of Spark's."""
     from pyspark.sql import functions as F
 
-    texts = F.concat(*(_text(name, schema[name].dataType.typeName()) for name in keys))
+    texts = F.concat(*(_text(name, schema[name].dataType) for name in keys))
     return F.unhex(F.substring(F.sha2(texts.cast("binary"), 256), 1, 32))
 
 
-def _text(name: str, kind: str) -> "Column":
+def _text(name: str, of: "DataType") -> "Column":
     from pyspark.sql import functions as F
 
-    value = F.col(name)
+    value, kind = F.col(name), of.typeName()
     if kind in ("float", "double"):
         # minus nought groups with nought
         value = F.when(value == 0, F.lit(0).cast(kind)).otherwise(value)
-    shown = F.to_json(F.struct(value)) if kind in _NESTED else value.cast("string")
+    shown = json_of(F.struct(value), of) if kind in _NESTED else value.cast("string")
     encoded = F.concat(F.lit("v"), F.octet_length(shown).cast("string"), F.lit(":"), shown)
     return F.when(value.isNull(), F.lit("n")).otherwise(encoded)
 

@@ -1,5 +1,6 @@
 """Tables with a row, or versions, for each key: what each version holds, who may write, what is kept, and point reads."""
 
+import hashlib
 import json
 import os
 import random
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
@@ -38,6 +40,7 @@ from lakehouse.storage import (
     small_commits,
     table_creation,
 )
+from lakehouse.storage.digest import digest
 from lakehouse.storage.locks import alone
 from lakehouse.storage.row_keys import KEY, of_text
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -472,6 +475,29 @@ def test_a_key_is_the_same_computed_by_spark_and_from_text(spark):
     ):  # fmt: skip
         with pytest.raises(RangeError, match=why):
             of_text("t", {"k": kind}, [value])
+
+
+def test_nested_values_differ_where_an_instant_differs_by_a_microsecond(spark):
+    instants = (
+        "2026-01-01 00:00:00.001",
+        "2026-01-01 00:00:00.001001",
+        "2026-01-01 00:00:00.001002",
+    )
+    shown = [
+        f"SELECT struct(timestamp'{at}' AS at) AS s, array(timestamp_ntz'{at}') AS a"
+        for at in instants
+    ]
+    found = [spark.sql(each) for each in shown]
+    for name in ("s", "a"):
+        seen = [each.select(row_keys.column(each.schema, [name])).head()[0] for each in found]
+        assert len({bytes(key) for key in seen}) == 3, name
+        assert len({str(digest(each.select(name))) for each in found}) == 3, name
+    # one of whole milliseconds is found as it always was
+    before = F.concat(F.lit("v"), F.octet_length("text").cast("string"), F.lit(":"), F.col("text"))
+    [first] = found[0].select(F.to_json(F.struct("s")).alias("text")).select(before).head()
+    assert hashlib.sha256(first.encode()).digest()[:16] == bytes(
+        found[0].select(row_keys.column(found[0].schema, ["s"])).head()[0]
+    )
 
 
 def test_a_point_read_says_what_it_cannot_find(spark, tmp_path):
