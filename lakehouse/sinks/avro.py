@@ -37,7 +37,7 @@ def encoder(schema: Mapping[str, Any], number: int) -> Callable[[Row], bytes]:
     def encoded(row: Row) -> bytes:
         out = io.BytesIO()
         out.write(head)
-        fastavro.schemaless_writer(out, parsed, _mapped(row, schema, dict))
+        fastavro.schemaless_writer(out, parsed, row)
         return out.getvalue()
 
     return encoded
@@ -47,8 +47,7 @@ def decoded(value: bytes, text: str) -> str:
     """A value, by the text of its schema, as `encoding` writes its row. Raises ValueError if it is none."""
     import fastavro
 
-    schema = json.loads(text)
-    parsed = fastavro.parse_schema(schema)
+    parsed = fastavro.parse_schema(json.loads(text))
     content = io.BytesIO(value[HEAD:])
     try:
         row = fastavro.schemaless_reader(content, parsed)
@@ -56,7 +55,7 @@ def decoded(value: bytes, text: str) -> str:
         raise ValueError(f"it is not Avro of that schema: {err!r}") from err
     if content.read(1) or not isinstance(row, dict):
         raise ValueError("it is not one record of that schema")
-    return value_of(_mapped(row, schema, list))
+    return value_of(row)
 
 
 def _record(name: str, fields: "pa.Schema | pa.StructType", place: str) -> dict[str, Any]:
@@ -111,22 +110,3 @@ def _type(of: "pa.DataType", name: str, place: str) -> object:
 
 def _logical(kind: str, name: str, **more: int) -> dict[str, object]:
     return {"type": kind, "logicalType": name, **more}
-
-
-def _mapped(value: Any, kind: Any, as_map: Callable[[Any], Any]) -> Any:
-    """The value with each map of it as one likes: Arrow has pairs, and Avro a dictionary."""
-    if isinstance(kind, list):
-        others = [each for each in kind if each != "null"]
-        one = others[0] if len(others) == 1 else ""  # of several it is somebody else's
-        return None if value is None else _mapped(value, one, as_map)
-    if not isinstance(kind, Mapping):
-        return value
-    if kind["type"] == "record":
-        fields = {each["name"]: each["type"] for each in kind["fields"]}
-        return {name: _mapped(value[name], of, as_map) for name, of in fields.items()}
-    if kind["type"] == "map":
-        of = kind["values"]
-        return as_map([(name, _mapped(part, of, as_map)) for name, part in dict(value).items()])
-    if kind["type"] == "array":
-        return [_mapped(part, kind["items"], as_map) for part in value]
-    return value

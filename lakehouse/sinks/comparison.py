@@ -12,7 +12,7 @@ from lakehouse.declare.targets import Fault, Position, Row, RowChange, Sink, Tar
 from lakehouse.errors import CommitError, SinkError
 from lakehouse.sinks import changes
 from lakehouse.sinks.actions import check_reads_back
-from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.sinks.encoding import key_of, rows_of, value_of
 from lakehouse.sinks.follower import changes_of, written
 from lakehouse.storage import delta_log, forks, small_commits, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
@@ -81,7 +81,7 @@ def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) ->
             rows = version_rows.all_at(path, position.version)
             held = _keys_held(lakehouse, table, target, position)
         found, twice = _found(sink, position.version)
-        wanted = _by_key(map(sink.as_held, changes.ordered(rows).to_pylist()), target.key)
+        wanted = _by_key(map(sink.as_held, rows_of(changes.ordered(rows))), target.key)
         attempts += 1
         differences = differing(wanted, found, held, twice)
         differences += [Difference(*fault) for fault in sink.faults()]
@@ -134,7 +134,7 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
         sink.mend()
         with under_way(lakehouse.settings):
             version = delta_log.latest(path)
-            rows = changes.ordered(version_rows.all_at(path, version)).to_pylist()
+            rows = rows_of(changes.ordered(version_rows.all_at(path, version)))
         found, twice = _found(sink, _ALL)
         values = {key: "" if key in twice else value for key, (value, _) in found.items()}
         sending = _repairing(rows, values, target.key, sink.as_held)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lakehouse.declare.targets import Change, RowChange
 from lakehouse.sinks import texts
-from lakehouse.sinks.encoding import key_of, text_of, value_of
+from lakehouse.sinks.encoding import key_of, rows_of, text_of, value_of
 
 
 class Changes(Sequence[RowChange], ABC):
@@ -64,7 +64,7 @@ class Columns(Changes):
 
     def __iter__(self) -> Iterator[RowChange]:
         for part in self.parts():
-            yield from map(RowChange, part.kinds, part.rows.to_pylist())
+            yield from map(RowChange, part.kinds, rows_of(part.rows))
 
     def parts(self) -> "Iterator[Columns]":
         first = 0

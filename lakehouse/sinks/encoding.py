@@ -1,7 +1,7 @@
 """A row and its key as text: JSON that a `kafka(...)` source reads back.
 
-Nulls are left out, so that a column that is added later changes no row. Decimals are texts, because
-many readers take a number of JSON for a double. Instants are ISO 8601 in UTC.
+Nulls are left out, so that a column that is added later changes no row, also those of a map. Decimals
+are texts, because many readers take a number of JSON for a double. Instants are ISO 8601 in UTC.
 """
 
 import base64
@@ -9,9 +9,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
 
 from lakehouse.declare.targets import Row
 from lakehouse.errors import SinkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def rows_of(rows: "pa.Table") -> list[Row]:
+    """The rows, each map as a dictionary: as Arrow has maps, an empty one would be an empty array."""
+    return rows.to_pylist(maps_as_pydicts="lossy")
 
 
 def value_of(row: Row) -> str:
@@ -56,10 +65,8 @@ def _plain(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items() if part is not None}
+        return {str(_plain(name)): _plain(part) for name, part in value.items() if part is not None}
     if isinstance(value, list):
-        if value and all(isinstance(part, tuple) for part in value):  # a map, as Arrow has it
-            return {str(_plain(name)): _plain(part) for name, part in value}
         return [_plain(part) for part in value]
     if isinstance(value, datetime):
         return _instant(value)

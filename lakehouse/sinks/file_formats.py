@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse.declare.targets import Row
-from lakehouse.sinks.encoding import text_of, value_of
+from lakehouse.sinks.encoding import rows_of, text_of, value_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ def decoded(format: Format, content: bytes, types: Mapping[str, str]) -> list[Ro
         return [json.loads(line) for line in content.decode().split("\n") if line]
     if format == "csv":
         return [_of_texts(row, types) for row in _texts(content)]
-    return pq.read_table(pa.BufferReader(content)).to_pylist()
+    return rows_of(pq.read_table(pa.BufferReader(content)))
 
 
 def _cell(value: object) -> str:
@@ -54,7 +54,7 @@ def _cell(value: object) -> str:
 def _texts(content: bytes) -> list[dict[str, str | None]]:
     """The cells of CSV. Only a cell without quotation marks is null, which the module `csv` does not say."""
     import pyarrow as pa
-    from pyarrow.csv import ConvertOptions, ParseOptions, read_csv
+    from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
     header = next(csv.reader([content.partition(b"\n")[0].decode()]))
     texts = ConvertOptions(
@@ -64,13 +64,16 @@ def _texts(content: bytes) -> list[dict[str, str | None]]:
         quoted_strings_can_be_null=False,
     )
     parse = ParseOptions(newlines_in_values=True)
-    found = read_csv(pa.BufferReader(content), convert_options=texts, parse_options=parse)
+    # in one piece: a row that does not fit into one is refused
+    whole = ReadOptions(block_size=len(content) + 1)
+    found = read_csv(pa.BufferReader(content), whole, parse, texts)
     return found.to_pylist()
 
 
 def _of_texts(row: Mapping[str, str | None], types: Mapping[str, str]) -> Row:
     def value(name: str, text: str | None) -> object:
-        if text is None or not types[name].startswith(_NO_TEXT):
+        # a file may have a column that the table has not any more
+        if text is None or not types.get(name, "").startswith(_NO_TEXT):
             return text
         try:
             return json.loads(text)

@@ -229,23 +229,26 @@ class PostgresSink(Sink):
         if not rows:
             return
         key = self._target.key
-        self._copy("gone", key, rows)
+        self._copy("lakehouse_gone", key, rows)
         same = [_sql("t.{} = g.{}", name, name) for name in key]
         self._run(
-            _sql("DELETE FROM {} t USING gone g WHERE ", self._table) + _joined(" AND ", same)
+            _sql("DELETE FROM {} t USING lakehouse_gone g WHERE ", self._table)
+            + _joined(" AND ", same)
         )
-        self._run("DROP TABLE gone")
+        self._run("DROP TABLE lakehouse_gone")
 
     def _upsert(self, rows: Changes) -> None:
         if not rows:
             return
         key, names = self._target.key, self._columns
-        self._copy("come", names, rows)
+        self._copy("lakehouse_come", names, rows)
         others = [_sql("{} = excluded.{}", name, name) for name in names if name not in key]
         then = _sql("UPDATE SET {}", others) if others else _sql("NOTHING")
-        insert = _sql("INSERT INTO {} ({}) SELECT {} FROM come ", self._table, names, names)
+        insert = _sql(
+            "INSERT INTO {} ({}) SELECT {} FROM lakehouse_come ", self._table, names, names
+        )
         self._run(insert + _sql("ON CONFLICT ({}) DO ", key) + then)
-        self._run("DROP TABLE come")
+        self._run("DROP TABLE lakehouse_come")
 
     def _copy(self, into: str, names: Sequence[str], rows: Changes) -> None:
         """Puts these columns of the rows into a table of this transaction alone."""

@@ -222,7 +222,7 @@ def _row(message: Any) -> dict[str, Any]:
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            found[field.name] = [(key, _value(part)) for key, part in value.items()]
+            found[field.name] = {key: _value(part) for key, part in value.items()}
         elif field.is_repeated:
             found[field.name] = [_value(part) for part in value]
         else:
@@ -241,9 +241,5 @@ def _value(value: Any) -> Any:
 
 def _held(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return as_held(value)
-    if not isinstance(value, list):
-        return value
-    if value and isinstance(value[0], tuple):  # a map, as Arrow has it
-        return [(key, _held(part)) for key, part in sorted(value, key=lambda pair: pair[0])]
-    return [_held(part) for part in value] or None
+        return {key: _held(value[key]) for key in sorted(value)} or None
+    return [_held(part) for part in value] or None if isinstance(value, list) else value

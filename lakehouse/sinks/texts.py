@@ -141,7 +141,8 @@ def _but(
 
 
 def _one_by_one(column: pa.Array, one: Callable[[object], str]) -> pa.Array:
-    texts = [None if value is None else one(value) for value in column.to_pylist()]
+    values = column.to_pylist(maps_as_pydicts="lossy")
+    texts = [None if value is None else one(value) for value in values]
     return pa.array(texts, pa.string())
 
 

@@ -27,8 +27,8 @@ ROW = {
     "day": date(2026, 1, 2), "at": datetime(1969, 1, 2, 3, 4, 5, 678, UTC), "local": datetime(1969, 12, 31, 23, 59, 59, 999999),
     "raw": b"\x00\xff", "m": Decimal("-123456789.100"), "many": [1, 3],
     "part": {"x": Decimal("1.5"), "names": ["a", ""]}, "some_parts": [{"x": None, "names": []}],
-    "by_name": [("b", 0), ("a", 1)], "by_number": [(-1, {"x": None, "names": None})],
-    "times": [(True, datetime(2026, 1, 2, tzinfo=UTC))],
+    "by_name": {"b": 0, "a": 1}, "by_number": {-1: {"x": None, "names": None}},
+    "times": {True: datetime(2026, 1, 2, tzinfo=UTC)},
 }  # fmt: skip
 
 
@@ -48,10 +48,9 @@ def test_a_row_of_every_type_comes_back_as_it_was():
         assert value[:6] == b"\0\0\0\1\2\0"
         held = value_of(protobuf.as_held(row))
         assert protobuf.decoded(value, Schema(258, "PROTOBUF", text)) == held
-    assert protobuf.as_held({"a": [], "b": [("y", 1), ("x", [])]}) == {
-        "a": None,
-        "b": [("x", None), ("y", 1)],
-    }
+    held = protobuf.as_held({"a": [], "b": {"y": 1, "x": []}, "c": {}})
+    assert held == {"a": None, "b": {"x": None, "y": 1}, "c": None}
+    assert list(held["b"]) == ["x", "y"]
 
 
 def test_what_is_no_protobuf_of_a_schema_is_said():

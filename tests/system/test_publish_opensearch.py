@@ -279,7 +279,7 @@ def test_values_of_every_type_come_back_as_they_are_and_searches_find_them(serve
     given = {
         "n": 1, "t": "\u00fc\t\\ ' Two\n Words", "b": True, "d": 0.1, "inf": float("inf"),
         "day": date(1, 1, 2), "at": datetime(2026, 1, 2, 3, 4, 5, 678, UTC), "raw": b"\x00\xff",
-        "m": Decimal("12345678901234567890123456789012345.100"), "many": [1, 2], "tags": [("x.y", 1)],
+        "m": Decimal("12345678901234567890123456789012345.100"), "many": [1, 2], "tags": {"x.y": 1, "z": None},
         "part": {"x": Decimal("1.5"), "y": None},
     }  # fmt: skip
     nothing = dict.fromkeys(given) | {"n": 2}

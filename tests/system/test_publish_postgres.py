@@ -70,7 +70,7 @@ def database(dsn) -> Iterator[psycopg.Connection]:
         while OPENED:
             OPENED.pop().close()
     with psycopg.connect(dsn, autocommit=True) as found:  # a test may have ended the first one
-        found.execute("DROP TABLE IF EXISTS payments, balances, lakehouse_positions")
+        found.execute("DROP TABLE IF EXISTS payments, balances, come, gone, lakehouse_positions")
 
 
 def path_of(lakehouse: Lakehouse, table: str) -> Path:
@@ -369,6 +369,19 @@ def test_a_repair_deletes_by_keys_of_every_type(dsn, database, column, of, value
     assert list(sink.rows(2)) == []
 
 
+@pytest.mark.parametrize("name", ["come", "gone"])
+def test_a_table_of_any_name_is_filled(dsn, database, name):
+    """Rows are sent by way of tables that a transaction has for itself."""
+    sink = PostgresSink(postgres(name, key="n", dsn=dsn))
+    OPENED.append(sink)
+    sink.open()
+    sink.columns(pa.schema([("n", pa.int64())]))
+    sink.write(1, [come({"n": 1}), come({"n": 2})])
+    sink.write(2, [RowChange("delete", {"n": 1})])
+    sink.commit(Position("id", 2))
+    assert rows(database, f"SELECT n FROM {name}") == {(2,)}
+
+
 @pytest.mark.parametrize("of", [list, Columns])
 def test_values_of_every_type_come_back_as_they_are(lakehouse, dsn, database, of):
     """As rows of Python, and in Arrow as a follower has them."""
@@ -378,12 +391,13 @@ def test_values_of_every_type_come_back_as_they_are(lakehouse, dsn, database, of
             ("n", pa.int64()), ("t", pa.string()), ("b", pa.bool_()), ("d", pa.float64()), ("f", pa.float32()),
             ("day", pa.date32()), ("at", pa.timestamp("us", "UTC")), ("raw", pa.binary()), ("m", pa.decimal128(12, 3)),
             ("many", pa.list_(pa.int64())), ("part", pa.struct([("x", pa.decimal128(4, 1)), ("y", pa.string())])),
+            ("by_name", pa.map_(pa.string(), pa.int64())),
         ]
     )  # fmt: skip
     given = {
         "n": 1, "t": "\u00fc\t\\ ' \n", "b": True, "d": 0.1, "f": 0.5, "day": date(2026, 1, 2),
         "at": datetime(2026, 1, 2, 3, 4, 5, 678, UTC), "raw": b"\x00\xff", "m": Decimal("123456789.100"),
-        "many": [1, 2], "part": {"x": Decimal("1.5"), "y": None},
+        "many": [1, 2], "part": {"x": Decimal("1.5"), "y": None}, "by_name": {"a": 1, "b": None},
     }  # fmt: skip
     sink = PostgresSink(target)
     sink.open()
@@ -392,7 +406,7 @@ def test_values_of_every_type_come_back_as_they_are(lakehouse, dsn, database, of
     texts = ["", "\\.", "\\N", "NULL", 'a,"b"\r\n\\.\n', "日\x01\x7f"]
     numbers = [float("nan"), float("-inf"), -0.0, 3.0, 1e16, 5e-324]
     rare = [
-        given | {"n": n, "t": text, "d": number, "part": {"x": None, "y": text}}
+        given | {"n": n, "t": text, "d": number, "part": {"x": None, "y": text}, "by_name": {}}
         for n, (text, number) in enumerate(zip(texts, numbers, strict=True), 3)
     ]
     found = [given, nothing, *rare, nothing]  # of a key the last one counts

@@ -26,7 +26,7 @@ ROW = {
     "at": datetime(2026, 1, 2, 3, 4, 5, 678, UTC), "local": datetime(1969, 12, 31, 23, 59, 59, 999999),
     "raw": b"\x00\xff", "m": Decimal("-123456789.100"), "many": [1, None, 3],
     "part": {"x": Decimal("1.5"), "names": ["a", None]}, "parts": [{"x": None, "names": None}, None],
-    "by_name": [("a", 1), ("b", None)],
+    "by_name": {"a": 1, "b": None},
 }  # fmt: skip
 
 

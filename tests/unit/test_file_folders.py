@@ -14,6 +14,7 @@ from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.comparison import compare, repair
 from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.sinks.file_formats import decoded, encoded
 from lakehouse.sinks.files import _KEPT, _MANY, MANIFEST
 from lakehouse.sinks.follower import Follower
 from lakehouse.storage.lakehouse import Lakehouse
@@ -42,6 +43,25 @@ def caught_up(following: Follower) -> None:
 
 def manifest(tmp_path) -> dict:
     return json.loads((tmp_path / "out" / MANIFEST).read_text())
+
+
+def test_a_long_text_of_csv_is_read_and_a_column_that_went_is_passed_over():
+    columns = pa.schema([("a", pa.string()), ("b", pa.int64()), ("c", pa.string())])
+    rows = [{"a": 'x"\n' * 1_000_000, "b": 1, "c": None}, {"a": "", "b": None, "c": "é"}]
+    content = encoded("csv", rows, columns)
+    assert decoded("csv", content, {"a": "string", "b": "int64", "c": "string"}) == rows
+    kept = decoded("csv", content, {"a": "string", "b": "int64"})
+    assert [(each["a"], each["b"]) for each in kept] == [(each["a"], each["b"]) for each in rows]
+
+
+@FORMATS
+def test_maps_are_as_they_were_when_they_are_read_back(format):
+    columns = pa.schema([("a", pa.string()), ("m", pa.map_(pa.string(), pa.int64()))])
+    rows = [{"a": "1", "m": {"x": 1, "y": None}}, {"a": "2", "m": {}}, {"a": "3", "m": None}]
+    types = {field.name: str(field.type) for field in columns}
+    found = decoded(format, encoded(format, rows, columns), types)
+    assert [value_of(each) for each in found] == [value_of(each) for each in rows]
+    assert value_of(rows[0]) == '{"a":"1","m":{"x":1}}' and value_of(rows[1]) == '{"a":"2","m":{}}'
 
 
 @FORMATS

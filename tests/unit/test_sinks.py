@@ -253,12 +253,13 @@ def test_values_are_written_as_a_source_reads_them_back():
         "n": 1, "none": None, "price": Decimal("1.50"), "text": "é", "yes": True, "day": date(2026, 1, 2),
         "at": datetime(2026, 1, 1, 9, 0, 0, 250, tokyo), "local": datetime(2026, 1, 1), "raw": b"\x00\xff",
         "nan": float("nan"), "window": {"start": datetime(2026, 1, 1, tzinfo=UTC), "end": None},
-        "list": [Decimal("1"), None], "map": [("a", 1)],
+        "list": [Decimal("1"), None], "map": {"a": 1, "b": None}, "empty": {}, "by_day": {date(2026, 1, 2): 1},
     }  # fmt: skip
     assert json.loads(value_of(wide)) == {
         "n": 1, "price": "1.50", "text": "é", "yes": True, "day": "2026-01-02",
         "at": "2026-01-01T00:00:00.000250Z", "local": "2026-01-01T00:00:00", "raw": "AP8=",
         "nan": "nan", "window": {"start": "2026-01-01T00:00:00Z"}, "list": ["1", None], "map": {"a": 1},
+        "empty": {}, "by_day": {"2026-01-02": 1},
     }  # fmt: skip
 
 

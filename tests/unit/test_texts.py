@@ -13,7 +13,7 @@ from lakehouse import RowChange
 from lakehouse.errors import SinkError
 from lakehouse.sinks import encoded, texts
 from lakehouse.sinks.encoded import Columns, Rows
-from lakehouse.sinks.encoding import json_of, key_of, text_of, value_of
+from lakehouse.sinks.encoding import json_of, key_of, rows_of, text_of, value_of
 
 ANY = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 instants = st.datetimes(timezones=st.just(UTC)) | st.datetimes().map(
@@ -73,7 +73,11 @@ def nested(inner: st.SearchStrategy) -> st.SearchStrategy:
         st.tuples(st.sampled_from(PLAIN[:9]), inner).map(
             lambda of: (
                 pa.map_(of[0][0], of[1][0]),
-                st.lists(st.tuples(of[0][1], or_null(of[1][1])), max_size=3),
+                st.lists(
+                    st.tuples(of[0][1], or_null(of[1][1])),
+                    max_size=3,
+                    unique_by=lambda pair: pair[0],
+                ),
             )
         ),
         fields.map(
@@ -105,7 +109,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 
 def check(table: pa.Table) -> None:
-    rows = table.to_pylist()
+    rows = rows_of(table)
     assert texts.values_of(table) == [value_of(row) for row in rows]
     for name in table.column_names:
         values = [row[name] for row in rows]
@@ -141,7 +145,7 @@ def test_columns_nested_and_in_pieces_are_written_as_each_value_is(table):
 @given(tables())
 def test_changes_in_arrow_are_those_of_their_rows(table):
     kinds = [("insert", "update", "delete")[n % 3] for n in range(table.num_rows)]
-    ours, plain = Columns(kinds, table), Rows(list(map(RowChange, kinds, table.to_pylist())))
+    ours, plain = Columns(kinds, table), Rows(list(map(RowChange, kinds, rows_of(table))))
     key, places = table.column_names[:1] * 2, range(table.num_rows)[::-2]
     for one, other in ((ours, plain), (ours.take(places), plain.take(places))):
         assert value_texts(one) == value_texts(other)
@@ -162,7 +166,7 @@ def test_a_large_version_is_written_in_parts_in_its_order(monkeypatch):
     changes = Columns(["insert"] * 1_000, table)
     sizes = [len(part) for part in changes.parts()]
     assert sum(sizes) == 1_000 and max(sizes) <= 300 and min(sizes) < 100
-    rows = table.to_pylist()
+    rows = rows_of(table)
     assert [text for part in changes.parts() for text in part.values()] == list(map(value_of, rows))
     assert changes.keys(["n"]) == [str(n) for n in range(1_000)]
     assert [change.row for change in changes] == rows and changes[-1].row == rows[-1]
