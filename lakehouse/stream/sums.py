@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
@@ -94,7 +95,10 @@ class Sums:
         ]
         if not parts:
             return Differences(pa.table({KEY: pa.array([], pa.binary())}), [], [], self.added)
-        sums = in_memory(reduce(DataFrame.unionByName, parts))
+        try:
+            sums = in_memory(reduce(DataFrame.unionByName, parts))
+        except ArithmeticException:  # the sums over all rows may fit all the same
+            return None
         return None if sums is None else self._differences(sums)
 
     def _are_alike(self, parts: Iterable[pa.Table]) -> bool:

@@ -187,6 +187,19 @@ def test_sums_have_more_digits_than_a_decimal_of_python_by_default(stage):
     assert balance == Decimal(sum(large + n + 2 for n in range(3)))
 
 
+def test_sums_that_are_too_large_of_the_rows_of_a_step_alone_are_computed_again(stage):
+    large = 9 * 10**35  # of which a DECIMAL(38,2) does not hold two
+    for n, balance in ((1, large), (2, -large)):
+        stage.feed("account_log", [account(n, "DK", balance, n)])
+    for n in (3, 4):
+        stage.run("accounts", "by_country")
+        stage.feed("account_log", [account(n, "DK", large if n == 3 else 1, n)])
+    stage.run("accounts", "by_country")
+    stage.feed("account_log", [account(n, None, None, 5) for n in (1, 3)])
+    stage.run("accounts", "by_country")
+    assert rows(stage, "by_country") == {("DK", 1 - large, 0, 2, 2)}
+
+
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
