@@ -9,7 +9,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -69,8 +69,9 @@ class Standby:
         )
 
     def go(self) -> None:
-        """Has it run the job from now on."""
-        os.write(self.turn, _GO)
+        """Has it run the job from now on. One that has ended meanwhile is found by who waits until the job runs."""
+        with suppress(BrokenPipeError):
+            os.write(self.turn, _GO)
 
 
 @contextmanager

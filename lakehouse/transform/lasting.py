@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from math import nan
 from operator import and_
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,9 @@ def part(by: Sequence[str]) -> Column:
 def by_key(group: "pa.Table", by: Sequence[str]) -> dict[tuple, list[Row]]:
     rows_of: dict[tuple, list[Row]] = {}
     for row in group.to_pylist():
-        rows_of.setdefault(tuple(row[name] for name in by), []).append(row)
+        # what is no number is one key, as in Spark; in Python it is equal to itself alone
+        key = tuple(nan if (value := row[name]) != value else value for name in by)
+        rows_of.setdefault(key, []).append(row)
     return rows_of
 
 

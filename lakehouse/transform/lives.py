@@ -214,10 +214,11 @@ def _placed(rules: Rules, life: Life, made: Row, instant: datetime) -> Row:
 
 
 def in_order(rows: Iterable[Row], at: str) -> list[Row]:
-    """Rows by event time, then by their source; those without one (results of windows) by what they hold."""
+    """Rows by event time, then by their source; those without one (results of windows) first, by what they hold."""
 
     def order(row: Row) -> tuple:
-        return (row[at], *(row[ARRIVAL][name] for name in SOURCE_ORDER))
+        places = [row[ARRIVAL][name] for name in SOURCE_ORDER]
+        return row[at], *((place is not None, place) for place in places)
 
     ordered: list[Row] = []
     for _, same in groupby(sorted(rows, key=order), order):

@@ -3,8 +3,10 @@
 from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from math import nan
 from random import Random
 
+import pyarrow as pa
 import pytest
 
 from lakehouse.batch.kept_states import Kept, Rewrite, holds, worth_keeping
@@ -17,6 +19,7 @@ from lakehouse.storage import savepoints, state_files
 from lakehouse.storage.files import replace_file
 from lakehouse.storage.layout import table_path
 from lakehouse.transform import plain_values
+from lakehouse.transform.lasting import by_key
 from lakehouse.transform.lives import (
     KeyedCoProcess,
     Life,
@@ -97,6 +100,20 @@ def test_rows_of_one_instant_without_a_source_have_an_order_all_the_same():
     rows = [row(n % 3, page=n) for n in range(12)]
     for _ in range(5):
         assert in_order(Random().sample(rows, len(rows)), "at") == in_order(rows, "at")
+
+
+def test_what_is_no_number_is_one_key():
+    rows = pa.table({"k": [nan, 1.0, nan, None], "n": [1, 2, 3, 4]})
+    found = by_key(rows, ["k"])
+    assert [[each["n"] for each in of] for of in found.values()] == [[1, 3], [2], [4]]
+    assert list(by_key(rows.slice(2, 1), ["k"])) == list(found)[:1], "so a kept state is found"
+
+
+def test_results_of_windows_come_before_rows_of_a_topic_of_the_same_instant():
+    nothing = dict.fromkeys(("time", "topic", "partition", "offset"))
+    result = row(1, page=0) | {ARRIVAL: row(1)[ARRIVAL] | nothing}
+    sent = result | {ARRIVAL: nothing | {"time": at(1), "topic": "t", "partition": 0, "offset": 7}}
+    assert in_order([sent, result], "at") == [result, sent]
 
 
 def test_an_output_with_another_event_time_than_its_row_is_refused():
