@@ -132,7 +132,7 @@ def _about(actions: Iterable[Mapping]) -> dict[str, Any]:
 
 
 def about(path: Path) -> dict[str, dict[str, Any]]:
-    """The newest metadata and protocol of the table."""
+    """The newest metadata and protocol of the table. Raises SourceError if its log has no metadata."""
     by_kind: dict[str, dict[str, Any]] = {}
     kept = delta_log.checkpoints(path)[-1:]
     for number in reversed(delta_log.versions(path)):
@@ -144,6 +144,11 @@ def about(path: Path) -> dict[str, dict[str, Any]]:
         rows = pq.read_table(delta_log.checkpoint_file(path, kept[0]), columns=[kind])[kind]
         field = {"metaData": "schemaString", "protocol": "minReaderVersion"}[kind]
         by_kind[kind] = next((row for row in rows.to_pylist() if row and row[field]), {})
+    if not by_kind["metaData"]:
+        raise SourceError(
+            f"table={path}, oldest version={oldest(path)}: its log must name the columns, in a commit or in a checkpoint of one "
+            "file, and does not; have its owner write such a checkpoint, or a copy, and read the copy"
+        )
     return by_kind
 
 

@@ -415,8 +415,18 @@ def test_a_removed_file_has_the_partition_that_it_was_added_with(orders):
     found = [(f.path, f.change, f.count, f.values) for f in feed.register.files[2:]]
     assert found == [("second", "delete", 2, {"day": "2026-01-02"}), ("third", "insert", 1, {})]
     orders.commit(orders.remove("never there"), operation="DELETE")
-    with pytest.raises(SourceError, match=r"version=3, file=never there: .*what the log said of it"):
+    with pytest.raises(
+        SourceError, match=r"version=3, file=never there: .*what the log said of it"
+    ):
         orders.feed().look(10**9, MOST)
+
+
+def test_a_log_that_does_not_say_what_the_table_is_is_refused(orders):
+    """As one whose first commits are gone, and whose checkpoint is of several files."""
+    orders.commit(orders.add("second", 2))
+    (orders.path / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(SourceError, match="oldest version=1: its log must name the columns"):
+        orders.look()
 
 
 def test_what_is_appended_to_a_table_is_read_and_compaction_passed_over(orders):
