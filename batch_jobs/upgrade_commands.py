@@ -1,6 +1,6 @@
-"""The commands of the `lakehouse` command line that fill, show and remove the other version of a table.
+"""The commands of the `lakehouse` command line that fill, follow and remove the other version of a table.
 
-Those that exchange it with the table stop for its job: they are with the streaming jobs.
+Those that exchange it with the table end its job for that, and one says whether they did: they are with the streaming jobs.
 """
 
 from collections.abc import Iterable
@@ -174,35 +174,6 @@ def _end(table: str, upgrade: "Upgrade") -> None:
     if upgrade.refused:
         console.print_error(f"{table}: {upgrade.refused}")
         raise typer.Exit(1)
-
-
-@group.command()
-def status(as_json: AsJson = False) -> None:
-    """List the tables with another version beside them, and what can be done with it. Needs no JVM."""
-    from lakehouse.storage import upgrades
-
-    lakehouse, _, _ = asked(None, None)
-    by_table = upgrades.of_all(lakehouse)
-    if as_json:
-        console.print_json([{"table": name} | asdict(each) for name, each in by_table.items()])
-        return
-    numbers = ("rows_before", "rows_after", "differing", "partitions")
-    columns = ("rows before", "after", "partitions differ", "of", "cut off", "refused")
-    console.print_rows(
-        ("table", "state", "at", "code version", *columns),
-        (
-            (
-                name,
-                each.state,
-                each.at,
-                each.code_version,
-                *(each.compared.get(number, "") for number in numbers),
-                each.command,
-                each.refused,
-            )
-            for name, each in by_table.items()
-        ),
-    )
 
 
 @group.command()

@@ -24,7 +24,7 @@ from streaming_jobs.jobs import command
 from streaming_jobs.places import Place, here
 
 _KEPT = 100
-What = Literal["started", "restarted", "stopping", "killed", "crash_loop"]
+What = Literal["started", "restarted", "stopping", "killed", "crash_loop", "exchanging"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class Event:
     counted: bool = False  # a restart that the breaker counts
     well: float = 0.0  # of a restart: seconds that the process before had been well
     place: Place = field(default_factory=here)  # where its pid means something
+    command: str = ""  # of an exchange of versions, for which the process ends: what does it
 
     @property
     def moment(self) -> datetime:
@@ -123,6 +124,19 @@ def note(settings: Settings, pipeline: str, event: Event) -> None:
     """Adds to the history; only for who is `acting`."""
     kept = (*history(settings, pipeline), event)[-_KEPT:]
     replace_file(layout.job_file(settings, pipeline, "history.json"), [asdict(e) for e in kept])
+
+
+def ended_for(settings: Settings, pipeline: str) -> str:
+    """The command that was to end the job, exchange versions of a table and start the job again, and has not started it.
+
+    Empty if there is none, or the job is not to run.
+    """
+    wanted = read(settings, pipeline)
+    if wanted is None or wanted.state != "running":
+        return ""
+    what = ("started", "restarted", "exchanging")
+    last = next((e for e in reversed(history(settings, pipeline)) if e.what in what), None)
+    return last.command if last else ""
 
 
 class Busy(JobError):

@@ -16,7 +16,8 @@ from lakehouse.storage import begun_with, upgrades
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.upgrades import Command, Upgrade
-from streaming_jobs import desired, supervisor
+from streaming_jobs import desired, progress, supervisor
+from streaming_jobs.desired import Event
 from streaming_jobs.standby import Standby, standby
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ def exchange(
         would not start again under this code.
     """
     table = lakehouse.catalog.table(name)
+    if done := _to_be_started(lakehouse, table, command):
+        return done, _started(lakehouse, table, command)
     upgrades.check(lakehouse, table, command)  # before a JVM starts
     goes_on = _goes_on(lakehouse, table)
     with ExitStack() as held:
@@ -64,7 +67,7 @@ def exchange(
             _read_ahead(lambda: catch_up(table))
         beside.await_ready()
         held.enter_context(_acting(lakehouse, table))
-        return _between(lakehouse.settings, table.pipeline, by, swap, beside)
+        return _between(lakehouse.settings, table, command, by, swap, beside)
 
 
 def stands(settings: Settings, table: Table) -> str:
@@ -75,6 +78,28 @@ def stands(settings: Settings, table: Table) -> str:
         if begun and begun.command
         else "the table is as it was"
     )
+
+
+def _shown(table: Table, command: Command) -> str:
+    return f"lakehouse upgrade {command} {table.name}"
+
+
+def _to_be_started(lakehouse: Lakehouse, table: Table, command: Command) -> Upgrade | None:
+    """The exchange that this command has done, if it was cut off before it started the job again."""
+    settings, pipeline = lakehouse.settings, table.pipeline
+    if desired.ended_for(settings, pipeline) != _shown(table, command):
+        return None
+    noted = upgrades.upgrade(settings, table)
+    is_done = noted and not noted.command and noted.state == upgrades.DONE[command]
+    return noted if is_done and not supervisor.lives(settings, pipeline) else None
+
+
+def _started(lakehouse: Lakehouse, table: Table, command: Command) -> int:
+    """The pid of the job's process. Raises DeclarationError if the job cannot start under this code."""
+    settings, pipeline = lakehouse.settings, table.pipeline
+    begun_with.check(lakehouse, lakehouse.catalog.of_pipeline(pipeline))
+    with upgrades.alone(settings, table), _acting(lakehouse, table):
+        return supervisor.begin(settings, pipeline, f"`{_shown(table, command)}` was cut off")
 
 
 def _goes_on(lakehouse: Lakehouse, table: Table) -> bool:
@@ -125,14 +150,22 @@ def _acting(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
 
 
 def _between(
-    settings: Settings, pipeline: str, by: str, swap: Callable[[], Upgrade], beside: Standby
+    settings: Settings,
+    table: Table,
+    command: Command,
+    by: str,
+    swap: Callable[[], Upgrade],
+    beside: Standby,
 ) -> tuple[Upgrade, int]:
     """Swaps between two processes of the job: the present one is ended, and one under this code goes on.
 
     What fails in between leaves the job ended: this code could not go on with the table as it was.
     """
+    pipeline = table.pipeline
     wanted = desired.wish(settings, pipeline, "running", by)
     why = f"exchange of versions asked for by {wanted.by}"
+    event = Event(progress.now(), "exchanging", why, command=_shown(table, command))
+    desired.note(settings, pipeline, event)  # who is killed before the start leaves this
     supervisor.end(settings, pipeline, why, supervisor.DRAIN)
     try:
         with supervisor.alone(settings, pipeline, why):

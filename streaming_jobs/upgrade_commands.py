@@ -1,12 +1,14 @@
-"""The commands of the `lakehouse` command line that exchange a table with the version beside it."""
+"""The commands of the `lakehouse` command line that exchange a table with the version beside it, and say how far that is."""
 
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakehouse.cli import console
+from lakehouse.cli.console import AsJson
 
 if TYPE_CHECKING:
     from lakehouse.declare.table import Table
@@ -20,6 +22,48 @@ _Wait = Annotated[
     float | None,
     typer.Option(help="Seconds within which the job must run; by default LAKEHOUSE_START_WITHIN"),
 ]
+
+
+@group.command()
+def status(as_json: AsJson = False) -> None:
+    """List the tables with another version beside them, and what can be done with it. Needs no JVM."""
+    from lakehouse.settings import from_environment
+    from lakehouse.storage import upgrades
+    from lakehouse.storage.lakehouse import load
+    from streaming_jobs import views
+
+    lakehouse = load(from_environment())
+    by_table = upgrades.of_all(lakehouse)
+    pipelines = {name: lakehouse.catalog.table(name).pipeline for name in by_table}
+    ended = {
+        name: views.ended_for(lakehouse.settings, each, name) for name, each in pipelines.items()
+    }
+    if as_json:
+        console.print_json(
+            {"table": name} | asdict(each) | {"job_ended": ended[name]}
+            for name, each in by_table.items()
+        )
+        return
+    numbers = ("rows_before", "rows_after", "differing", "partitions")
+    columns = ("rows before", "after", "partitions differ", "of", "cut off", "refused")
+    console.print_rows(
+        ("table", "state", "at", "code version", *columns),
+        (
+            (
+                name,
+                each.state,
+                each.at,
+                each.code_version,
+                *(each.compared.get(number, "") for number in numbers),
+                each.command,
+                each.refused,
+            )
+            for name, each in by_table.items()
+        ),
+    )
+    for name, said in ended.items():
+        if said:
+            console.print_text(f"{pipelines[name]}: {said}")
 
 
 @group.command()

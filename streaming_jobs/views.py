@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.settings import Settings
+from lakehouse.storage import layout, locks
 from streaming_jobs import desired, origins, progress, scheduled, supervisor
 from streaming_jobs.progress import ACTIVE, JobStatus, QueryStatus
 
@@ -103,7 +104,8 @@ def troubles(settings: Settings, pipeline: str, status: JobStatus | None) -> lis
         f"file={path}: it was unreadable and moved aside; look what became of the disk, then remove it"
         for path in progress.unreadable(settings, pipeline)
     ]
-    files = [*([lost] if lost else []), *unreadable]
+    ended = ended_for(settings, pipeline)
+    files = [*([lost] if lost else []), *unreadable, *([ended] if ended else [])]
     if status is None:
         return files
     remedy = f"; remove the cause, then `lakehouse stream restart {status.pipeline}`"
@@ -132,6 +134,23 @@ def troubles(settings: Settings, pipeline: str, status: JobStatus | None) -> lis
         *origins.differing(settings, status),
         *files,
     ]
+
+
+def ended_for(settings: Settings, pipeline: str, table: str = "") -> str:
+    """That the job is stopped in the middle of an exchange of versions, and what goes on with that; empty if it is not.
+
+    `table`: of that table alone.
+    """
+    command = desired.ended_for(settings, pipeline)
+    of = command.split(" ")[-1]
+    if not command or table not in ("", of) or supervisor.lives(settings, pipeline):
+        return ""
+    if pid := locks.holder(layout.upgrade_lock(settings, of)):
+        return f"its job is ended for `{command}` (pid={pid}), which starts it again"
+    return (
+        f"its job was ended for `{command}`, which was cut off before it started the job again; run that command again, which "
+        "does the rest and starts the job"
+    )
 
 
 def lookups(status: JobStatus | None) -> list[str]:

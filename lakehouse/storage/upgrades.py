@@ -48,6 +48,7 @@ from lakehouse.storage.publish_lock import held
 
 Command = Literal["promote", "roll-back"]
 State = Literal["filling", "filled", "promoted", "rolled back"]
+DONE: Mapping[Command, State] = {"promote": "promoted", "roll-back": "rolled back"}
 _BEFORE_ALL = NOTHING - 1  # the version of a line after which no earlier one holds
 _IN_ONE_COMMIT: tuple[Side, ...] = ("quarantine", "")
 _AS_FOLDERS: tuple[Side, ...] = ("state", "early")
@@ -257,7 +258,7 @@ def exchange(lakehouse: Lakehouse, table: Table, command: Command) -> Upgrade:
         taken.rename(other)
     link_inputs(lakehouse, table)
     comparisons.forget(lakehouse.settings, table)
-    done = note(lakehouse.settings, table, "promoted" if command == "promote" else "rolled back")
+    done = note(lakehouse.settings, table, DONE[command])
     shutil.rmtree(gone, ignore_errors=True)
     return done
 

@@ -26,15 +26,18 @@ from lakehouse.storage import (
     savepoints,
     upgrades,
 )
+from streaming_jobs import supervisor
 
 Command = tuple[str, ...]
 Step = tuple[str, int]
 """What is called, and which call of it does not come."""
 _OWNERS: dict[str, Any] = {
     "append": commit_log.CommitLog,
+    "end": supervisor,
     "exchange": delta_writer,
     "forget": comparisons,
     "keep": begun_with,
+    "launch": supervisor,
     "link_inputs": upgrades,
     "note": upgrades,
     "take_table": savepoints,

@@ -1,6 +1,7 @@
-"""A table of a running job is upgraded and rolled back: the filling killed, the job on new code and on old, a reader beside."""
+"""A table of a running job is upgraded and rolled back: the job on new code and on old, a reader beside; commands are killed."""
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.session import Session
 from streaming_jobs import supervisor
+from support import ROOT, TESTS
 from support.sensors_job import arrived, awaited, every_offset_once, produce
 
 MODULE, TABLE = "sensors_of_ours", "sensor_averages"
@@ -53,8 +55,12 @@ def former(tmp_path, quick_jvm, monkeypatch) -> Iterator[Settings]:
 
 
 def upgrade(settings: Settings, *words: str) -> subprocess.Popen:
+    return command(settings, "upgrade", *words)
+
+
+def command(settings: Settings, *words: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "lakehouse", "upgrade", *words],
+        [sys.executable, "-m", "lakehouse", *words],
         env=os.environ | to_environment(settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -157,3 +163,64 @@ def test_a_table_of_a_job_is_upgraded_and_rolled_back_with_a_reader_beside(forme
         finally:
             ended.set()
     assert reading.result() == [{BEFORE}, {AFTER}, {BEFORE}], "each version that was seen is whole"
+
+
+PROMOTE = ("upgrade", "promote", TABLE)
+CUT_OFF = f"its job was ended for `lakehouse {' '.join(PROMOTE)}`, which was cut off before it"
+
+
+def killed(settings: Settings, step: str) -> None:
+    """Promotes the version beside, killed by SIGKILL before that step."""
+    path = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, TESTS)))}
+    ended = subprocess.run(
+        [sys.executable, "-m", "support.killed_commands"],
+        input=json.dumps([[PROMOTE], [PROMOTE, (step, 1)]]),
+        env=os.environ | to_environment(settings) | path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr[-4_000:]
+
+
+def said(settings: Settings) -> list[bool]:
+    """Whether each of the two commands says that the job is ended, and what goes on with that."""
+    shown = [
+        done(command(settings, *words)) for words in (("upgrade", "status"), ("stream", "status"))
+    ]
+    return [f"{MODULE}: {CUT_OFF}" in each for each in shown]
+
+
+@pytest.mark.turn(2)
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_a_promotion_that_was_killed_says_so_and_the_command_run_again_starts_the_job(
+    former, spark, tmp_path
+):
+    changed = replace(former, module_path=(tmp_path / f"{AFTER}",))
+    path, sent = former.root / "gold" / TABLE, [produce(former, 0, 1)]
+    job = supervisor.start(former, MODULE, wait=240)
+    awaited(lambda: arrived(former, TABLE) > 0, "windows have begun", 240)
+    done(upgrade(changed, "fill", TABLE))
+
+    killed(changed, "end")
+    now = supervisor.status(former, MODULE)
+    assert (now.alive, now.pid) == (True, job.pid), "it goes on under the code of before"
+    assert said(changed) == [False, False]
+    sent.append(produce(former, 1, 2))
+
+    killed(changed, "take_table")
+    assert not supervisor.status(former, MODULE).alive and lengths(path) == {BEFORE}
+    assert said(changed) == [True, True]
+    sent.append(produce(former, 2, 3))
+
+    killed(changed, "launch")
+    assert not supervisor.status(former, MODULE).alive and lengths(path) == {AFTER}
+    assert said(changed) == [True, True]
+
+    assert f"{MODULE}: running" in done(upgrade(changed, "promote", TABLE))
+    assert said(changed) == [False, False]
+    awaited(lambda: arrived(former, "sensor_readings") == sum(sent), "all messages", 240)
+    supervisor.stop(changed, MODULE)
+    compared(changed, spark, sent, AFTER)
