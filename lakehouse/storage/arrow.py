@@ -8,6 +8,8 @@ from pyspark.sql.types import StructType
 
 from lakehouse.storage import small_commits
 
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
 
 def in_memory(rows: DataFrame) -> pa.Table | None:
     """The rows here.
@@ -33,7 +35,24 @@ def in_spark(spark: SparkSession, rows: pa.Table, schema: StructType | None = No
     return spark.createDataFrame(rows.combine_chunks(), schema)
 
 
-def without_views(rows: pa.Table) -> pa.Table:
-    """The rows with texts and bytes as Spark has them: delta-rs writes files in another form, of which Arrow takes no rows."""
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return rows.cast(pa.schema([f.with_type(plain.get(f.type, f.type)) for f in rows.schema]))
+def plain(rows: pa.Table) -> pa.Table:
+    """The rows in Spark's types, without Arrow's encodings: delta-rs writes files of views, of which Arrow takes no rows."""
+    return rows.cast(plain_types(rows.schema))
+
+
+def plain_types(columns: pa.Schema) -> pa.Schema:
+    """The columns without dictionaries and views, also within others: these are encodings, and no types of Spark's."""
+    return pa.schema(map(_plain, columns))
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_dictionary(kind):
+        return _plain(field.with_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct(map(_plain, kind)))
+    if pa.types.is_map(kind):
+        return field.with_type(pa.map_(_plain(kind.key_field), _plain(kind.item_field)))
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(_plain(kind.value_field)))
+    return field.with_type(_VIEWS.get(kind, kind))

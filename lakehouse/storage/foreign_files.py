@@ -24,6 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse.errors import SourceError
 from lakehouse.storage import deletion_vectors, files
+from lakehouse.storage.arrow import plain, plain_types
 from lakehouse.storage.file_register import Registered
 
 _HIDDEN = (".", "_")
@@ -229,15 +230,6 @@ class Rows:
         return rows
 
 
-def plain(rows: pa.Table) -> pa.Table:
-    """The rows without Arrow's dictionaries, which are an encoding and no type of Spark's."""
-    types = [
-        each.type.value_type if pa.types.is_dictionary(each.type) else each.type
-        for each in rows.schema
-    ]
-    return rows.cast(pa.schema([f.with_type(t) for f, t in zip(rows.schema, types, strict=True)]))
-
-
 def _value(text: str | None, types: pa.Schema, name: str) -> pa.Scalar:
     """A value of a partition, as a Delta log writes it, of the type of its column."""
     kind = types.field(name).type
@@ -254,7 +246,7 @@ def _value(text: str | None, types: pa.Schema, name: str) -> pa.Scalar:
 def _rows_in(path: Path) -> int:
     try:
         with pq.ParquetFile(path) as file:
-            from_arrow_schema(file.schema_arrow)
+            from_arrow_schema(plain_types(file.schema_arrow))
             return file.metadata.num_rows
     except (pa.ArrowInvalid, PySparkException, OSError) as err:
         if isinstance(err, FileNotFoundError):

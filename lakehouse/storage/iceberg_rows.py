@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakehouse.storage.arrow import plain
 from lakehouse.storage.file_register import Registered
-from lakehouse.storage.foreign_files import Rows, plain
+from lakehouse.storage.foreign_files import Rows
 from lakehouse.storage.iceberg_columns import columns_of
 from lakehouse.storage.iceberg_tables import IcebergTable, dead_rows
 

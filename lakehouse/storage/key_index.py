@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from lakehouse.storage import deletion_vectors, log_state
-from lakehouse.storage.arrow import without_views
+from lakehouse.storage.arrow import plain
 from lakehouse.storage.log_state import LogState
 from lakehouse.storage.row_keys import KEY
 
@@ -120,7 +120,7 @@ class File:
         living[deletion_vectors.places(self.dead)] = False
         living[without] = False
         stored = pq.read_table(self.path / unquote(self.name), partitioning=None)
-        return without_views(stored).filter(pa.array(living))
+        return plain(stored).filter(pa.array(living))
 
     def rows(self, places: np.ndarray) -> pa.Table:
         """The rows at these places; only the row groups that have one are read."""
@@ -130,7 +130,7 @@ class File:
         sizes = np.diff(self.groups)[groups]
         begins = np.cumsum(sizes) - sizes
         inside = places - self.groups[of] + begins[np.searchsorted(groups, of)]
-        return without_views(file.read_row_groups(groups.tolist())).take(pa.array(inside))
+        return plain(file.read_row_groups(groups.tolist())).take(pa.array(inside))
 
 
 @dataclass

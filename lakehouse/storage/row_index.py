@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from lakehouse.storage import deletion_vectors
-from lakehouse.storage.arrow import without_views
+from lakehouse.storage.arrow import plain
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0xD1B54A32D192ED03)
@@ -119,7 +119,7 @@ def _taken(file: Path, places: np.ndarray) -> pa.Table:
     groups = np.unique(of)
     before = np.zeros(len(sizes), np.int64)
     before[groups] = np.cumsum(sizes[groups]) - sizes[groups]
-    rows = without_views(stored.read_row_groups(groups.tolist()))
+    rows = plain(stored.read_row_groups(groups.tolist()))
     return rows.take(pa.array(places - begins[of] + before[of]))
 
 

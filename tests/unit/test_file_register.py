@@ -325,6 +325,24 @@ def test_a_folder_that_is_not_there_is_said(tmp_path, orders):
         orders.look()
 
 
+def test_files_of_texts_as_delta_rs_writes_them_are_read(tmp_path):
+    """Arrow's views, also within other columns: Arrow itself takes no rows of them, and Spark has no such type."""
+    followed = Followed(tmp_path, format="parquet")
+    text = pa.string_view()
+    row = {"texts": ["a"], "about": {"raw": b"b"}, "by_name": [("c", "d")], "e": None}
+    columns = {
+        "texts": pa.list_(text),
+        "about": pa.struct({"raw": pa.binary_view()}),
+        "by_name": pa.map_(pa.string(), text),
+        "e": text,
+    }
+    pq.write_table(pa.Table.from_pylist([row], pa.schema(columns)), followed.folder / "a.parquet")
+    followed.look()
+    assert followed.feed.refused == []
+    (found,) = RecordReader(followed.source, followed.register).read(0, 1)["row"].to_pylist()
+    assert found == row
+
+
 def test_rows_of_parquet_are_handed_out_with_their_places(tmp_path):
     followed = Followed(tmp_path, format="parquet")
     pq.write_table(
