@@ -5,6 +5,7 @@ suites     the tables that stories are told about, and what must hold of each
 sources    the tables that read other sources than topics of JSON
 filling    a stage that fills these sources, and what must be read of them
 lots       how a lot of clicks is put into each kind of source
+others     the same of tables of others that grow, or whose rows are changed
 machine    stream, batch runs, late rows, repairs, hands and kills in any order
 tally      what did occur, counted on what was stored
 work       a piece of the telling of many, in a warm process

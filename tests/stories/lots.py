@@ -18,6 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from lakehouse.runtime.protobuf import compiled, messages
 from lakehouse.storage.schemas import Schema
 from lakehouse.testing import Value, change_event
+from stories import others
 from stories.sources import CUT, SOURCES, THERE
 from support import schema_registry as registry
 
@@ -273,6 +274,8 @@ FILL: dict[str, Fill] = {
     "csv_folder": _as_files(lambda n: ".csv", _write_csv),
     "parquet_folder": _as_files(lambda n: ".parquet", _write_parquet),
     "delta": _as_rows,
+    "delta_changes": others.change,
+    "iceberg": others.append,
     "own": _as_records,
     "history": _with_history,
 }

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import SourceReader, SourceRecord, python_source
+from lakehouse import SourceReader, SourceRecord, iceberg_table, python_source
 from lakehouse.declare.sources import RecordSource
 from lakehouse.declare.table import (
     Table,
@@ -66,6 +66,15 @@ SOURCES: dict[str, RecordSource] = {
     "csv_folder": _folder("csv_folder", format="csv"),
     "parquet_folder": _folder("parquet_folder", format="parquet"),
     "delta": delta_table(str(THERE / "delta"), schema=SCHEMA, max_future_skew=_DECADE),
+    "delta_changes": delta_table(
+        str(THERE / "delta_changes"), schema="user STRING NOT NULL, value BIGINT", changes=True
+    ),
+    "iceberg": iceberg_table(
+        "shop.orders",
+        catalog={"type": "sql", "uri": f"sqlite:///{THERE}/iceberg/catalog.db"},
+        schema=SCHEMA,
+        max_future_skew=_DECADE,
+    ),
     "own": python_source(
         "lines",
         Lines,
@@ -95,7 +104,7 @@ def _ingest(kind: str) -> Table:
     reads = Parameter(f"{kind}_source", Parameter.POSITIONAL_OR_KEYWORD)
     clicks.__signature__ = Signature([reads])  # its parameter names its input
     clicks.__name__ = f"{kind}_clicks"
-    time = "sent" if kind == "changes" else "at"
+    time = "sent" if kind in ("changes", "delta_changes") else "at"
     return table(layer="bronze", event_time=time, delay="5 seconds")(clicks)
 
 
@@ -112,15 +121,31 @@ for _kind, _source in SOURCES.items():
     globals().update({f"{_kind}_source": _source, _clicks.name: _clicks, _windows.name: _windows})
 
 
+def _newest(changed: DataFrame) -> DataFrame:
+    newest = F.max_by(F.struct("value", "deleted"), "position").alias("row")
+    rows = changed.groupBy("user").agg(newest).select("user", "row.*")
+    return rows.where("NOT deleted").drop("deleted")
+
+
 @table(layer="silver", keeps="latest", keys=["user"])
 def newest_clicks(changes_clicks: DataFrame) -> DataFrame:
     """The database's table."""
-    newest = F.max_by(F.struct("value", "deleted"), "position").alias("row")
-    rows = changes_clicks.groupBy("user").agg(newest).select("user", "row.*")
-    return rows.where("NOT deleted").drop("deleted")
+    return _newest(changes_clicks)
+
+
+@table(layer="silver", keeps="latest", keys=["user"])
+def newest_rows(delta_changes_clicks: DataFrame) -> DataFrame:
+    """The Delta table of others."""
+    return _newest(delta_changes_clicks)
 
 
 @table(layer="silver", keeps="versions", keys=["user"])
 def click_versions(changes_clicks: DataFrame) -> DataFrame:
     """Its history."""
     return changes_clicks
+
+
+@table(layer="silver", keeps="versions", keys=["user"])
+def row_versions(delta_changes_clicks: DataFrame) -> DataFrame:
+    """Its history."""
+    return delta_changes_clicks
