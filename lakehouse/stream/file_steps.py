@@ -143,6 +143,9 @@ class FileSteps(SourceSteps):
         started = time.monotonic()
         try:
             self._feed.look(self._number, most)
+            # while enough is registered, a look passes over the name that a file has now
+            if self._gone_since is not None:
+                foreign_sources.follow_renames(self._source, self._register)
         except Away as err:
             if self.available_now:
                 raise

@@ -255,6 +255,24 @@ def test_a_step_that_was_cut_off_is_finished_though_its_file_was_renamed_or_remo
     once(stage)
 
 
+def test_a_file_of_more_records_than_a_step_takes_may_be_renamed_before_all_are_read(
+    spark, tmp_path
+):
+    there = tmp_path / "in"
+    there.mkdir()
+    source = folder(str(there), schema=SCHEMA, settle="0 seconds")
+    stage = stage_of(spark, tmp_path / "root", source, max_offsets_per_trigger=2)
+    session, readings = stage.session, stage.session.catalog.table("readings")
+    moved = put(there / "a.json", *map(row, range(5)))
+    crashing = stage._aborting("readings", "quarantine")
+    with pytest.raises(StepFailed, match="Aborted: quarantine"):
+        queries.start(session, readings, available_now=True, reached=crashing).awaitTermination()
+    moved.rename(there / "done-a.json")
+    stage.run("readings")
+    assert numbers(stage) == [0, 1, 2, 3, 4]
+    once(stage)
+
+
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_table_of_others_is_followed_version_by_version(spark, tmp_path):
