@@ -85,7 +85,7 @@ class Drawn(Numbers):
     """Other values each time."""
 
     def read(self, partition, start, end):
-        return (f"{n} {random.random()}" for n in range(start, end))
+        return (f"{n} {random.random():.9f}" for n in range(start, end))
 
 
 class Unordered(Numbers):
