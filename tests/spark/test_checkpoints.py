@@ -209,6 +209,8 @@ def test_an_older_copy_of_a_checkpoint_and_a_crash_before_it_was_removed(stage_o
     reconciled(stage, *ALL)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 @pytest.mark.parallel
 def test_a_table_whose_query_was_sparks_goes_on_by_steps(stage_of, capsys):
     """As an earlier version left it: a checkpoint, and offsets as Spark notes them."""

@@ -205,6 +205,8 @@ def test_values_of_parquet_keep_their_types_and_files_of_other_columns_go_row_by
     once(stage)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_step_that_was_cut_off_is_finished_though_its_file_was_renamed_or_removed_meanwhile(
     spark, tmp_path
 ):

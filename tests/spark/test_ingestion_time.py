@@ -3,6 +3,7 @@
 import sys
 from datetime import UTC, datetime
 
+import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -24,6 +25,8 @@ def message_counts(messages: DataFrame) -> DataFrame:
     return messages.groupBy("window").agg(F.count("*").alias("messages"))
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_rows_are_in_the_window_of_their_arrival(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)  # a batch a second; two are in each window
     for partition in (0, 1, 0, 0, 0, 0, 0):

@@ -120,6 +120,8 @@ def test_a_table_of_the_same_name_is_another_one(tmp_path, commits):
             read.check()
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 @pytest.mark.parallel
 def test_an_input_that_is_gone_or_another_one_is_named_at_the_start(stage_of):
     stage = stage_of(HERE)
@@ -173,6 +175,8 @@ def test_an_input_that_is_gone_or_another_one_ends_the_query_that_reads_it(stage
     assert stage.rows("positive").count() == 3
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 @pytest.mark.parallel
 def test_a_table_that_is_removed_with_its_readers_is_filled_again_with_them(stage_of):
     stage = stage_of(HERE)

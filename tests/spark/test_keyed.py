@@ -256,6 +256,8 @@ def test_the_key_of_a_compacted_topic_is_text():
         kafka("people", schema="person BIGINT", key="person")
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 @pytest.mark.parallel
 @pytest.mark.parametrize("keeps", ["latest", "versions"])
 def test_rows_computed_with_what_a_reference_table_said_before_are_computed_again(

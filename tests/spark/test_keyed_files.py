@@ -103,6 +103,8 @@ def happened(path: Path) -> Counter:
     return seen
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_vectors_that_we_write_are_read_by_spark_and_deltalake_and_again_by_us(spark, tmp_path):
     path, size = table(tmp_path / "accounts"), 150_000
     batch = rows([((None, None), 0)])
@@ -178,6 +180,8 @@ def test_vectors_that_spark_writes_are_read_by_us(spark, tmp_path):
     assert by_deltalake(path) == by_spark(spark, path, delta_log.latest(path)) == as_rows(held)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 @pytest.mark.parametrize("versions", [False, True], ids=["a row for each key", "versions of a key"])
 def test_random_steps_give_at_every_version_what_a_dict_holds(
     spark, tmp_path, monkeypatch, fresh_seed, versions
@@ -615,6 +619,8 @@ def test_who_reads_a_state_sees_nothing_of_how_it_is_kept(spark, tmp_path):
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 @pytest.mark.parallel
 def test_a_table_of_an_earlier_version_goes_on_with_all_its_rows(stage_of):
     stage = stage_of(payments)

@@ -108,6 +108,8 @@ def test_each_kind_is_merged_and_what_a_crash_interrupts_is_merged_once(stage_of
     assert modes.count("Update") >= 5, f"rows are exchanged, and not the table: {modes}"
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 @pytest.mark.parallel
 def test_a_step_with_more_rows_than_are_taken_at_once_is_merged_by_spark(stage_of):
     stage = stage_of(HERE)

@@ -19,6 +19,8 @@ def stage(stage_of) -> Stage:
     return stage_of(quiet)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_the_last_windows_close_while_no_row_comes(stage):
     stage.feed("clicks", [at(1), at(2), at(14), at(3, "bob")])
     stage.run(*TABLES)

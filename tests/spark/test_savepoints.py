@@ -274,6 +274,8 @@ restoring.restore(load(settings), "one", keep=False)
 """
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_restore_that_is_killed_is_seen_and_goes_on(session):
     settings, known = session
     expected = everything(settings.root)

@@ -15,6 +15,8 @@ from threading import Event
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import pytest
+
 from lakehouse.settings import Settings, to_environment
 from support import payments
 from support.payments import move, moved, paid, pay
@@ -52,6 +54,8 @@ def answer(address: str) -> tuple[int, dict]:
         return err.code, json.load(err)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_rows_are_served_by_key_as_of_the_newest_version(stage_of):
     stage = stage_of(payments)
     with served(stage.session.settings.root) as tables:  # made, and without a row
@@ -89,6 +93,8 @@ def test_rows_are_served_by_key_as_of_the_newest_version(stage_of):
             assert given == status and why in said["error"], (asked, given, said)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_many_readers_beside_the_steps_see_whole_versions(stage_of):
     stage, done = stage_of(payments), Event()
     pay(stage, paid(0, "a", "b", "1.00"))

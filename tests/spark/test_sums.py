@@ -88,6 +88,8 @@ def names(stage: Stage, name: str) -> list[str]:
     return [each for each in stage.rows(name).columns if not each.startswith("_")]
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_which_functions_are_sums_is_found_in_the_plan(spark, tmp_path):
     def of(what: str) -> Any:
         return sql_table(
@@ -157,6 +159,8 @@ def test_groups_that_end_and_sums_without_a_value_are_computed_again(stage, monk
         assert equal_at_every_version(stage, name) == 4
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_an_input_that_has_another_column_since_is_followed(stage, spark, tmp_path):
     """The rows that went have not got it."""
     stage.feed("account_log", [account(1, "DK", 60, 1), account(2, "SE", 40, 1)])
@@ -178,6 +182,8 @@ def test_an_input_that_has_another_column_since_is_followed(stage, spark, tmp_pa
     assert rows(later, "by_country") == {("DK", 101, 1, 2, 2)}
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_sums_have_more_digits_than_a_decimal_of_python_by_default(stage):
     large = 10**33 + 1
     for step in range(3):
@@ -187,6 +193,8 @@ def test_sums_have_more_digits_than_a_decimal_of_python_by_default(stage):
     assert balance == Decimal(sum(large + n + 2 for n in range(3)))
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_sums_that_are_too_large_of_the_rows_of_a_step_alone_are_computed_again(stage):
     large = 9 * 10**35  # of which a DECIMAL(38,2) does not hold two
     for n, balance in ((1, large), (2, -large)):

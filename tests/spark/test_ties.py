@@ -34,6 +34,8 @@ def closing_prices(ticks: DataFrame) -> DataFrame:
     return ticks.groupBy("window", "id").agg(one_of_those_that_tie())
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_the_cause_of_a_difference_is_that_rows_tie(stage_of, monkeypatch):
     stage = stage_of(sys.modules[__name__])
     at = "2026-01-01T00:00:10Z"

@@ -68,6 +68,8 @@ def run(settings: Settings, file: Path, *arguments: str) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_changed_window_is_refused_before_a_jvm_starts_and_shown_by_tables(shop):
     settings, file = shop
     file.write_text(MODULE.replace("1 hour", "2 hours"))
@@ -90,6 +92,8 @@ def test_a_changed_window_is_refused_before_a_jvm_starts_and_shown_by_tables(sho
     assert done.returncode == 2 and "declare it under another name" in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_shuffle_partitions_that_change_are_said_by_start_and_in_the_log_of_the_job(shop):
     settings, file = shop
     checkpoint = settings.root / "_checkpoints" / "things_per_hour" / "1"
@@ -112,6 +116,8 @@ def test_shuffle_partitions_that_change_are_said_by_start_and_in_the_log_of_the_
     assert told not in run(settings, file, "-m", "streaming_jobs.driver", "declared_shop").stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_changed_delay_is_accepted_by_a_command(shop):
     settings, file = shop
     assert (

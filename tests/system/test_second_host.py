@@ -99,6 +99,8 @@ def crash(host: subprocess.Popen) -> None:
     host.wait()
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_nothing_is_started_beside_a_process_elsewhere_before_its_lease_has_expired(settings):
     desired.wish(settings, "sensors", "running", "a test")
     with second_host(settings, "-c", HOLDS) as host:
