@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType, TimestampType
 
 from lakehouse.declare import calling
 from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, REACH
@@ -87,7 +87,8 @@ def process(
     :param at: the column of event time, in the rows (of both inputs) and in the output.
     :param within: in a table with `context=`, how long a key is remembered after its last row.
     :raises DeclarationError: if an output has no event time, if how long a key is remembered is not
-        said, or said twice, or if the function needs to be remembered for longer.
+        said, or said twice, if the function needs to be remembered for longer, or if a column of
+        the key is a struct, an array or a map.
     """
     call = calling.current()
     ttl = call.table.state_ttl if call else timedelta(0)
@@ -101,6 +102,11 @@ def process(
     function.check(ttl if within is None else within, at)
     schema = _columns(function, at)
     rows = _of_both(rows, [*by, at, ARRIVAL], function)
+    for name in by:
+        if isinstance(kind := rows.schema[name].dataType, StructType | ArrayType | MapType):
+            raise DeclarationError(
+                f"by={name}, type={kind.simpleString()}: a key is a plain value; make its parts columns, and name these"
+            )
     if within is None:
         return lasting(rows, by, Rules(function, at, ttl, lasting=True), schema)
     schema[ARRIVAL].metadata = {REACH: within // timedelta(microseconds=1)}

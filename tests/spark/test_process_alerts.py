@@ -23,6 +23,7 @@ def test_an_output_without_event_time_is_refused(spark):
 
 def test_what_is_wrong_with_a_process_function_is_said_before_it_runs(spark):
     rows = spark.sql("SELECT 1 AS id, now() AS at, now() AS _arrival")
+    nested = rows.withColumn("id", F.struct(F.col("id").alias("n")))
     tagged, clash = OutputTag("seen", "at TIMESTAMP"), OutputTag("what", "at TIMESTAMP")
 
     class Tagged(Told):
@@ -44,6 +45,10 @@ def test_what_is_wrong_with_a_process_function_is_said_before_it_runs(spark):
         (
             "is said once; declare the table with ttl=",
             lambda: process(rows, by=["id"], at="at", function=Told()),
+        ),
+        (
+            "by=id, type=struct<n:int>: a key is a plain value",
+            lambda: process(nested, function=Told(), **given),
         ),
         ("output=seen, columns=", lambda: side_output(rows, tagged)),
     ):
