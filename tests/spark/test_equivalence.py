@@ -22,6 +22,9 @@ from stories.suites import START, SUITES, Event, Suite, reading
 ALL_AT_ONCE = tuple(EXAMPLES.values())[:2]
 
 
+TURNS = {"windows": 0, "sensors": 1, "ads": 2}  # of the suites that take turns
+
+
 def all_at_once(told: Suite, by_seed: int) -> list[Story]:
     """Both of them; a quarter of the operators plays in each, by the seed."""
     chosen = list(told.chosen)
@@ -51,7 +54,14 @@ def test_stream_and_batch_agree_in_five_stories(player, suite, say):
 @pytest.mark.parallel
 @pytest.mark.timeout(2400)
 # of markers `test_markers` has a story, and of sources each kind has one below
-@pytest.mark.parametrize("suite", [name for name in SUITES if name not in ("markers", "sources")])
+@pytest.mark.parametrize(
+    "suite",
+    [
+        pytest.param(name, marks=[pytest.mark.turn(TURNS[name])] if name in TURNS else [])
+        for name in SUITES
+        if name not in ("markers", "sources")
+    ],
+)
 def test_stream_and_batch_agree_in_fifteen_stories(player, suite, say, fresh_seed):
     print(f"seed {fresh_seed}")
     told = SUITES[suite]

@@ -116,6 +116,7 @@ def test_which_functions_are_sums_is_found_in_the_plan(spark, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parallel
+@pytest.mark.turn(1)
 def test_groups_that_end_and_sums_without_a_value_are_computed_again(stage, monkeypatch):
     looked_at, again, touched = [], groups._Groups._again, groups._Groups._touched
 
@@ -211,6 +212,7 @@ def test_sums_that_are_too_large_of_the_rows_of_a_step_alone_are_computed_again(
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
+@pytest.mark.turn(2)
 def test_whatever_comes_and_goes_each_version_is_what_the_function_makes_of_its_input(
     stage, monkeypatch
 ):

@@ -102,7 +102,10 @@ COMMANDS = (
 @pytest.mark.parametrize(
     "seed, properties",
     [
-        (1, {"enableChangeDataFeed": "true", "enableDeletionVectors": "true"}),
+        pytest.param(
+            *(1, {"enableChangeDataFeed": "true", "enableDeletionVectors": "true"}),
+            marks=pytest.mark.turn(2),
+        ),
         pytest.param(
             *(2, {"enableChangeDataFeed": "false", "enableDeletionVectors": "true"}),
             marks=pytest.mark.turn(0),
