@@ -109,6 +109,7 @@ def test_stream_and_batch_agree_whatever_happens_alone(player, disturbance):
         assert occurred[names.get(disturbance, disturbance)] == 1, occurred
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(2400)

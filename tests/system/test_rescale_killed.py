@@ -67,6 +67,7 @@ def _waits(process: psutil.Process, root: Path) -> bool:
     return False
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
