@@ -215,6 +215,13 @@ def test_a_promotion_that_was_killed_says_so_and_the_command_run_again_starts_th
     assert said(changed) == [True, True]
     sent.append(produce(former, 2, 3))
 
+    killed(changed, "forget")  # within the exchange
+    assert not supervisor.status(former, MODULE).alive and lengths(path) in ({BEFORE}, {AFTER})
+    assert said(changed) == [True, True]
+    for settings in (former, changed):
+        refused = done(command(settings, "stream", "start", MODULE), exit_code=2)
+        assert f"lakehouse upgrade promote {TABLE}" in refused, refused
+
     killed(changed, "launch")
     assert not supervisor.status(former, MODULE).alive and lengths(path) == {AFTER}
     assert said(changed) == [True, True]
