@@ -55,4 +55,6 @@ def _plain(field: pa.Field) -> pa.Field:
         return field.with_type(pa.map_(_plain(kind.key_field), _plain(kind.item_field)))
     if pa.types.is_list(kind):
         return field.with_type(pa.list_(_plain(kind.value_field)))
+    if pa.types.is_large_list(kind):
+        return field.with_type(pa.large_list(_plain(kind.value_field)))
     return field.with_type(_VIEWS.get(kind, kind))

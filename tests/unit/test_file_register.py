@@ -329,9 +329,16 @@ def test_files_of_texts_as_delta_rs_writes_them_are_read(tmp_path):
     """Arrow's views, also within other columns: Arrow itself takes no rows of them, and Spark has no such type."""
     followed = Followed(tmp_path, format="parquet")
     text = pa.string_view()
-    row = {"texts": ["a"], "about": {"raw": b"b"}, "by_name": [("c", "d")], "e": None}
+    row = {
+        "texts": ["a"],
+        "many": ["a", None],
+        "about": {"raw": b"b"},
+        "by_name": [("c", "d")],
+        "e": None,
+    }
     columns = {
         "texts": pa.list_(text),
+        "many": pa.large_list(text),
         "about": pa.struct({"raw": pa.binary_view()}),
         "by_name": pa.map_(pa.string(), text),
         "e": text,
