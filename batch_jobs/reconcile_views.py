@@ -199,7 +199,7 @@ def show_due(done: "list[Outcome]", known: "list[Known]") -> None:
     """The remarks at the end: that nothing was due, and what differs still."""
     if not done:
         console.print_note(
-            "nothing is due: every closed partition has a certificate, and nothing was changed"
+            "nothing is due: nothing has closed or was changed since it was reconciled"
         )
     for each in known:
         console.print_note(

@@ -1,6 +1,6 @@
 """The commands of the `lakehouse` command line that fill, follow and remove the other version of a table.
 
-Those that exchange it with the table end its job for that, and one says whether they did: they are with the streaming jobs.
+Those that exchange it with the table, and the status, know of the table's job: they are with the streaming jobs.
 """
 
 from collections.abc import Iterable

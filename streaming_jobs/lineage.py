@@ -112,9 +112,8 @@ class Lineage:
             self.to.emit(event)
         except OSError:
             raise
-        except (
-            Exception
-        ) as err:  # each transport has its own: a token that is not given, a broker that is away
+        # each transport has exceptions of its own: a token that is not given, a broker that is away
+        except Exception as err:
             raise OSError(f"{type(err).__name__}: {err}") from err
 
     def _batch(self, table: Table, known: dict) -> Iterator[RunEvent]:
