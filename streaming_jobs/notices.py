@@ -10,7 +10,6 @@ from lakehouse.storage.files import moved_at
 from streaming_jobs import desired, progress, scheduled, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.notifications import Notice, What
-from streaming_jobs.progress import JobStatus
 
 _NOTICES: dict[str, What] = {"restarted": "job_failed", "crash_loop": "job_crash_loop"}
 _OUTAGE = timedelta(minutes=10)  # longer than the waits between two restarts
@@ -50,11 +49,11 @@ def of_job(settings: Settings, pipeline: str) -> list[Notice]:
             for q in queries
             if status and q.begun
         ]
-        + [*_run_failed(settings, pipeline, status), *_files_lost(settings, pipeline)]
+        + [*_run_failed(settings, pipeline), *_files_lost(settings, pipeline)]
     )
 
 
-def _run_failed(settings: Settings, pipeline: str, status: JobStatus | None) -> list[Notice]:
+def _run_failed(settings: Settings, pipeline: str) -> list[Notice]:
     """Of a scheduled job that its last run ended badly: it is not restarted, so its history does not say so."""
     if settings.freshness_of(pipeline).cron is None or scheduled.off(settings, pipeline):
         return []
@@ -69,6 +68,7 @@ def _run_failed(settings: Settings, pipeline: str, status: JobStatus | None) -> 
                 launched.moment,
             )
         ]
+    status = supervisor.status(settings, pipeline)  # looked at last: a process may just have spoken
     if status is None or status.state not in ("failed", "dead"):
         return []
     why = scheduled.why_ended(settings, pipeline, status.pid)

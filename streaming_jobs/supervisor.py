@@ -272,9 +272,10 @@ def identity(settings: Settings, pipeline: str) -> tuple[int, float]:
 
 
 def _process(settings: Settings, pipeline: str) -> tuple[int, float, Place]:
-    now, launched = status(settings, pipeline), silent_launch(settings, pipeline)
-    if launched:
+    # in this order: a process that speaks in between would be taken for the one before
+    if launched := silent_launch(settings, pipeline):
         return launched.pid, launched.process_started, launched.place
+    now = status(settings, pipeline)
     return (now.pid, now.process_started, now.place) if now else (0, 0.0, here())
 
 
