@@ -93,13 +93,15 @@ class Repair:
 class Place:
     """Where settings are given: how errors name it, the folder of relative ones.
 
-    `line` and `table` write a setting that has a value, or names below it.
+    `line` and `table` write a setting that has a value, or names below it. `unknown` says of a name that
+    is no setting how it was written, and how the nearest setting is; empty: none is near.
     """
 
     name: str
     folder: Path
     line: Callable[[str], str]
     table: Callable[[str], str]
+    unknown: Callable[[str, str], tuple[str, str]] = lambda name, near: (name, near)
 
 
 def read(place: Place, given: Mapping[str, object], known: Collection[str]) -> dict[str, Any]:
@@ -134,17 +136,22 @@ def of_file(path: Path, known: Collection[str]) -> dict[str, Any]:
 def of_variables(environment: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:
     """What variables say; raises SettingsError."""
     given: dict[str, Any] = {}
+    written: dict[
+        str, str
+    ] = {}  # the names from the setting on, with a dot between two -> the variable
     # the deepest first: a variable of a whole table is refused, and must not be lost below another
     for variable in sorted(environment, key=lambda name: -name.count("__")):
         if variable.startswith(PREFIX):
             *above, name = _names_of(variable.removeprefix(PREFIX))
+            written[".".join([*above, name])] = variable
             at = given
             for each in above:
                 at = at.setdefault(each, {})
             at[name] = environment[variable]
     if "spark_conf" in given:
         given["spark_conf"] = _of_json(given["spark_conf"])
-    return read(Place("environment", Path(), _variable, _variables), given, known)
+    unknown = partial(_unknown_variable, written)
+    return read(Place("environment", Path(), _variable, _variables, unknown), given, known)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,6 +201,14 @@ def _of_json(given: Any) -> object:
 
 def _variable(name: str) -> str:
     return f"{PREFIX}{name.upper().replace('.', '__')}=value"
+
+
+def _unknown_variable(written: Mapping[str, str], name: str, near: str) -> tuple[str, str]:
+    """The variable that has the name, and one that has the nearest setting in its place."""
+    variable = next(v for names, v in written.items() if f"{names}.".startswith(f"{name}."))
+    at = len(PREFIX) + len(name.replace(".", "__"))
+    above = variable[: at - len(name.split(".")[-1])]
+    return variable, f"{above}{near.upper()}{variable[at:]}" if near else ""
 
 
 def _variables(name: str) -> str:
@@ -286,10 +301,11 @@ def _named(known: Collection[str], place: Place, name: str, value: object) -> di
     above = f"{name}." if name else ""
     given = _table(lambda place, name, value: value, place, name, value)
     if unknown := sorted(given.keys() - set(known)):
-        near = get_close_matches(unknown[0], known, 1)
+        [near] = get_close_matches(unknown[0], known, 1) or [""]
+        written, right = place.unknown(above + unknown[0], near)
         raise SettingsError(
-            f"{place.name}, {above}{unknown[0]}: there is no setting of that name; "
-            + (f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}")
+            f"{place.name}, {written}: there is no setting of that name; "
+            + (f"did you mean {right}?" if near else f"there are {', '.join(sorted(known))}")
         )
     return {key: _READERS.get(key, _text)(place, above + key, each) for key, each in given.items()}
 

@@ -7,6 +7,7 @@ serve             `lakehouse serve`: rows by key over HTTP
 query             SQL without a JVM
 table_status      what is known about the tables
 lateness_report   what another delay would have cost
+validate          `lakehouse validate`: what a start would refuse in the declarations
 change_plan       `lakehouse plan`: what a start of the declared tables would change
 doctor            whether this machine has what a lakehouse needs
 produce           `lakehouse produce`: events for a topic

@@ -1,6 +1,6 @@
 """The commands that read a lakehouse, and `accept`.
 
-Only `late`, `state` and `validate` need a JVM.
+Only `late` and `state` need a JVM.
 """
 
 from dataclasses import asdict
@@ -10,7 +10,7 @@ import typer
 
 from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
-from lakehouse.errors import RangeError, RegistryAway, SourceAway
+from lakehouse.errors import RangeError
 from lakehouse.settings import from_environment
 
 if TYPE_CHECKING:
@@ -138,61 +138,6 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
     seen |= {"version beside": str(beside)} if beside else {}
     console.print_facts(stands | seen | {"last certificate": last})
     _note_changed([state])
-
-
-def validate(
-    pipelines: Annotated[
-        list[str] | None, typer.Argument(help="Pipelines; all if none is named")
-    ] = None,
-    spark: Annotated[
-        bool,
-        typer.Option(
-            help="Run each function over no rows, in Spark; without, the rest in a second"
-        ),
-    ] = True,
-) -> None:
-    """Check the declarations of tables as a start would, without a broker and without changes.
-
-    Exit code 2 if a table is refused.
-    """
-    from lakehouse.storage import begun_with
-
-    lakehouse = _lakehouse()
-    tables = [
-        table
-        for name in pipelines or lakehouse.catalog.pipelines()
-        for table in lakehouse.catalog.of_pipeline(name)
-    ]
-    refused = begun_with.refusals(lakehouse, tables)
-    if spark:
-        refused += _refused_by_spark(lakehouse, tables)
-    # a table that reads a refused one is refused by the same words
-    for line in dict.fromkeys(refused):
-        console.print_error(line)
-    console.print_text(f"{len(tables)} tables, {len(set(refused)) or 'none'} refused")
-    if refused:
-        raise typer.Exit(2)
-    if not spark:
-        console.print_note("no function was run, for that needs Spark: leave out --no-spark")
-
-
-def _refused_by_spark(lakehouse: "Lakehouse", tables: "list[Table]") -> list[str]:
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
-    from lakehouse.transform.validation import refusal, unreadable
-
-    opened = spark_session.opened(lakehouse.settings, "validate")
-    with console.working("starting Spark") as now, opened as spark:
-        session = Session.on(lakehouse, spark)
-        refused: list[str] = []
-        for table in tables:
-            now(f"looking at {table.name}")
-            refused += filter(None, [refusal(session, table)])
-            try:
-                refused += unreadable(session, table)
-            except (RegistryAway, SourceAway) as err:
-                console.print_note(f"table={table.name}, what it reads was not looked at: {err}")
-    return refused
 
 
 def query(

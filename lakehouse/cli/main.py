@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from lakehouse import __version__
-from lakehouse.cli import commands, console, doctor, project
+from lakehouse.cli import commands, console, doctor, project, validate
 from lakehouse.cli.console import AsJson, Commands
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment
@@ -31,7 +31,7 @@ def app() -> typer.Typer:
         help="Declare tables once, fill them by streams and batch runs, and reconcile the two.",
     )
     root.callback()(_options)
-    for command in (project.init, commands.validate, plan, doctor.doctor, commands.query, serve):
+    for command in (project.init, validate.validate, plan, doctor.doctor, commands.query, serve):
         root.command()(command)
     _join("produce", lambda: root.command()(_produce()))
     groups = {

@@ -1,5 +1,6 @@
 """`lakehouse validate` and what other commands show of rules."""
 
+import json
 import os
 import subprocess
 import sys
@@ -124,3 +125,7 @@ def things(thing_topic):
     wrong = right.replace(', event_time="at"', "")
     done = command(tmp_path, wrong, "validate", "--no-spark")
     assert done.returncode == 2 and "an ingest table needs an event time" in done.stderr
+    done = command(tmp_path, right, "validate", "--no-spark", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout) == {
+        "table": "things", "pipeline": "ruled_tables", "refused": []
+    }  # fmt: skip

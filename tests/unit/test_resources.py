@@ -34,12 +34,20 @@ def test_a_pipeline_has_resources_of_its_own_and_the_others_those_of_all():
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("MEMORY", "2g", r"resources.ads.memory: there is no setting of that name; did you mean"),
+        (
+            "MEMORY",
+            "2g",
+            "LAKEHOUSE_RESOURCES__ADS__MEMORY: .*; did you mean LAKEHOUSE_RES.*_MEMORY",
+        ),
         ("DRIVER_MEMORY", "", "resources of ads: driver_memory='': a number and its unit"),
         ("DRIVER_MEMORY", "2 gigabytes", "resources of ads: .*a number and its unit"),
         ("STATE_MEMORY_MB", "1", "resources of ads: .*at least 16"),
         ("STATE_MEMORY_MB", "much", "resources.ads.state_memory_mb='much': a whole number"),
-        ("ROOT", "/elsewhere", "resources.ads.root: .*there are driver_memory, .*step_rows"),
+        (
+            "ROOT",
+            "/elsewhere",
+            "LAKEHOUSE_RESOURCES__ADS__ROOT: .*there are driver_memory, .*step_rows",
+        ),
         ("SCHEDULER_POOLS", "/nowhere", "resources of ads: scheduler_pools='/nowhere': a file"),
     ],
 )

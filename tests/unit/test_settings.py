@@ -126,9 +126,19 @@ def test_what_a_pipeline_or_a_table_has_of_its_own_is_a_variable_each(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"STEP_ROW": "s3cret"}, "step_row: there is no setting of that name; did you mean step_r"),
-        ({"NOTIFICATION_URL": "s3cret"}, "did you mean notification_urls"),
-        ({"FRESHNES__ORDERS": "s3cret"}, "did you mean freshness"),
+        (
+            {"STEP_ROW": "s3cret"},
+            r"LAKEHOUSE_STEP_ROW: .* no setting of that name; did you mean LAKEHOUSE_STEP_ROWS\?",
+        ),
+        ({"NOTIFICATION_URL": "s3cret"}, r"did you mean LAKEHOUSE_NOTIFICATION_URLS\?"),
+        (
+            {"FRESHNES__My_Orders": "s3cret"},
+            r"LAKEHOUSE_FRESHNES__My_Orders: .* mean LAKEHOUSE_FRESHNESS__My_Orders\?",
+        ),
+        (
+            {"REPAIR__A__B__ROW": "s3cret"},
+            r"LAKEHOUSE_REPAIR__A__B__ROW: .*; did you mean LAKEHOUSE_REPAIR__A__B__ROWS\?",
+        ),
         (
             {"FRESHNESS": "orders=continuous", "FRESHNESS__ADS": "continuous"},
             "write LAKEHOUSE_FRESHNESS__<NAME>=value, a variable",

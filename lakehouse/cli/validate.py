@@ -1,0 +1,86 @@
+"""`lakehouse validate`: what a start would refuse in the declarations."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.cli import console
+from lakehouse.cli.console import AsJson
+from lakehouse.errors import RegistryAway, SourceAway
+from lakehouse.settings import from_environment
+
+if TYPE_CHECKING:
+    from lakehouse.declare.table import Table
+    from lakehouse.storage.lakehouse import Lakehouse
+
+
+def validate(
+    pipelines: Annotated[
+        list[str] | None, typer.Argument(help="Pipelines; all if none is named")
+    ] = None,
+    spark: Annotated[
+        bool,
+        typer.Option(
+            help="Run each function over no rows, in Spark; without, the rest in a second"
+        ),
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Check the declarations of tables as a start would, without a broker and without changes.
+
+    Exit code 2 if a table is refused.
+    """
+    from lakehouse.storage import begun_with
+    from lakehouse.storage.lakehouse import load
+
+    lakehouse = load(from_environment())
+    tables = [
+        table
+        for name in pipelines or lakehouse.catalog.pipelines()
+        for table in lakehouse.catalog.of_pipeline(name)
+    ]
+    refused = {table.name: begun_with.refusals(lakehouse, [table]) for table in tables}
+    if spark:
+        for name, line in _refused_by_spark(lakehouse, tables):
+            refused[name].append(line)
+    if as_json:
+        console.print_json(
+            {"table": table.name, "pipeline": table.pipeline, "refused": refused[table.name]}
+            for table in tables
+        )
+    else:
+        _show(refused)
+    if any(refused.values()):
+        raise typer.Exit(2)
+    if not spark:
+        console.print_note("no function was run, for that needs Spark: leave out --no-spark")
+
+
+def _show(refused: dict[str, list[str]]) -> None:
+    # a table that reads a refused one is refused by the same words
+    lines = dict.fromkeys(line for of_table in refused.values() for line in of_table)
+    for line in lines:
+        console.print_error(line)
+    console.print_text(f"{len(refused)} tables, {len(lines) or 'none'} refused")
+
+
+def _refused_by_spark(
+    lakehouse: "Lakehouse", tables: "Iterable[Table]"
+) -> Iterator[tuple[str, str]]:
+    """The tables' names with what each is refused for."""
+    from lakehouse.runtime import spark_session
+    from lakehouse.storage.session import Session
+    from lakehouse.transform.validation import refusal, unreadable
+
+    opened = spark_session.opened(lakehouse.settings, "validate")
+    with console.working("starting Spark") as now, opened as spark:
+        session = Session.on(lakehouse, spark)
+        for table in tables:
+            now(f"looking at {table.name}")
+            if why := refusal(session, table):
+                yield table.name, why
+            try:
+                yield from ((table.name, why) for why in unreadable(session, table))
+            except (RegistryAway, SourceAway) as err:
+                console.print_note(f"table={table.name}, what it reads was not looked at: {err}")
