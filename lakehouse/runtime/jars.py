@@ -3,9 +3,10 @@
 Resolved once by the Ivy that PySpark ships, from `ivy.xml`; each must have the sum that
 `jars.sha256` names. They lie in a folder named after those sums, so that checkouts of different
 versions share `settings.jars` in peace. `python -m lakehouse.runtime.jars` resolves them ahead of
-the first run.
+the first run. With `--write-sums` it fetches what `ivy.xml` names and writes `jars.sha256` anew.
 """
 
+import argparse
 import hashlib
 import importlib.util
 import os
@@ -69,19 +70,42 @@ def verify(home: Path, sums: str) -> None:
 
     Raises JarsError naming the jars.
     """
-    expected = {name: digest for digest, name in map(str.split, sums.splitlines())}
-    found = {str(p.relative_to(home)): p for role in _ROLES for p in (home / role).glob("*.jar")}
+    expected, found = (
+        {name: digest for digest, name in map(str.split, text.splitlines())}
+        for text in (sums, sums_of(home))
+    )
     wrong = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
     wrong += [f"{name} is not among them" for name in sorted(found.keys() - expected.keys())]
-    for name in sorted(expected.keys() & found.keys()):
-        if hashlib.sha256(found[name].read_bytes()).hexdigest() != expected[name]:
-            wrong.append(f"{name} has another SHA-256 sum")
+    wrong += [
+        f"{name} has another SHA-256 sum"
+        for name in sorted(expected.keys() & found.keys())
+        if found[name] != expected[name]
+    ]
     if wrong:
         raise JarsError(
             f"jars={home}: exactly the jars of {SUMS.name}, bit for bit, may run; {'; '.join(wrong)}."
             " Delete the folder and run again to download them again"
         )
     (home / ".verified").write_text(_stats(home))
+
+
+def sums_of(home: Path) -> str:
+    """The jars under `home` as `jars.sha256` has them: a line for each, its SHA-256 sum and its role and name."""
+    jars = sorted(jar for role in _ROLES for jar in (home / role).glob("*.jar"))
+    return "".join(
+        f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {jar.relative_to(home)}\n" for jar in jars
+    )
+
+
+def write_sums() -> None:
+    """Fetches the jars of `ivy.xml` and writes the sums of what came to `jars.sha256`. Raises JarsError.
+
+    For whoever changes `ivy.xml`: nothing is compared, so what changed in the file is to be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="jars-") as folder:
+        home = Path(folder, "home")
+        _ivy(Path(folder, "ivy"), _pattern(home))
+        SUMS.write_text(sums_of(home))
 
 
 def are_there(jars_dir: Path) -> bool:
@@ -111,7 +135,7 @@ def _download(home: Path, sums: str, progress: Callable[[str], None]) -> None:
     progress(f"downloading {len(sums.splitlines())} jars to {home} (66 MB, once)")
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".resolving-") as folder:
         fresh = Path(folder, home.name)
-        _ivy(cache, f"{fresh}/[conf]/[artifact]-[revision](-[classifier]).[ext]")
+        _ivy(cache, _pattern(fresh))
         try:
             verify(fresh, sums)
         finally:
@@ -119,6 +143,10 @@ def _download(home: Path, sums: str, progress: Callable[[str], None]) -> None:
             shutil.rmtree(cache, ignore_errors=True)
         os.rename(fresh, home)
     progress("they are in place, each as checked in")
+
+
+def _pattern(home: Path) -> str:
+    return f"{home}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
 
 
 def _ivy(cache: Path, pattern: str) -> None:
@@ -157,12 +185,20 @@ def _ivy_jar() -> Path:
     )
 
 
-def main() -> int:
-    """Resolve the jars of the settings' folder.
+def main(arguments: list[str] | None = None) -> int:
+    """Resolve the jars of the settings' folder, or write their sums anew.
 
     Says nothing and returns 0 when they are there and as checked in.
     """
+    parser = argparse.ArgumentParser(prog="lakehouse.runtime.jars", description=main.__doc__)
+    help = "fetch what ivy.xml names, and write jars.sha256 for that"
+    parser.add_argument("--write-sums", action="store_true", help=help)
+    args = parser.parse_args(arguments)
     try:
+        if args.write_sums:
+            print(f"fetching the jars of {IVY.name} (66 MB)", flush=True)
+            write_sums()
+            print(f"written: {SUMS}; read what changed in it before you commit it", flush=True)
         resolve(from_environment().jars, progress=lambda line: print(line, flush=True))
     except LakehouseError as err:
         print(err, file=sys.stderr)
