@@ -6,7 +6,6 @@
 <root>/_jobs/<pipeline>/lease       written every second by the holder, as long as it lives: its time is when that was last
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -91,8 +90,4 @@ def _left(path: Path, within: float, said: Place) -> float:
     renewed = modified(path.with_name("lease")) or modified(path)
     if renewed is None:
         return 0.0
-    try:
-        age = file_system_now(path.parent) - renewed
-    except OSError:  # who may only read starts nothing beside it: the clock of this host will do
-        age = time.time() - renewed
-    return max(within - age, 0.0)
+    return max(within - (file_system_now(path.parent) - renewed), 0.0)

@@ -1,6 +1,7 @@
 """How the command line talks: errors as one line, tables people like to read, JSON where a script wants it."""
 
 import atexit
+import errno
 import json
 import logging
 import os
@@ -56,6 +57,15 @@ EXTRAS = {  # top-level module -> the extra that installs it
     "geoip2fast": "examples",
     "crawlerdetect": "examples",
 }
+_RIGHTS = "run it as the user whom the folder belongs to, or give this user the right"
+_ROOM = "make room, and run it again"
+_REMEDIES = {  # what a command meets on a disk that is not its own, or full
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: "run it where that is mounted to be written to",
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+}
 _ANY_WIDTH = 100_000
 _COLUMN = 16  # with less for each column of a table its values could not be read
 _PIPE_WIDTH = 160  # columns where no terminal says how wide it is
@@ -77,6 +87,14 @@ class Commands(TyperGroup):
             print_error(
                 f"command={' '.join(sys.argv[1:]) or ctx.info_name}, package={package}: it is not installed, for it belongs to "
                 f"an extra; pip install 'unified-lakehouse[{EXTRAS[package]}]'"
+            )
+            raise typer.Exit(2) from err
+        except OSError as err:
+            if (remedy := _REMEDIES.get(err.errno or 0)) is None:
+                raise
+            print_error(
+                f"file={err.filename or 'unknown'}, uid={os.getuid()}: the command must read or write it, and cannot "
+                f"({err.strerror}); {remedy}"
             )
             raise typer.Exit(2) from err
 

@@ -122,7 +122,7 @@ def _root(settings: Settings, name: str) -> Finding:
             name,
             "fail",
             f"{folder} cannot be written to",
-            "set LAKEHOUSE_ROOT to a folder that can",
+            "commands that only read do so; to write, give this user the right, or set LAKEHOUSE_ROOT to another folder",
         )
     free = root.free(settings)
     if free < _LITTLE:

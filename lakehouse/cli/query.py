@@ -90,7 +90,7 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
     """
     sql = _select(sql)
     if named(sql, [_COMMITS]):
-        log_tables.flush(lakehouse.settings, lakehouse.catalog)
+        log_tables.refresh(lakehouse.settings, lakehouse.catalog)
     paths = names(lakehouse)
     read = {name: paths[name] for name in named(sql, paths)}
     versions = _versions(read, as_of)
@@ -113,7 +113,7 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
     # what it would print is raised as well
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
     if named(sql, [_COMMITS]):
-        log_tables.flush(session.settings, catalog)
+        log_tables.refresh(session.settings, catalog)
     paths = names(session)
     read = {name: paths[name] for name in named(sql, paths)}
     versions = _versions(read, as_of)

@@ -70,7 +70,7 @@ def overview(lakehouse: Lakehouse) -> list[TableState]:
 
 def late_counts(lakehouse: Lakehouse) -> dict[str, int]:
     """Of each table how many rows came too late for it since its beginning, by the log tables."""
-    log_tables.flush(lakehouse.settings, lakehouse.catalog)
+    log_tables.refresh(lakehouse.settings, lakehouse.catalog)
     return dict(query.run(lakehouse, _LATE).rows) if "_commits" in query.names(lakehouse) else {}
 
 
@@ -137,7 +137,7 @@ def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
 
     No run brings them back. Those of other tables a backfill computes again.
     """
-    log_tables.flush(lakehouse.settings, lakehouse.catalog)
+    log_tables.refresh(lakehouse.settings, lakehouse.catalog)
     lost: dict[str, int] = {}
     for name, at, rows in (
         query.run(lakehouse, _ASIDE).rows if "_commits" in query.names(lakehouse) else ()

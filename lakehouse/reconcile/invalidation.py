@@ -19,7 +19,7 @@ from lakehouse.storage.delta_log import Change
 from lakehouse.storage.files import read_value, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
-from lakehouse.storage.locks import alone
+from lakehouse.storage.locks import alone_if_allowed
 from lakehouse.transform import lateness
 
 
@@ -57,7 +57,8 @@ def look(
     known: Mapping[str, Certificate],
     closed: Iterable[str],
 ) -> dict[str, Mark]:
-    """The partitions changed since they were reconciled, with what the logs say since the last look; kept for the next.
+    """The partitions changed since they were reconciled, with what the logs say since the last look; kept for the next,
+    unless this user may only read.
 
     `known`: the last certificates. Of `closed` partitions without one a change is kept, too: a
     reconciliation may be under way that has not seen it. A certificate from before the table, or
@@ -66,7 +67,7 @@ def look(
     """
     both = (table, *lakehouse.catalog.timed_inputs(table))
     candidates = known.keys() | set(closed)
-    with alone(_lock(lakehouse.settings, table)):
+    with alone_if_allowed(_lock(lakehouse.settings, table)) as ours:
         versions, marks, gone_back = (
             looked_at(lakehouse.settings, table),
             _marks(lakehouse.settings, table),
@@ -100,10 +101,11 @@ def look(
         kept = {key: [mark.version, mark.inputs, mark.why] for key, mark in sorted(marks.items())}
         tables = _kept(lakehouse.settings, table).get("tables", {})
         again = _made_again(lakehouse.settings, both, known, tables, gone_back)
-        replace_file(
-            _path(lakehouse.settings, table),
-            {"versions": versions, "marks": kept, "tables": tables},
-        )
+        if ours:
+            replace_file(
+                _path(lakehouse.settings, table),
+                {"versions": versions, "marks": kept, "tables": tables},
+            )
     return {key: mark for key, mark in marks.items() if key in known} | again
 
 

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -168,13 +169,19 @@ def modified(path: Path) -> float | None:
 
 
 def file_system_now(folder: Path) -> float:
-    """What the clock of the file system says now: the time of a file that is written for that."""
+    """What the clock of the file system says now: the time of a file that is written for that.
+
+    Who cannot write there starts nothing there either: the clock of this host will do.
+    """
     path = folder / f".clock-{uuid.uuid4().hex}"
-    path.touch()
     try:
+        path.touch()
         return path.stat().st_mtime
+    except OSError:
+        return time.time()
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def checksum(path: Path) -> str | None:

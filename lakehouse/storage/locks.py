@@ -1,12 +1,18 @@
 """Locks between processes: a lock is a file, and goes with the process that has it."""
 
+import errno
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
 import portalocker
 
+READ_ONLY = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+)  # of an OSError: another user's folder, or a disk to read
 _LOOK = 0.25  # seconds between two attempts to take a lock that another has
 
 
@@ -43,6 +49,16 @@ def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractCont
                 file.close()
             raise
     return file  # its end closes the file, which releases the lock
+
+
+def alone_if_allowed(path: Path) -> AbstractContextManager[object]:
+    """As `alone`; of one who may only read there the context has None: he changes nothing, and waits for nobody."""
+    try:
+        return alone(path)
+    except OSError as err:
+        if err.errno not in READ_ONLY:
+            raise
+        return nullcontext()
 
 
 def holder(path: Path) -> str:

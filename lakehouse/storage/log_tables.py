@@ -1,17 +1,25 @@
 """The log tables `_commits` and `_certificates`: what commit logs and verdicts hold, in Delta, for people and queries."""
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lakehouse.declare.table import Table
+from lakehouse.logs import warn_once
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.delta_log import open_table
-from lakehouse.storage.locks import alone
+from lakehouse.storage.locks import READ_ONLY, alone
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_log = logging.getLogger(__name__)
 
 
 def flush(settings: Settings, tables: Iterable[Table]) -> int:
@@ -34,22 +42,57 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
         return copied
 
 
+def refresh(settings: Settings, tables: Iterable[Table]) -> None:
+    """As `flush`, for one who reads: who may not write there reads `_commits` as it is, and is told if that is behind."""
+    tables = list(tables)
+    try:
+        flush(settings, tables)
+    except OSError as err:
+        if err.errno not in READ_ONLY:
+            raise
+        path = layout.log_table(settings, "_commits")
+        log_table = open_table(path) if delta_log.exists(path) else None
+        spans = (_span(CommitLog(settings, t).path, _copied(log_table, t)) for t in tables)
+        if any(size > position for position, _, size in spans):
+            warn_once(
+                _log,
+                f"root={settings.root}: this user may not write there ({err.strerror}), so what the commit logs have since they "
+                "were last copied to `_commits` is not counted; a job copies it every 30 seconds, as does this command of a "
+                "user who may",
+            )
+
+
+def _copied(log_table: "DeltaTable | None", table: Table) -> int:
+    """Up to where the table's commit log was copied to `_commits`."""
+    return (log_table.transaction_version(_app(table)) or 0) if log_table else 0
+
+
+def _span(commit_log: Path, copied: int) -> tuple[int, int, int]:
+    """What is to be copied of it: from where, how much was trimmed before that, and up to where."""
+    from lakehouse.storage import commit_log_trimming
+
+    moved = commit_log_trimming.shift(commit_log)
+    size = commit_log.stat().st_size + moved if commit_log.exists() else 0
+    # `_commits` was removed: what had been trimmed from the commit log by then is not known
+    return max(copied, moved), moved, size
+
+
+def _app(table: Table) -> str:
+    return f"commit log:{table.name}"
+
+
 def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
     from deltalake import CommitProperties, Transaction
 
-    from lakehouse.storage import commit_log_repair, commit_log_trimming
+    from lakehouse.storage import commit_log_repair
 
     log_table = open_table(path) if delta_log.exists(path) else None
     rows, reached = [], []
     for table in tables:
         commit_log = CommitLog(settings, table).path
-        app = f"commit log:{table.name}"
-        position = (log_table.transaction_version(app) or 0) if log_table else 0
-        commit_log_repair.mend_if_cut(settings, table, position)
-        moved = commit_log_trimming.shift(commit_log)
-        # `_commits` was removed: what had been trimmed from the commit log by then is not known
-        position = max(position, moved)
-        size = commit_log.stat().st_size + moved if commit_log.exists() else 0
+        copied = _copied(log_table, table)
+        commit_log_repair.mend_if_cut(settings, table, copied)
+        position, moved, size = _span(commit_log, copied)
         if size <= position:
             continue
         with commit_log.open("rb") as file:
@@ -58,7 +101,7 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
         if not end:  # a line that is being written, or was torn
             continue
         rows += commit_log_repair.whole_lines(commit_log, whole)
-        reached.append(Transaction(app, position + len(whole) + 1))
+        reached.append(Transaction(_app(table), position + len(whole) + 1))
     if rows:
         append(path, rows, Commit, CommitProperties(app_transactions=reached))
     return len(rows)

@@ -1,18 +1,16 @@
 """A job whose files hold garbage, in processes of their own."""
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import layout
+from lakehouse.storage.lakehouse import load
 from streaming_jobs import (
     desired,
     lease,
@@ -20,6 +18,8 @@ from streaming_jobs import (
     supervisor,
 )
 from streaming_jobs.desired import Event
+from streaming_jobs.places import Place
+from support.lines import note_read
 from support.observed import status_of
 
 NAMES = ("status.json", "desired.json", "history.json", "epoch.json")
@@ -55,13 +55,24 @@ def test_a_job_is_started_over_garbage_in_each_of_its_files(settings):
     assert found == {*NAMES} - {"desired.json"}, "which is written by what is asked for now"
 
 
-AS_ANOTHER = """
-import os
+AS_READER = """
+from typer.testing import CliRunner
+from lakehouse.cli import main
+from lakehouse.reconcile import invalidation
 from lakehouse.settings import from_environment
+from lakehouse.storage.lakehouse import load
 from streaming_jobs import supervisor
-os.getuid() or os.setuid(65534)
-print(supervisor.status(from_environment(), "sensors"))
+settings = from_environment()
+print(supervisor.status(settings, "sensors"))
+print(supervisor.lives(settings, "sensors"), "is starting elsewhere")
+lakehouse = load(settings)
+print(invalidation.look(lakehouse, lakehouse.catalog.table("sensor_averages"), {}, ()), "were changed")
+for words in ("table list", "stream status", "stream start sensors"):
+    done = CliRunner().invoke(main.app(), words.split())
+    print(words, done.exit_code, "Traceback" in done.output, done.output)
 """
+# root may write anywhere, unless it gives that up
+READER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
 
 
 def test_supervise_says_what_it_cannot_do_once(settings):
@@ -88,17 +99,30 @@ def test_supervise_says_what_it_cannot_do_once(settings):
 
 
 def test_who_may_only_read_is_told_and_changes_nothing(settings):
-    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to others
-        open_to_all = replace(settings, root=Path(place) / "root")
-        shutil.copytree(settings.root, open_to_all.root)
-        Path(place).chmod(0o755)
-        path = folder(open_to_all) / "status.json"
-        path.write_text("{")
-        folder(open_to_all).chmod(0o555)
-        environment = os.environ | to_environment(open_to_all)
-        run = subprocess.run(
-            [sys.executable, "-c", AS_ANOTHER], env=environment, capture_output=True, text=True
-        )
-        folder(open_to_all).chmod(0o755)
-        assert run.stdout == "None\n" and "it stays where it is" in run.stderr, run
-        assert path.read_text() == "{"
+    elsewhere = Place("second", "another boot", "1")
+    desired.note(
+        settings, "sensors", Event(progress.now(), "started", "a test", 1, 1.0, place=elsewhere)
+    )
+    note_read(settings, load(settings).catalog.table("valid_readings"), 1, ("sensor_readings",))
+    (folder(settings) / "status.json").write_text("{")
+    places = [settings.root, *settings.root.rglob("*")]
+    for place in places:
+        place.chmod(0o555 if place.is_dir() else 0o444)
+    run = subprocess.run(
+        [*([] if os.getuid() else READER), sys.executable, "-c", AS_READER],
+        env=os.environ | to_environment(settings), capture_output=True, text=True,
+    )  # fmt: skip
+    for place in places:
+        place.chmod(0o755)
+    for said in (
+        "None\nTrue is starting elsewhere\n{} were changed\n",
+        "table list 0 False",
+        "stream status 0 False",
+        "stream start sensors 2 False error: file=",
+        "the command must read or write it, and cannot (Permission denied); run it as the user",
+    ):
+        assert said in run.stdout, run
+    assert "it stays where it is" in run.stderr, run
+    assert "what the commit logs have since they were last copied" in run.stdout + run.stderr, run
+    assert [settings.root, *settings.root.rglob("*")] == places
+    assert (folder(settings) / "status.json").read_text() == "{"
