@@ -1,14 +1,19 @@
 """The commands of the `lakehouse` command line that have to do with streaming jobs."""
 
 import json
-from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakehouse.cli.console import group
-from streaming_jobs import publish_commands, savepoint_commands, topic_commands, upgrade_commands
+from streaming_jobs import (
+    exporter_commands,
+    publish_commands,
+    savepoint_commands,
+    topic_commands,
+    upgrade_commands,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +31,9 @@ app = group(
         "upgrade": upgrade_commands.group,
     }
 )
+
+for command in (exporter_commands.metrics, exporter_commands.lineage):
+    app.command()(command)
 
 _PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; by default all")]
 _WAIT = Annotated[
@@ -266,82 +274,30 @@ def supervise(
 
 
 @stream.command()
+def run(pipeline: Annotated[str, typer.Argument(help="The pipeline")]) -> None:
+    """Run a streaming job in this process, until Ctrl-C or SIGTERM, which drain it; what a container runs.
+
+    Whatever runs this command keeps the job running, and no supervisor does. A scheduled pipeline
+    is run once.
+    """
+    from streaming_jobs import foreground
+
+    _, settings, (name,) = _chosen([pipeline])
+    raise typer.Exit(foreground.run(settings, name))
+
+
+@stream.command()
 def logs(
     pipeline: str, lines: Annotated[int, typer.Option(help="The number of lines")] = 40
 ) -> None:
     """Print the end of a streaming job's log."""
-    from streaming_jobs import supervisor
+    from lakehouse.cli.console import print_note
+    from streaming_jobs import desired, supervisor
 
     _, settings, (name,) = _chosen([pipeline])
+    if (wanted := desired.read(settings, name)) and wanted.state == "unsupervised":
+        print_note(f"{name}: `{wanted.by}` logs where it runs; these lines are of a process before")
     print(supervisor.log_tail(settings, name, lines))
-
-
-@app.command()
-def metrics(
-    once: Annotated[bool, typer.Option("--once", help="Print the metrics and exit")] = False,
-    host: Annotated[
-        str | None, typer.Option(help="The address to listen on; there is no authentication")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="The port; 0 for any that is free")] = None,
-) -> None:
-    """Serve metrics of jobs, tables, certificates and results to Prometheus, until Ctrl-C."""
-    from prometheus_client.openmetrics.exposition import generate_latest
-
-    from lakehouse.settings import from_environment
-    from lakehouse.storage.lakehouse import load
-    from streaming_jobs import metrics as exporter
-
-    settings = from_environment()
-    settings = replace(
-        settings,
-        metrics_host=settings.metrics_host if host is None else host,
-        metrics_port=settings.metrics_port if port is None else port,
-    )
-    lakehouse = load(settings)
-    if once:
-        typer.echo(generate_latest(exporter.registry(lakehouse)).decode(), nl=False)
-        return
-    server, thread = exporter.serve(lakehouse)
-    typer.echo(f"http://{settings.metrics_host}:{server.server_port}/metrics")
-    with suppress(KeyboardInterrupt):
-        thread.join()
-
-
-@app.command()
-def lineage(
-    to: Annotated[
-        str, typer.Option(help="A URL or a file; by default what OpenLineage's configuration names")
-    ] = "",
-    once: Annotated[bool, typer.Option("--once", help="Send what is due and exit")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two checks", min=0.1)] = 10,
-) -> None:
-    """Send OpenLineage events of streams and batch runs, until Ctrl-C.
-
-    An event that cannot be sent is sent later.
-    """
-    import time
-
-    from lakehouse.declare import catalog
-    from lakehouse.settings import from_environment
-    from streaming_jobs import lineage as sender
-
-    settings = from_environment()
-    lineage = sender.Lineage(settings, catalog.load(settings), sender.client(to))
-    with suppress(KeyboardInterrupt):
-        while True:
-            try:
-                if (sent := lineage.send()) or once:
-                    typer.echo(f"{sent} events sent")
-            except OSError as err:  # those of the network among them
-                line = (
-                    f"to={to!r}: an event could not be sent ({err}); the next check sends it again"
-                )
-                typer.echo(line, err=True)
-                if once:
-                    raise typer.Exit(1) from err
-            if once:
-                return
-            time.sleep(every)
 
 
 def _show_started(console: "Console", settings: "Settings", status: "JobStatus") -> None:

@@ -1,6 +1,6 @@
 """What is wanted of a streaming job, and what was done to it: two files under its folder.
 
-<root>/_jobs/<pipeline>/desired.json  running or stopped, since when, by whom (Desired)
+<root>/_jobs/<pipeline>/desired.json  running, stopped or unsupervised, since when, by whom (Desired)
 <root>/_jobs/<pipeline>/history.json  the last 100 starts, restarts and ends, with why (Event), oldest first
 <root>/_jobs/<pipeline>/actor         locked by whoever starts or ends the process, for as long as that takes
 """
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import psutil
 
@@ -24,6 +24,7 @@ from streaming_jobs.jobs import command
 from streaming_jobs.places import Place, here
 
 _KEPT = 100
+State = Literal["running", "stopped", "unsupervised"]
 What = Literal["started", "restarted", "stopping", "killed", "crash_loop", "exchanging"]
 
 
@@ -31,11 +32,13 @@ What = Literal["started", "restarted", "stopping", "killed", "crash_loop", "exch
 class Desired:
     """What a job is to be, from when on (ISO 8601 UTC), and who said so.
 
+    One that is `unsupervised` is kept running by what runs `lakehouse stream run`, and by no supervisor.
+
     To say it again makes it new: what happened before `since` no longer counts, neither restarts
     nor paused queries.
     """
 
-    state: Literal["running", "stopped"]
+    state: State
     since: str
     by: str
 
@@ -62,9 +65,7 @@ class Event:
         return datetime.fromisoformat(self.at)
 
 
-def wish(
-    settings: Settings, pipeline: str, state: Literal["running", "stopped"], by: str = ""
-) -> Desired:
+def wish(settings: Settings, pipeline: str, state: State, by: str = "") -> Desired:
     """Records what the job is to be from now on, by default in the name of the user of this process."""
     desired = Desired(state, progress.now(), by or psutil.Process().username())
     replace_file(_path(settings, pipeline), asdict(desired))
@@ -99,7 +100,7 @@ def _path(settings: Settings, pipeline: str) -> Path:
 def _desired(given: object) -> Desired:
     desired = made(Desired, given, since=str)
     datetime.fromisoformat(desired.since)
-    if desired.state not in ("running", "stopped"):
+    if desired.state not in get_args(State):
         raise ValueError(f"state={desired.state!r}")
     return desired
 
@@ -137,6 +138,16 @@ def ended_for(settings: Settings, pipeline: str) -> str:
     what = ("started", "restarted", "exchanging")
     last = next((e for e in reversed(history(settings, pipeline)) if e.what in what), None)
     return last.command if last else ""
+
+
+def check_supervised(settings: Settings, pipeline: str) -> None:
+    """Raises JobError if the job, which runs, does so in the foreground of a command, which would end with it."""
+    wanted = read(settings, pipeline)
+    if wanted and wanted.state == "unsupervised":
+        raise JobError(
+            f"pipeline={pipeline!r}: it runs in the foreground ({wanted.by}), and what runs it there starts it again; "
+            f"`{command('stop', pipeline)}` drains it; after that `{command('start', pipeline)}` has it supervised"
+        )
 
 
 class Busy(JobError):

@@ -317,6 +317,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("pipeline")
     parser.add_argument("--available-now", action="store_true", help="up to the present, then end")
+    help = "a command runs it, and no supervisor keeps it running"
+    parser.add_argument("--foreground", action="store_true", help=help)
     help = "two ends of pipes: it comes up, and waits for its turn"
     parser.add_argument("--standby", nargs=2, type=int, metavar="FD", help=help)
     args = parser.parse_args(arguments)
@@ -335,6 +337,8 @@ def main(arguments: list[str] | None = None) -> int:
         for message in begun_with.remarks(lakehouse, tables):
             _log.warning(message)
         with lease.held(settings, args.pipeline) as turn:
+            if args.foreground:
+                desired.wish(settings, args.pipeline, "unsupervised", "lakehouse stream run")
             job = Job(settings, args.pipeline, turn)
 
             def stop(number: int, frame: FrameType | None) -> None:

@@ -198,6 +198,8 @@ def main(arguments: list[str] | None = None) -> int:
         prog="streaming_jobs.follower", description="Publishes a table to a target."
     )
     parser.add_argument("target")
+    help = "a command runs it, and no supervisor keeps it running"
+    parser.add_argument("--foreground", action="store_true", help=help)
     args = parser.parse_args(arguments)
     job: Job | None = None
     logs.configure(Settings(), timed=True)  # until those of the environment are read
@@ -208,6 +210,8 @@ def main(arguments: list[str] | None = None) -> int:
         lakehouse = Lakehouse(settings, catalog.load(settings))
         lakehouse.catalog.target(name)  # an unknown one is refused before it takes a lease
         with lease.held(settings, follower_of(name)) as turn:
+            if args.foreground:
+                desired.wish(settings, follower_of(name), "unsupervised", "lakehouse publish run")
             job = Job(lakehouse, name, turn)
             stopping = job.stopping
 

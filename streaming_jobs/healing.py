@@ -115,6 +115,10 @@ def decide(
     """
     if desired is None:
         return Decision("nothing", "nobody has asked for it")
+    if desired.state == "unsupervised":
+        return Decision(
+            "nothing", f"what runs it in the foreground keeps it running ({desired.by})"
+        )
     since = datetime.fromisoformat(desired.since)
     if seen.elsewhere and seen.lease:
         return _elsewhere(desired, seen)

@@ -157,10 +157,11 @@ def retry(
 @group.command()
 def run(target: Annotated[str, typer.Argument(help="The target")]) -> None:
     """Publish to one target in this process, until Ctrl-C or SIGTERM; what a container runs."""
-    from streaming_jobs import follower
+    from streaming_jobs import foreground
+    from streaming_jobs.jobs import follower_of
 
-    _chosen([target])
-    raise typer.Exit(follower.main([target]))
+    settings, _, _ = _chosen([target])
+    raise typer.Exit(foreground.run(settings, follower_of(target)))
 
 
 def _chosen(targets: list[str] | None) -> "tuple[Settings, Catalog, list[str]]":

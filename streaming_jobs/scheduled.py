@@ -27,7 +27,9 @@ def off(settings: Settings, pipeline: str) -> str:
     wanted = desired.read(settings, pipeline)
     if wanted and wanted.state == "running":
         return ""
-    why = f"stopped by {wanted.by} at {wanted.since}" if wanted else "nobody has asked for it"
+    why = (
+        f"{wanted.state} by {wanted.by} at {wanted.since}" if wanted else "nobody has asked for it"
+    )
     return f"off its schedule, {why}; `lakehouse stream start {pipeline}` puts it on"
 
 

@@ -113,6 +113,7 @@ def restart(
     _check(settings, pipeline)
     if running(settings, pipeline):
         check_here(settings, pipeline, "and is to be started again")
+        desired.check_supervised(settings, pipeline)
     with ExitStack() as opened:
         beside: Standby | None = None
         if meanwhile and not now:

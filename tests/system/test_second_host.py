@@ -99,6 +99,17 @@ def crash(host: subprocess.Popen) -> None:
     host.wait()
 
 
+def waits_in_the_foreground(settings: Settings) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "lakehouse", "stream", "run", "sensors"],
+        env=os.environ | to_environment(settings), stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert "host=second" in (said := process.stderr.readline()), said
+        assert "unless it renews it, and this process waits for that" in said
+        process.terminate()
+    assert process.returncode == 0 and desired.read(settings, "sensors").state == "running"
+
+
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_nothing_is_started_beside_a_process_elsewhere_before_its_lease_has_expired(settings):
@@ -121,6 +132,7 @@ def test_nothing_is_started_beside_a_process_elsewhere_before_its_lease_has_expi
         )
         with pytest.raises(JobError, match=r"it runs elsewhere.*lakehouse stream stop sensors"):
             supervisor.restart(settings, "sensors", by="a test")
+        waits_in_the_foreground(settings)
         with (
             pytest.raises(JobError, match=r"host=second.* one process fills a table"),
             lease.held(settings, "sensors"),

@@ -13,12 +13,13 @@ import psutil
 import pytest
 
 from lakehouse.declare import catalog
+from lakehouse.errors import JobError
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage import log_tables
 from lakehouse.storage.session import Session
-from streaming_jobs import progress, supervisor
+from streaming_jobs import control_loop, progress, supervisor
 from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 from support.torn_logs import TABLES, cut, lines_of
 
@@ -62,18 +63,19 @@ def test_a_job_killed_mid_stream_whose_commit_logs_are_cut_loses_and_doubles_not
     awaited(lambda: supervisor.status(settings, "sensors").state == "dead", "seen to be dead")
     for name, lines in before.items():  # so that what came since is gone, too
         cut(settings, name, len(lines_of(settings, name)) - max(len(lines) - 4, 0))
-    second = supervisor.start(settings, "sensors", wait=240)
-    assert second.pid != first.pid
+    second = in_the_foreground(settings)
     sent += produce(settings, 20, 30)
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded after the kill")
     for name, lines in before.items():
         assert lines_of(settings, name)[: len(lines)] == lines, "as if nothing had been"
 
     refused_second_process(settings, second.pid)
-    stopped = supervisor.stop(settings, "sensors")
+    second.terminate()
+    assert second.wait(120) == 0, "drained"
+    stopped = supervisor.status(settings, "sensors")
     assert stopped.state == "stopped" and not stopped.alive
     assert "put back from _commits" in stopped.error
-    assert not progress.is_alive(stopped.jvm, stopped.jvm_started)
+    awaited(lambda: not stopped.jvm_alive, "its JVM sees that it is alone")
     assert {q.dropped_by_spark for q in stopped.queries} == {0}
 
     session = Session(settings, catalog.load(settings), spark)
@@ -83,6 +85,21 @@ def test_a_job_killed_mid_stream_whose_commit_logs_are_cut_loses_and_doubles_not
     for name in ("valid_readings", "sensor_averages"):
         certificate = reconciliation.reconcile(session, session.catalog.table(name))
         assert certificate.verdict == "EQUAL" and certificate.rows_in_table > 100, certificate
+
+
+def in_the_foreground(settings: Settings) -> subprocess.Popen:
+    """The job in the process of a command, which whoever starts it keeps running."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lakehouse", "stream", "run", "sensors"],
+        env=os.environ | to_environment(settings),
+    )
+    awaited(lambda: supervisor.status(settings, "sensors").pid == process.pid, "it speaks")
+    awaited(lambda: supervisor.status(settings, "sensors").state == "running", "it runs", 240)
+    decision = control_loop.step(settings, "sensors")
+    assert decision.action == "nothing" and "keeps it running" in decision.why
+    with pytest.raises(JobError, match="runs in the foreground"):
+        supervisor.restart(settings, "sensors")
+    return process
 
 
 def sparks_pages_are_shown_to_this_machine_only(job: progress.JobStatus) -> None:

@@ -71,6 +71,8 @@ def broken(minutes: float) -> Event:
         (STOP, replace(WELL, state="stopping"), (), "nothing", "it drains"),
         (STOP, WELL, (Event(ago(seconds=4).isoformat(), "stopping", "asked"),), "nothing", "it drains"),
         (replace(STOP, since=ago(minutes=3).isoformat()), WELL, (), "kill", "it did not end within 2 min"),
+        # not ours
+        (Desired("unsupervised", STOP.since, "ann"), DEAD, (), "nothing", "what runs it in the foreground keeps it running"),
     ],
 )  # fmt: skip
 def test_what_is_seen_and_what_is_done(wanted, seen, history, action, why):
