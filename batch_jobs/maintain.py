@@ -7,6 +7,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
 from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Maintenance
+from lakehouse.runtime import kafka_broker
 from lakehouse.storage import log_tables, report_files
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
@@ -45,6 +46,7 @@ def run(lakehouse: Lakehouse, name: str | None = None) -> Iterator[Maintenance]:
         except (JobError, CommitError) as err:
             refused.append(str(err))
     if name is None:
+        kafka_broker.shorten_log(lakehouse.settings)
         log_tables.flush(lakehouse.settings, lakehouse.catalog)
         for place in retention.log_tables(lakehouse.settings):
             yield retention.maintain(lakehouse.settings, place)

@@ -8,12 +8,14 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
+from batch_jobs import maintain
 from lakehouse.errors import BrokerError
 from lakehouse.runtime import kafka_address, kafka_broker
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import layout
+from lakehouse.storage.lakehouse import load
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +166,6 @@ def test_the_log_of_the_broker_is_put_aside_when_it_is_long_unless_another_start
     kafka_broker.shorten_log(root, 500)
     assert log.read_text() == ""
     assert log.with_name("broker.log.1").read_text() == "warning\n" * 100
+    os.truncate(log, 17 << 20)  # as maintenance finds it where the broker runs alone
+    list(maintain.run(load(root)))
+    assert log.stat().st_size == 0
