@@ -1,5 +1,6 @@
 """What a function must not do, found in its plan before it runs: what two runs may differ by, what loses rows; with remedies."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -10,8 +11,8 @@ from pyspark.sql import DataFrame
 from lakehouse.declare.columns import ARRIVAL, REACH, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-from lakehouse.transform.plan_tree import analyzed, expressions_of, nodes, seq, within
-from lakehouse.transform.shapes import GROUPS, WHOLE, has, joins_itself, reads
+from lakehouse.transform.plan_tree import analyzed, expressions_of, kind_of, nodes, seq, within
+from lakehouse.transform.shapes import GROUPS, WHOLE, asks_itself, has, joins_itself, reads
 
 _CLOCK = {
     "CurrentTimestamp",
@@ -22,7 +23,24 @@ _CLOCK = {
     "UnixTimestampNow",
     "CurrentBatchTimestamp",
 }
-_ORDER = {"First", "Last", "AnyValue", "CollectList", "ListAgg", "ApproximatePercentile"}
+_ORDERED = {"First", "Last", "AnyValue", "CollectList", "ListAgg"}  # which take rows one by one
+_ORDER = _ORDERED | {
+    "ApproximatePercentile",
+    "HistogramNumeric",
+    "ApproxTopK",
+    "ApproxTopKAccumulate",
+    "ApproxTopKCombine",
+}
+_SKETCHES = ("Hll", "Kll", "Theta", "Tuple")
+_PLACES = {"RowNumber", "NTile", "Lag", "Lead", "NthValue"}
+_TAKING = ("GlobalLimit", "Offset", "Tail")
+_NOWS = {"now", "today", "tomorrow", "yesterday"}
+_NOW_IN_SQL = re.compile(
+    rf"\b(?:date|timestamp\w*)\s*'\s*(?:{'|'.join(sorted(_NOWS))})\b.*?'", re.IGNORECASE
+)
+_TWO_CLOCKS = (
+    "two runs have two clocks; use the event time, or _arrival.time for the time of arrival"
+)
 _BY = {"MaxBy", "MinBy"}
 _SORTED = {"SortArray", "ArraySort"}
 _COUNTED = _SORTED | {"Size", "ArrayContains"}
@@ -38,6 +56,15 @@ _DOUBLES = {
     "CovSample",
     "Skewness",
     "Kurtosis",
+    "Product",
+    "RegrAvgX",
+    "RegrAvgY",
+    "RegrIntercept",
+    "RegrR2",
+    "RegrSlope",
+    "RegrSXX",
+    "RegrSXY",
+    "RegrSYY",
 }
 
 
@@ -72,6 +99,10 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
             raise DeclarationError(f"{where}, {shown}: {rule}")
     if not table.deterministic:
         return
+    if written := _NOW_IN_SQL.search(table.sql):
+        raise DeclarationError(
+            f"{where}, expression={written[0]}: {_TWO_CLOCKS}; or declare deterministic=False, and its ranges stay UNVERIFIABLE"
+        )
     for name, rule in _found(plan, table.tolerance):
         raise DeclarationError(
             f"{where}, {name}: {rule}; or declare deterministic=False, and its ranges stay UNVERIFIABLE"
@@ -85,7 +116,7 @@ def check_whole(table: Table, rows: DataFrame) -> None:
     """
     check(table, rows, row_preserving=table.keeps == "versions")
     for node in nodes(analyzed(rows)) if table.deterministic else ():
-        if _is_unsorted_limit(node) or _takes_any(node):
+        if _is_unsorted_limit(node) or _takes_any(node) or node.nodeName() == "Sample":
             raise DeclarationError(
                 f"table={table.name}, operators={node.nodeName()}: which rows it takes is decided by the order in which they are "
                 "read; sort them before by columns that no two rows have in common, or use max_by; or declare "
@@ -94,16 +125,32 @@ def check_whole(table: Table, rows: DataFrame) -> None:
 
 
 def ties(rows: DataFrame) -> list[str]:
-    """The `max_by` and `min_by` in the plan of `rows` that take any of several rows if these tie in what orders them.
+    """What takes any of several rows, in the plan of `rows`, if these tie in what orders them.
 
-    Those that order by all that they take cannot: rows that tie are the same. Whether rows do tie is
-    a matter of the data, so this is no reason to refuse a table, but one to name if it differs.
+    These are `max_by` and `min_by`, unless they order by all that they take, so that rows that tie are the same; places in an
+    ordered window, such as `row_number`; and rows that LIMIT leaves. Whether rows do tie is a matter
+    of the data, so this is no reason to refuse a table, but one to name if it differs.
     """
-    return [
-        expression.sql()
-        for expression, kind, _ in _expressions(analyzed(rows))
-        if kind in _BY and not _columns(expression, 0) <= _columns(expression, 1)
-    ]
+    found = []
+    for node in nodes(analyzed(rows)):
+        if node.nodeName() == "Window" and node.orderSpec().size():
+            found += [e.sql() for e in seq(node.windowExpressions()) if _takes_places(e)]
+        for expression, kind, _ in expressions_of(node):
+            if kind in _BY and not _columns(expression, 0) <= _columns(expression, 1):
+                found.append(expression.sql())
+        if node.nodeName() in _TAKING and node.children().apply(0).nodeName() not in _TAKING:
+            found.append(node.simpleString(100))
+    return found
+
+
+def _takes_places(expression) -> bool:
+    """Whether an expression of a window goes by the places of rows, and not by what orders them alone."""
+    kinds = {kind for _, kind, _ in within(expression)}
+    by_rows = any(
+        kind == "SpecifiedWindowFrame" and each.frameType().sql() == "ROWS"
+        for each, kind, _ in within(expression)
+    )
+    return bool(kinds & (_PLACES | _ORDERED)) or ("AggregateExpression" in kinds and by_rows)
 
 
 def _columns(expression, child: int) -> set[int]:
@@ -117,9 +164,16 @@ def _takes_any(node) -> bool:
 
 
 def _is_unsorted_limit(node) -> bool:
-    if node.nodeName() != "GlobalLimit":
+    if node.nodeName() not in _TAKING:
         return False
-    while node.nodeName() in ("GlobalLimit", "LocalLimit", "Project", "SubqueryAlias", "Offset"):
+    while node.nodeName() in (
+        "GlobalLimit",
+        "LocalLimit",
+        "Project",
+        "SubqueryAlias",
+        "Offset",
+        "Tail",
+    ):
         node = node.children().apply(0)
     return node.nodeName() != "Sort"
 
@@ -172,6 +226,8 @@ def _counting_rows(plan) -> Iterator[str]:
 def _across_windows(plan) -> Iterator[tuple[str, str]]:
     """What makes a window's rows depend on other windows that happen to be computed with it."""
     rule = "it is over all windows that are computed at once"
+    if any(WINDOW not in tied_to for tied_to in asks_itself(plan)):
+        yield "operators=Subquery", f"{rule}; hold its window equal to that of the row outside"
     for node in nodes(plan):
         kind = node.nodeName()
         if kind in ("GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample") and has(node, WINDOW):
@@ -206,11 +262,13 @@ def _found(plan, tolerance: float) -> Iterator[tuple[str, str]]:
 
 
 def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> str:
-    if kind in _CLOCK:
-        return (
-            "two runs have two clocks; use the event time, or _arrival.time for the time of arrival"
-        )
-    if kind in _ORDER and not parents & _SORTED:
+    if kind in _CLOCK or _is_now(expression, kind):
+        return _TWO_CLOCKS
+    if kind == "Mode" and not expression.reverseOpt().isDefined():
+        return "of values that are as frequent it takes any; write mode() WITHIN GROUP (ORDER BY ...), or F.mode(..., True)"
+    if (kind in _ORDER or (kind.startswith(_SKETCHES) and "Agg" in kind)) and not (
+        parents & _SORTED or _is_sorted_list(expression, kind)
+    ):
         return "it depends on the order in which rows come; use min, max, min_by, max_by, percentile, or sort what is collected"
     if kind == "CollectSet" and not parents & _COUNTED:
         return "its elements come in any order; put sort_array or size around it"
@@ -227,6 +285,21 @@ def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> s
     return ""
 
 
+def _is_now(expression, kind: str) -> bool:
+    """Whether it reads a text that says when it is read: CAST('now' AS TIMESTAMP)."""
+    if kind not in ("Cast", "ParseToDate", "ParseToTimestamp"):
+        return False
+    text = expression.children().apply(0)
+    if kind_of(text) != "Literal" or text.dataType().typeName() != "string" or text.nullable():
+        return False
+    return text.toString().strip().lower().partition(" ")[0] in _NOWS
+
+
+def _is_sorted_list(expression, kind: str) -> bool:
+    """Whether it is LISTAGG with WITHIN GROUP (ORDER BY ...)."""
+    return kind == "ListAgg" and expression.orderExpressions().size() > 0
+
+
 def _is_double(expression) -> bool:
     return any(
         each.dataType().typeName() in ("double", "float") for each in seq(expression.children())
@@ -238,21 +311,29 @@ def _all_deterministic(expression) -> bool:
 
 
 def _expressions(plan) -> Iterator[tuple[Any, str, frozenset[str]]]:
-    """Every expression of a plan but columns and literals, its kind, and the kinds of those around it."""
+    """Every expression of a plan but columns and literals, its kind, and the kinds of those around it.
+
+    What takes rows one by one in the order of its window is sorted by that.
+    """
     for node in nodes(plan):
         if node.nodeName() == "CollectMetrics":
             continue
-        yield from expressions_of(node)
+        ordered = node.nodeName() == "Window" and node.orderSpec().size() > 0
+        for expression, kind, parents in expressions_of(node):
+            is_ordered = ordered and kind in _ORDERED and "WindowExpression" in parents
+            yield expression, kind, parents | ({"SortArray"} if is_ordered else frozenset())
 
 
 def _on_rows(plan, table: Table) -> set[str]:
     """The operators that take rows of the driving input, known by their arrival, together."""
     every = [
         node.nodeName()
-        for node in nodes(plan)
+        for node in nodes(plan, subqueries=not table.context)
         if node.nodeName() in WHOLE and reads(node) and not _one_by_one(node)
     ]
     operators = set(every)
+    if any(not (table.context and tied_to) for tied_to in asks_itself(plan)):
+        operators.add("Subquery")
     # with an interval a frame of it (rangeBetween), or the function of a group, sees all its rows
     if table.context:
         return operators - GROUPS

@@ -130,17 +130,11 @@ def belonging(
 class _Walk:
     def __init__(self) -> None:
         self._numbers = count()
-        self._named: dict[int, Any] = {}  # common table expressions
 
     def node(self, plan) -> _Node:
         kind = plan.nodeName()
         if _holds_subquery(plan):
             return _unknown(plan, [self.node(child) for child in seq(plan.children())], hidden=True)
-        if kind == "WithCTE":
-            self._named |= {each.id(): each.child() for each in seq(plan.cteDefs())}
-            return self.node(plan.plan())
-        if kind == "CTERelationRef":
-            return self._again(plan)
         below = [self.node(child) for child in seq(plan.children())]
         if not below:
             return self._leaf(plan)
@@ -162,12 +156,6 @@ class _Walk:
             return _Node([(a.exprId().id(), {}) for a in output])
         number = next(self._numbers)
         return _Node([(a.exprId().id(), {number: a.name()}) for a in output], {number: named[0]})
-
-    def _again(self, plan) -> _Node:
-        """A use of a common table expression: its columns by their places."""
-        below = self.node(self._named[plan.cteId()])
-        pairs = zip(_ids(plan), below.columns, strict=True)
-        return _Node([(each, origins) for each, (_, origins) in pairs], below.uses)
 
     def _project(self, plan, below: _Node) -> _Node:
         columns = [(e.exprId().id(), _of(e, below)) for e in seq(plan.projectList())]

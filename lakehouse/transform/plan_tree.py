@@ -7,16 +7,21 @@ from pyspark.sql import DataFrame
 
 
 def analyzed(rows: DataFrame) -> Any:
-    """The plan of `rows` before it is optimised."""
-    return rows._jdf.queryExecution().analyzed()
+    """The plan of `rows` before it is optimised, each common table expression where it is used."""
+    jvm: Any = rows.sparkSession._jvm
+    inline = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False)
+    return inline.apply(rows._jdf.queryExecution().analyzed())
 
 
-def nodes(plan) -> Iterator[Any]:
+def nodes(plan, *, subqueries: bool = True) -> Iterator[Any]:
+    """The operators of a plan, and those of its subqueries."""
     todo = [plan]
     while todo:
         node = todo.pop()
         yield node
         todo += seq(node.children())
+        if subqueries:
+            todo += seq(node.subqueries())
 
 
 def expressions_of(node) -> Iterator[tuple[Any, str, frozenset[str]]]:

@@ -1,6 +1,6 @@
 """What kind of operators a function is made of, by its plan: what decides how a stream computes it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -37,6 +37,7 @@ WHOLE = GROUPS | {
 
 _ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "ResolvedHint"}
 SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
+_ASKING = {"Exists", "InSubquery", "LateralSubquery", "ScalarSubquery"}
 INPUT = "lakehouse.input"
 """The key of a column's metadata that names the input it comes from: rows of inputs are marked by it."""
 _MERGED = {"sum": "sum", "count": "sum", "count_if": "sum"} | {
@@ -52,10 +53,14 @@ def is_one_aggregation(rows: DataFrame) -> bool:
     node = analyzed(rows)
     every = list(nodes(node))
     together = [n for n in every if joins_itself(n) or (n.nodeName() in WHOLE and reads(n))]
-    if [n.nodeName() for n in together] != ["Aggregate"] or any(
-        kind == "AggregateExpression" and e.isDistinct()
-        for n in every
-        for e, kind, _ in expressions_of(n)
+    if (
+        [n.nodeName() for n in together] != ["Aggregate"]
+        or list(asks_itself(node))
+        or any(
+            kind == "AggregateExpression" and e.isDistinct()
+            for n in every
+            for e, kind, _ in expressions_of(n)
+        )
     ):
         return False
     while node.nodeName() != "Aggregate":
@@ -181,8 +186,12 @@ def _merged_by(expression) -> str:
     if kind_of(expression) != "AggregateExpression":
         return ""
     function = expression.aggregateFunction()
-    how = _MERGED.get(function.prettyName(), "")
-    exact = function.dataType().simpleString() not in ("float", "double")
+    name, kind = function.prettyName(), function.dataType().simpleString()
+    how = _MERGED.get(name, "")
+    exact = kind not in ("float", "double")
+    if name == "sum" and kind.startswith("decimal"):
+        # by spark.sql.ansi.enabled=false one that is too large is null, as one without values is
+        exact = function.evalContext().evalMode().toString() != "LEGACY"
     return how if (exact or how != "sum") and not expression.isDistinct() else ""
 
 
@@ -192,9 +201,10 @@ def needs_whole_windows(rows: DataFrame) -> bool:
     Ranks within a window, duplicates taken out, distinct values counted, an aggregation of an
     aggregation, a join of its rows.
     """
-    every = list(nodes(analyzed(rows)))
+    rows_plan = analyzed(rows)
+    every = list(nodes(rows_plan))
     together = [n for n in every if n.nodeName() in WHOLE and has(n, WINDOW)]
-    if any(joins_itself(node) for node in every):
+    if any(joins_itself(node) for node in every) or list(asks_itself(rows_plan)):
         return True
     return [n.nodeName() for n in together] not in ([], ["Aggregate"]) or any(
         kind == "AggregateExpression" and expression.isDistinct()
@@ -226,6 +236,19 @@ def reads(node) -> bool:
 def joins_itself(node) -> bool:
     """Whether it joins the driving input with itself."""
     return node.nodeName() == "Join" and all(reads(side) for side in seq(node.children()))
+
+
+def asks_itself(plan) -> Iterator[set[str]]:
+    """For each subquery over the driving input: the columns of the rows outside that it is tied to."""
+    for node in nodes(plan):
+        if not any(map(reads, seq(node.subqueries()))):
+            continue
+        for expression, kind, _ in expressions_of(node):
+            if kind not in _ASKING:
+                continue
+            query = expression.query() if kind == "InSubquery" else expression
+            if reads(query.plan()):
+                yield {a.name() for a in seq(expression.references().toSeq())}
 
 
 def has(node, column: str) -> bool:

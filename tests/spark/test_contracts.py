@@ -42,6 +42,8 @@ JVM = [  # class, method, types of its parameters, who calls it
     (f"{SPARK}.catalyst.trees.TreeNode", "collectLeaves", (), "transform.determinism"),
     (f"{SPARK}.catalyst.plans.QueryPlan", "expressions", (), "transform.determinism"),
     (f"{SPARK}.catalyst.plans.QueryPlan", "output", (), "transform.determinism"),
+    (f"{SPARK}.catalyst.plans.QueryPlan", "subqueries", (), "transform.plan_tree"),
+    (f"{SPARK}.catalyst.optimizer.InlineCTE", "apply", ("LogicalPlan",), "transform.plan_tree"),
     (f"{SPARK}.catalyst.expressions.Expression", "deterministic", (), "transform.determinism"),
     (f"{SPARK}.catalyst.expressions.Expression", "references", (), "transform.determinism"),
     (f"{SPARK}.catalyst.expressions.Expression", "dataType", (), "transform.determinism"),

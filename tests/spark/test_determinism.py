@@ -15,7 +15,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage
-from lakehouse.transform import plan
+from lakehouse.transform import plan, shapes
 from lakehouse.transform.process import KeyedProcess, process
 
 HERE = sys.modules[__name__]
@@ -49,6 +49,10 @@ def checked(spark, tmp_path, function, **declared) -> None:
     plan.check(Session(Settings(root=tmp_path), catalog, spark), catalog.table("made"))
 
 
+def in_sql(query):
+    return lambda clicks: clicks.sparkSession.sql(query, clicks=clicks)
+
+
 def per_minute(*aggregates):
     return lambda clicks: clicks.groupBy("window", "user").agg(*aggregates)
 
@@ -70,6 +74,22 @@ def per_minute(*aggregates):
             ),
             "operators=Window",
         ),
+        (
+            in_sql("SELECT * FROM {clicks} WHERE value > (SELECT avg(value) FROM {clicks})"),
+            "operators=Aggregate, Subquery: a row table is computed row by row",
+        ),
+        (
+            in_sql("SELECT * FROM {clicks} WHERE value IN (SELECT value + 1 FROM {clicks})"),
+            "operators=Subquery",
+        ),
+        (
+            in_sql(
+                "WITH d AS (SELECT user u FROM {clicks}) SELECT c.* FROM {clicks} c JOIN d ON u = user"
+            ),
+            "operators=Join",
+        ),
+        (in_sql("SELECT *, (SELECT now()) AS n FROM {clicks}"), "two runs have two clocks"),
+        (in_sql("SELECT *, CAST(' now' AS DATE) AS n FROM {clicks}"), "two runs have two clocks"),
     ],
 )
 def test_rows_that_two_runs_would_compute_differently_are_refused(
@@ -88,6 +108,9 @@ def test_rows_that_two_runs_would_compute_differently_are_refused(
         (lambda: F.sum("share"), "cast to decimal, or give a tolerance"),
         (lambda: F.stddev("value"), "cast to decimal, or give a tolerance"),
         (lambda: F.percentile_approx("value", 0.5), "depends on the order in which rows come"),
+        (lambda: F.hll_sketch_agg("value"), "depends on the order in which rows come"),
+        (lambda: F.regr_slope("value", "value"), "cast to decimal, or give a tolerance"),
+        (lambda: F.mode("value"), "of values that are as frequent it takes any"),
     ],
 )
 def test_aggregates_that_depend_on_order_are_refused(spark, tmp_path, aggregate, message):
@@ -97,10 +120,17 @@ def test_aggregates_that_depend_on_order_are_refused(spark, tmp_path, aggregate,
     checked(spark, tmp_path, per_minute(aggregate().alias("x")), **declared, deterministic=False)
 
 
+def test_keys_of_which_texts_that_differ_are_one_are_refused(spark, tmp_path):
+    grouped = "SELECT collate(user, 'UTF8_LCASE') user, count(*) n FROM {clicks} GROUP BY 1"
+    with pytest.raises(DeclarationError, match=r"keys=user: by its collation .*lower\("):
+        checked(spark, tmp_path, in_sql(grouped), keeps="latest", keys=["user"])
+
+
 def test_what_two_runs_agree_on_is_not_refused(spark, tmp_path):
     found = per_minute(
         F.sum("value"), F.avg("value"), F.max_by("value", "at"), F.sum(F.col("share").cast("decimal(20,4)")),
         F.size(F.collect_set("value")), F.sort_array(F.collect_list("value")), F.approx_count_distinct("value"),
+        F.mode("value", True), F.expr("listagg(user, ',') WITHIN GROUP (ORDER BY user)"),
     )  # fmt: skip
     checked(spark, tmp_path, found, window=tumbling("1 minute"), keys=["user"])
     checked(
@@ -116,6 +146,26 @@ def test_what_two_runs_agree_on_is_not_refused(spark, tmp_path):
         tmp_path,
         lambda c: c.withColumn("n", F.explode(F.array("value", "value"))).where("n > 0"),
     )
+
+
+def test_what_a_subquery_asks_of_all_rows_is_what_its_table_is_made_of(spark, tmp_path):
+    """Of a window table its own window; of a keyed one all rows; within an interval rows that it is tied to."""
+    asked = "SELECT window, user, count(*) n FROM {{clicks}} c WHERE EXISTS (SELECT 1 FROM {{clicks}} d WHERE {}) GROUP BY ALL"
+    per_window = {"window": tumbling("1 hour"), "keys": ["user"]}
+    with pytest.raises(DeclarationError, match="operators=Subquery: it is over all windows"):
+        checked(spark, tmp_path, in_sql(asked.format("d.user = c.user")), **per_window)
+    checked(spark, tmp_path, in_sql(asked.format("d.window = c.window")), **per_window)
+    near = (
+        "SELECT * FROM {clicks} c WHERE EXISTS (SELECT 1 FROM {clicks} d WHERE d.user = c.user AND "
+        "d.at BETWEEN c.at AND c.at + interval 1 minute)"
+    )
+    checked(spark, tmp_path, in_sql(near), context=around(after="1 minute"))
+    whole = "SELECT * FROM {clicks} WHERE value > (SELECT avg(value) FROM {clicks})"
+    with pytest.raises(DeclarationError, match="operators=Subquery"):
+        checked(spark, tmp_path, in_sql(whole), context=around(after="1 minute"))
+    rows = spark.createDataFrame([], "user STRING, value BIGINT, _arrival STRUCT<time: TIMESTAMP>")
+    by_user = "SELECT user, count(*) n FROM {clicks} WHERE value IN (SELECT value + 1 FROM {clicks}) GROUP BY user"
+    assert not shapes.is_one_aggregation(in_sql(by_user)(rows))
 
 
 def test_a_table_without_reconcile_runs_and_is_shown_as_unverifiable(spark, tmp_path):

@@ -112,6 +112,16 @@ def test_which_functions_are_sums_is_found_in_the_plan(spark, tmp_path):
         declared = stage.session.catalog.table("t")
         found = keeping.adding(stage.session, plan.plan_of(stage.session, declared, judged=False))
         assert found == added, what
+    spark.conf.set("spark.sql.ansi.enabled", "false")  # what is too large is null, as no value is
+    try:
+        for what, added in (("sum(balance)", None), ("sum(id)", ["s"])):
+            query = f"country, {what} s FROM {{accounts}} GROUP BY country"
+            stage = Stage(spark, tmp_path, module_of(of(query)))
+            declared = stage.session.catalog.table("t")
+            step = plan.plan_of(stage.session, declared, judged=False)
+            assert keeping.adding(stage.session, step) == added, what
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
 
 
 @pytest.mark.slow

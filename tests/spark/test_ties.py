@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lakehouse.declare.table import kafka, table, tumbling
@@ -62,3 +62,11 @@ def test_the_cause_of_a_difference_is_that_rows_tie(stage_of, monkeypatch):
 def test_only_what_is_ordered_by_all_that_is_taken_cannot_tie(spark, taken, ties):
     rows = spark.createDataFrame([], "id STRING, at TIMESTAMP, price BIGINT")
     assert bool(determinism.ties(rows.groupBy("id").agg(F.expr(taken)))) == ties
+
+
+def test_places_in_an_order_may_tie_and_so_may_rows_behind_a_limit(spark):
+    rows = spark.createDataFrame([], "id STRING, at TIMESTAMP, price BIGINT")
+    by_time = Window.partitionBy("id").orderBy("at")
+    placed = rows.select(F.lag("price").over(by_time), F.rank().over(by_time))
+    assert [each.partition("(")[0] for each in determinism.ties(placed)] == ["lag"]
+    assert determinism.ties(rows.orderBy("price").limit(3)) == ["GlobalLimit 3"]
