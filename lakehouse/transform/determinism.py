@@ -99,6 +99,8 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
             raise DeclarationError(f"{where}, {shown}: {rule}")
     if not table.deterministic:
         return
+    if table.window or table.keeps:
+        _check_collations(table, rows)
     if written := _NOW_IN_SQL.search(table.sql):
         raise DeclarationError(
             f"{where}, expression={written[0]}: {_TWO_CLOCKS}; or declare deterministic=False, and its ranges stay UNVERIFIABLE"
@@ -106,6 +108,15 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
     for name, rule in _found(plan, table.tolerance):
         raise DeclarationError(
             f"{where}, {name}: {rule}; or declare deterministic=False, and its ranges stay UNVERIFIABLE"
+        )
+
+
+def _check_collations(table: Table, rows: DataFrame) -> None:
+    collated = {name for name, dtype in rows.dtypes if dtype.startswith("string collate")}
+    if named := sorted(set(table.keys) & collated):
+        raise DeclarationError(
+            f"table={table.name}, keys={', '.join(named)}: by its collation texts that differ are one key, and which of them a "
+            "row shows is decided by the order in which they come; group by lower(...) or upper(...), or CAST(... AS STRING)"
         )
 
 

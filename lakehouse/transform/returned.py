@@ -52,7 +52,6 @@ def check(
         raise DeclarationError(
             f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
         )
-    _check_collations(table, rows, where)
     if table.marker and (dtype := dict(rows.dtypes).get(table.marker)) != "boolean":
         raise DeclarationError(
             f"{where}, marker={table.marker!r}: {dtype or 'no such column'}; the function returns a BOOLEAN column of that name, "
@@ -75,15 +74,6 @@ def check(
     if unknown := [name for name in rows.columns if name.startswith("_") and name not in kept]:
         raise DeclarationError(
             f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}"
-        )
-
-
-def _check_collations(table: Table, rows: DataFrame, where: str) -> None:
-    collated = {name for name, dtype in rows.dtypes if dtype.startswith("string collate")}
-    if named := sorted(set(table.keys) & collated):
-        raise DeclarationError(
-            f"{where}, keys={', '.join(named)}: by its collation texts that differ are one key, and which of them a row shows "
-            "is decided by the order in which they come; group by lower(...) or upper(...), or CAST(... AS STRING)"
         )
 
 
