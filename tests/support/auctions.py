@@ -117,6 +117,15 @@ total = sql_table(
     keys=["one"],
 )
 
+dear_bids = sql_table(
+    "dear_bids",
+    "SELECT auction, count(*) AS bids FROM {bids} WHERE price > (SELECT avg(price) FROM {bids}) GROUP BY auction",
+    description="How many bids are above the average: each bid may change which others are.",
+    layer="gold",
+    keeps="latest",
+    keys=["auction"],
+)
+
 
 @table(layer="gold", keeps="latest", keys=["account"])
 def debits(bids: DataFrame) -> DataFrame:
@@ -154,6 +163,7 @@ KEPT = [
     "last_bids",
     "balances",
     "total",
+    "dear_bids",
 ]
 
 
