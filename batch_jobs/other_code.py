@@ -19,6 +19,7 @@ from lakehouse.ranges import Range, text
 from lakehouse.settings import Settings, to_environment
 
 _LIMIT = 6 * 3600.0  # seconds for one side: a range of a day takes minutes
+_GIT_LIMIT = 600.0  # seconds for git, which takes a large repository out in less
 _log = logging.getLogger(__name__)
 
 
@@ -129,11 +130,19 @@ def _folder(code: str, top: Path | None, place: Path) -> Path:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None if it fails, or there is none."""
+    """What git prints; None if it fails, or there is none. Raises JobError if it does not end."""
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        run = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True)
+        run = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_GIT_LIMIT
+        )
     except FileNotFoundError:
         return None
+    except subprocess.TimeoutExpired as err:
+        raise JobError(
+            f"command={' '.join(command)!r}: git must end within {_GIT_LIMIT / 60:g} minutes and did not, so it was ended; run "
+            "it by hand to see what it waits for, or name a folder that has the code"
+        ) from err
     return None if run.returncode else run.stdout.strip()
 
 

@@ -65,14 +65,20 @@ def client(to: str = "") -> OpenLineageClient:
 
     By default to what OpenLineage's own configuration names.
 
-    Raises SettingsError if that names nothing.
+    Raises SettingsError if that names nothing, or cannot be used.
     """
     set_producer(PRODUCER)
-    if to.startswith(("http://", "https://")):
-        return OpenLineageClient(transport=HttpTransport(HttpConfig.from_dict({"url": to})))
-    if to:
+    if to and not to.startswith(("http://", "https://")):
         return OpenLineageClient(transport=FileTransport(FileConfig(log_file_path=to, append=True)))
-    configured = OpenLineageClient()
+    try:
+        if to:
+            return OpenLineageClient(transport=HttpTransport(HttpConfig.from_dict({"url": to})))
+        configured = OpenLineageClient()
+    except Exception as err:  # OpenLineage raises what its code happens to come to
+        raise SettingsError(
+            f"to={to!r}: OpenLineage cannot make a sender of it ({type(err).__name__}: {err}); correct the URL, or the file or "
+            "the variables OPENLINEAGE_... that configure it, or give --to a URL or a file"
+        ) from err
     if configured.transport.kind == "console":  # what it falls back to: a logger that nobody reads
         raise SettingsError(
             "to='': events need a receiver, and OpenLineage's own configuration names none; give --to a URL or a file, "

@@ -11,6 +11,7 @@ from lakehouse.declare.columns import INGESTION
 from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
+from lakehouse.declare.targets import Target
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import SOONEST_STALE
 
@@ -69,7 +70,7 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
 
 
 def _check_target_names(tables: Mapping[str, Table]) -> None:
-    """Raises DeclarationError for a target of two tables."""
+    """Raises DeclarationError for a target of two tables, and for two of one place."""
     table_of: dict[str, str] = {}
     for table in tables.values():
         for target in table.publish:
@@ -79,6 +80,17 @@ def _check_target_names(tables: Mapping[str, Table]) -> None:
                     f"table={table.name}, target={target.name!r}: {other} is published there, too, and a target holds the rows "
                     "of one table; name another one, or publish a table that unites them"
                 )
+    placed: list[tuple[Table, Target]] = []
+    for table in tables.values():
+        for target in filter(lambda each: each.place, table.publish):
+            for before, other in placed:
+                if target.place.startswith(other.place) or other.place.startswith(target.place):
+                    raise DeclarationError(
+                        f"table={table.name}, target={target.name!r}: the target {other.name!r} of {before.name} writes to the "
+                        "same place, or one lies in the other, and each would take the rows of the other for edits; give each "
+                        "its own"
+                    )
+            placed.append((table, target))
 
 
 def _check_expectations(table: Table) -> None:

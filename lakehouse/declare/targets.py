@@ -168,6 +168,17 @@ class Target(ABC):
     # whether its rows can be compared with the table: an action that was done leaves none
     reads_back: ClassVar[bool] = True
 
+    @property
+    def place(self) -> str:
+        """Where it writes, if that is not its name: no target's place begins with that of another."""
+        return ""
+
+    def check(self, table: str, columns: "pa.Schema") -> None:  # noqa: B027 - most targets hold all
+        """Raises SinkError for columns of the table that the target cannot hold.
+
+        `lakehouse validate` asks this, and the follower where columns change.
+        """
+
     @abstractmethod
     def sink(self, settings: Settings, table: str) -> Sink:
         """What writes the table of that name to this target; nothing is opened yet."""

@@ -10,7 +10,7 @@ from typing import Literal
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Fault, Position, Row, RowChange, Sink, Target
 from lakehouse.errors import CommitError, SinkError
-from lakehouse.sinks import changes
+from lakehouse.sinks import changes, column_check
 from lakehouse.sinks.actions import check_reads_back
 from lakehouse.sinks.encoding import key_of, rows_of, value_of
 from lakehouse.sinks.follower import changes_of, written
@@ -134,11 +134,13 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
         sink.mend()
         with under_way(lakehouse.settings):
             version = delta_log.latest(path)
+            columns = version_rows.columns(path, version)
+            column_check.check(table.name, target, columns)
             rows = rows_of(changes.ordered(version_rows.all_at(path, version)))
         found, twice = _found(sink, _ALL)
         values = {key: "" if key in twice else value for key, (value, _) in found.items()}
         sending = _repairing(rows, values, target.key, sink.as_held)
-        sink.columns(version_rows.columns(path, version))
+        sink.columns(columns)
         sink.write(version, sending)
         sink.commit(Position(small_commits.identity(path), version, written(path, version)))
     return len(sending)

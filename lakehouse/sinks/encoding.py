@@ -1,7 +1,8 @@
 """A row and its key as text: JSON that a `kafka(...)` source reads back.
 
 Nulls are left out, so that a column that is added later changes no row, also those of a map. Decimals
-are texts, because many readers take a number of JSON for a double. Instants are ISO 8601 in UTC.
+are texts, because many readers take a number of JSON for a double. Instants are ISO 8601 in UTC. Minus
+nought is nought, because Spark takes the two for one value of a key.
 """
 
 import base64
@@ -18,9 +19,34 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+BEYOND = (
+    "an instant or a date must be in the years 1 to 9999, because readers of a target know no others; correct it in the table, "
+    "or leave its row out"
+)
+
+
 def rows_of(rows: "pa.Table") -> list[Row]:
-    """The rows, each map as a dictionary: as Arrow has maps, an empty one would be an empty array."""
-    return rows.to_pylist(maps_as_pydicts="lossy")
+    """The rows, each map as a dictionary: as Arrow has maps, an empty one would be an empty array.
+
+    Raises SinkError for an instant that Python does not have.
+    """
+    try:
+        return rows.to_pylist(maps_as_pydicts="lossy")
+    except OverflowError:
+        for name in rows.column_names:  # which one is it?
+            try:
+                listed(rows[name])
+            except SinkError as err:
+                raise SinkError(f"column={name}, {err}") from err
+        raise
+
+
+def listed(column: "pa.Array | pa.ChunkedArray") -> list[object]:
+    """The values of one column, as `rows_of` has them. Raises SinkError as that does."""
+    try:
+        return column.to_pylist(maps_as_pydicts="lossy")
+    except OverflowError as err:
+        raise SinkError(f"value={err}: {BEYOND}") from err
 
 
 def value_of(row: Row) -> str:
@@ -63,9 +89,9 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value + 0.0 if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(_plain(name)): _plain(part) for name, part in value.items() if part is not None}
+        return {text_of(name): _plain(part) for name, part in value.items() if part is not None}
     if isinstance(value, list):
         return [_plain(part) for part in value]
     if isinstance(value, datetime):

@@ -61,6 +61,10 @@ class FileFolder(Target):
     format: Format
     partition_by: tuple[str, ...]
 
+    @property
+    def place(self) -> str:
+        return f"folder {Path(self.path).absolute()}/"
+
     def sink(self, settings: Settings, table: str) -> "FilesSink":
         return FilesSink(settings, self, table)
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Position, Sink, Target
 from lakehouse.errors import CommitError, SinkError
-from lakehouse.sinks import changes
+from lakehouse.sinks import changes, column_check
 from lakehouse.sinks.encoded import Columns
 from lakehouse.storage import (
     delta_log,
-    delta_tables,
     forks,
     layout,
     published,
@@ -77,7 +76,8 @@ class Follower:
         self._path = lakehouse.path(table)
         self._committed = -1
         self._stamp = ""
-        self._columns: pa.Schema | None = None
+        self._columns: pa.Schema | None = None  # that the sink was given
+        self._checked: pa.Schema | None = None
         self._looked = self._noted = 0.0
         self._came_first = False  # before there was a table
 
@@ -107,7 +107,7 @@ class Follower:
                 f"committed at {found.written}, and the table has one of that number committed at {now}, so it was "
                 f"restored; {self._remedy()}"
             )
-        self._check_key()
+        self._check_columns(delta_log.latest(self._path))
         self._stamp = delta_log.stamp(self._path, found.version)
         self._check_log(found)
 
@@ -145,18 +145,17 @@ class Follower:
         """How many versions the table is ahead of the target."""
         return delta_log.latest(self._path) - (self.position.version if self.position else -1)
 
-    def _check_key(self) -> None:
-        columns = [field["name"] for field in delta_tables.fields(self._path)]
-        if unknown := [name for name in self.target.key if name not in columns]:
-            raise SinkError(
-                f"target={self.target.name}, key={unknown[0]!r}: {self.table.name} has no such column; name one of "
-                f"{', '.join(name for name in columns if name[0] != '_')}"
-            )
+    def _check_columns(self, version: int) -> None:
+        """Raises SinkError if the target cannot hold the columns of a version."""
+        columns = version_rows.columns(self._path, version)
+        if columns != self._checked:
+            column_check.check(self.table.name, self.target, columns)
+            self._checked = columns
 
     def _load(self) -> Step:
-        self._check_key()
         all_seen = self._came_first and delta_log.stamp(self._path, 0)
         version = 0 if all_seen else delta_log.latest(self._path)
+        self._check_columns(version)
         identity, self._stamp = (
             small_commits.identity(self._path),
             delta_log.stamp(self._path, version),
@@ -172,6 +171,7 @@ class Follower:
         change = delta_log.change(self._path, version)
         if change is None:
             return None, False
+        self._check_columns(version)
         try:
             found = changes_of(self.lakehouse, self.table, self.target, version)
         except CommitError as err:

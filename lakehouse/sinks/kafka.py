@@ -25,7 +25,6 @@ from lakehouse.declare.targets import (
     columns_of,
 )
 from lakehouse.errors import (
-    AccessError,
     DeclarationError,
     LakehouseError,
     RegistryAway,
@@ -36,6 +35,7 @@ from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
 from lakehouse.sinks import avro, encoded, protobuf
 from lakehouse.sinks.encoded import Changes
+from lakehouse.sinks.kafka_answers import ANSWER, away, id_of, positions_of, refused
 from lakehouse.storage.schemas import Schema, number_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 Format = Literal["json", "avro", "protobuf"]
 _TYPES = {"avro": "AVRO", "protobuf": "PROTOBUF"}  # of schemas at the registry, by format
 TABLE, VERSION, CHANGE = "lakehouse-table", "lakehouse-version", "lakehouse-change"
-_ANSWER = 60.0  # seconds for the broker to answer
 # a transaction that its process left open holds back readers of the topic for so long at most, if
 # no other process takes over
 _TRANSACTION_MS = 300_000
@@ -61,6 +60,10 @@ class KafkaTopic(Target):
     order_by: tuple[str, ...]
     partitions: int
     format: Format = "json"
+
+    def check(self, table: str, columns: "pa.Schema") -> None:
+        if self.format != "json":
+            (avro if self.format == "avro" else protobuf).schema_of(table, columns)
 
     def sink(self, settings: Settings, table: str) -> "KafkaSink":
         return KafkaSink(settings, self, table)
@@ -115,7 +118,7 @@ class KafkaSink(Sink):
 
     def __init__(self, settings: Settings, target: KafkaTopic, table: str) -> None:
         self._settings, self._target, self._table = settings, target, table
-        self._positions, self._id = f"{target.name}.position", f"lakehouse.{target.name}"
+        self._positions = positions_of(target.name)
         self._producer: Producer | None = None
         self._begun = False
         self._encoded: Callable[[Row], bytes] | None = None  # of a format with schemas
@@ -132,7 +135,7 @@ class KafkaSink(Sink):
             {self._target.name: self._target.partitions, self._positions: 1},
             compacted,
         )
-        deadline = time.monotonic() + _ANSWER
+        deadline = time.monotonic() + ANSWER
         while not (there := len(self._partitions(self._target.name))):  # it was made just now
             if time.monotonic() > deadline:
                 break
@@ -144,7 +147,7 @@ class KafkaSink(Sink):
             )
         own: dict[str, Any] = {
             # by the topic: of two that write it each would refuse the other
-            "transactional.id": self._id,
+            "transactional.id": id_of(self._target.name),
             "transaction.timeout.ms": _TRANSACTION_MS,
             "compression.type": "lz4",
             "linger.ms": 5,
@@ -155,7 +158,7 @@ class KafkaSink(Sink):
         }
         self._producer = Producer(client_config(self._settings) | own)
         with self._failing("taking over its transactions"):
-            self._producer.init_transactions(_ANSWER)
+            self._producer.init_transactions(ANSWER)
 
     def position(self) -> Position | None:
         last = None
@@ -204,7 +207,7 @@ class KafkaSink(Sink):
         self._begin()
         self._send(self._positions, [("position", position.to_json(), 0, {})])
         with self._failing(f"committing version {position.version}"):
-            self._writer.commit_transaction(_ANSWER)
+            self._writer.commit_transaction(ANSWER)
         self._begun = False
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
@@ -225,7 +228,7 @@ class KafkaSink(Sink):
     def close(self) -> None:
         if self._begun:
             with self._failing("ending its transaction"):
-                self._writer.abort_transaction(_ANSWER)
+                self._writer.abort_transaction(ANSWER)
 
     def as_held(self, row: Row) -> Row:
         return protobuf.as_held(row) if self._target.format == "protobuf" else row
@@ -309,7 +312,7 @@ class KafkaSink(Sink):
 
     def _partitions(self, topic: str) -> list[int]:
         with self._failing("asking for its partitions"), closing(self._consumer()) as consumer:
-            return sorted(consumer.list_topics(topic, timeout=_ANSWER).topics[topic].partitions)
+            return sorted(consumer.list_topics(topic, timeout=ANSWER).topics[topic].partitions)
 
     def _messages(self, topic: str) -> "Iterator[Message]":
         """The committed messages of a topic, in the order of each partition; none if there is no such topic."""
@@ -318,7 +321,7 @@ class KafkaSink(Sink):
         waiting = set(self._partitions(topic))
         with closing(self._consumer()) as consumer:
             consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in waiting])
-            deadline = time.monotonic() + _ANSWER
+            deadline = time.monotonic() + ANSWER
             while waiting:
                 goes_on = False  # errors that pass are no answer
                 for message in consumer.consume(10_000, _WAIT):
@@ -331,9 +334,9 @@ class KafkaSink(Sink):
                     elif not (error.retriable() or kafka_client.is_of_group(error)):
                         raise self._refused(f"reading {topic}", error)
                 if goes_on:
-                    deadline = time.monotonic() + _ANSWER
+                    deadline = time.monotonic() + ANSWER
                 elif time.monotonic() > deadline:
-                    raise self._away(f"reading {topic}", "no message, and no end")
+                    raise away(self._target.name, f"reading {topic}", "no message, and no end")
 
     def _consumer(self) -> "Consumer":
         from confluent_kafka import Consumer
@@ -360,39 +363,5 @@ class KafkaSink(Sink):
         except KafkaException as err:
             raise self._refused(doing, err.args[0]) from err
 
-    def _away(self, doing: str, said: str) -> SinkAway:
-        return SinkAway(
-            f"topic={self._target.name}, {doing}: the broker must answer within {_ANSWER:.0f} s and did not ({said}); "
-            "its follower asks again, and goes on from the position"
-        )
-
     def _refused(self, doing: str, error: Any) -> LakehouseError:
-        from confluent_kafka import KafkaError
-
-        of_topics = f"READ and WRITE on the topics {self._target.name} and {self._positions}"
-        of_id = f"WRITE on the transactional id {self._id}"
-        right = of_id if error.name().startswith("TRANSACTIONAL_ID") else of_topics
-        if refused := kafka_client.denied(error, f"topic={self._target.name}, {doing}", right):
-            return refused
-        away = (
-            KafkaError._TIMED_OUT,
-            KafkaError._TRANSPORT,
-            KafkaError._ALL_BROKERS_DOWN,
-            KafkaError._AUTHENTICATION,
-            KafkaError._SSL,
-        )
-        if error.code() in away:
-            try:
-                kafka_client.check_access(self._settings)
-            except AccessError as err:
-                return err
-            return self._away(doing, error.str())
-        if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-            return SinkError(
-                f"topic={self._target.name}: another process has taken it over ({error.name()}); one process writes a target, so "
-                "this one ends, and nothing of its transaction is visible"
-            )
-        return SinkError(
-            f"topic={self._target.name}: {doing} failed, {error.name()}: {error.str()}; the next process goes on "
-            "from the position"
-        )
+        return refused(self._settings, self._target.name, doing, error)

@@ -51,6 +51,10 @@ class OpenSearchIndex(Target):
     index: str
     url: str = field(repr=False)
 
+    @property
+    def place(self) -> str:
+        return f"opensearch {self.url} {self.index}\n"
+
     def sink(self, settings: Settings, table: str) -> "OpenSearchSink":
         return OpenSearchSink(self)
 

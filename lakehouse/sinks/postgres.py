@@ -5,7 +5,6 @@ row over with a higher epoch; a transaction of the one before, which knows the f
 refused as it commits.
 """
 
-import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +24,8 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import encoded
 from lakehouse.sinks.encoded import Changes
 from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.sinks.postgres_copy import content
+from lakehouse.sinks.postgres_sql import RULE, joined, key_part, sql, too_long, type_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -52,6 +53,16 @@ class PostgresTable(Target):
 
     into: str
     dsn: str = field(repr=False)
+
+    @property
+    def place(self) -> str:
+        return f"postgres {self.dsn} {self.into}\n"
+
+    def check(self, table: str, columns: "pa.Schema") -> None:
+        if cut := too_long(columns.names):
+            raise SinkError(
+                f"target={self.name}, table={table}, column={cut}: {RULE}; rename the column"
+            )
 
     def sink(self, settings: Settings, table: str) -> "PostgresSink":
         return PostgresSink(self)
@@ -88,6 +99,10 @@ def postgres(
         raise DeclarationError(
             f"into={into!r}, key={list(keys)}: a table, or schema.table, and at least one column that identifies a row"
         )
+    if cut := too_long(parts):
+        raise DeclarationError(
+            f"into={cut}: {RULE}, so that two tables may be one; name it shorter"
+        )
     return PostgresTable(name or into, keys, corrections, into, dsn)
 
 
@@ -98,8 +113,7 @@ class PostgresSink(Sink):
         self._target = target
         self._db: Connection | None = None
         self._epoch = 0
-        self._columns: list[str] = []
-        self._binary: set[str] = set()
+        self._types: dict[str, str] = {}
 
     def open(self) -> None:
         with self._failing("taking it over"):
@@ -120,12 +134,19 @@ class PostgresSink(Sink):
         with self._failing("reading its position"):
             made = self._run("SELECT to_regclass(%s) IS NOT NULL", [_POSITIONS])[0][0]
             asked = f"SELECT position FROM {_POSITIONS} WHERE target = %s"
-            found = self._run(asked, [self._target.name]) if made else []
+            noted = self._run(asked, [self._target.name]) if made else []
+            found = noted[0][0] if noted else None
+            fault = self._fault(found is not None)
             self._connection.rollback()
-        if not found or found[0][0] is None:
+        if fault:
+            raise SinkError(
+                f"target={self._target.name}: {fault}; `lakehouse reconcile sink {self._target.name} --repair` makes it equal to "
+                "the newest version"
+            )
+        if found is None:
             return None
         try:
-            return Position.from_json(found[0][0])
+            return Position.from_json(found)
         except ValueError as err:
             raise SinkError(
                 f"target={self._target.name}: its row in {_POSITIONS} holds something else than a position ({err}); "
@@ -133,18 +154,14 @@ class PostgresSink(Sink):
             ) from err
 
     def columns(self, schema: "pa.Schema") -> None:
-        types = {field.name: _type(field.type) for field in schema}
-        self._columns = list(types)
-        self._binary = {name for name, of in types.items() if of == "bytea"}
+        self._types = types = {field.name: type_of(field.type) for field in schema}
         with self._failing("making its table"):
             there = self._there()
             if not there:
-                columns = [_sql("{} " + of, name) for name, of in types.items()]
-                columns.append(_sql("PRIMARY KEY ({})", self._target.key))
-                self._run(_sql("CREATE TABLE {} ({})", self._table, columns))
+                self._make()
             for name, of in types.items() if there else ():
                 if name not in there:
-                    self._run(_sql("ALTER TABLE {} ADD COLUMN {} " + of, self._table, name))
+                    self._run(sql("ALTER TABLE {} ADD COLUMN {} " + of, self._table, name))
                 elif there[name] != of:
                     raise SinkError(
                         f"target={self._target.name}, column={name}: it is {there[name]} in {self._target.into}, and its values "
@@ -180,7 +197,7 @@ class PostgresSink(Sink):
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         with self._failing("reading it"):
             columns = list(self._there())
-            found = self._run(_sql("SELECT {} FROM {}", columns, self._table)) if columns else []
+            found = self._run(sql("SELECT {} FROM {}", columns, self._table)) if columns else []
             self._connection.rollback()
         for values in found:
             row = dict(zip(columns, values, strict=True))
@@ -225,61 +242,69 @@ class PostgresSink(Sink):
             )
         )
 
+    def _fault(self, has_position: bool) -> str:
+        """That the table was dropped, or the position was and rows of earlier versions would stay; empty if all is well."""
+        is_there = bool(self._there())
+        if not is_there and has_position:
+            return f"{self._target.into} is gone, and {_POSITIONS} says which version it held"
+        has_rows = is_there and self._run(sql("SELECT EXISTS (SELECT FROM {})", self._table))[0][0]
+        if has_rows and not has_position:
+            return f"{self._target.into} has rows, and {_POSITIONS} does not say of which version they are"
+        return ""
+
+    def _make(self) -> None:
+        """Makes the table. A primary key has no expressions, and the key of a window is one."""
+        key = self._target.key
+        columns = [sql("{} " + of, name) for name, of in self._types.items()]
+        is_plain = all(self._types[name] != "json" for name in key)
+        columns += [sql("PRIMARY KEY ({})", key)] if is_plain else []
+        self._run(sql("CREATE TABLE {} ({})", self._table, columns))
+        if not is_plain:
+            needed = [sql("ALTER {} SET NOT NULL", name) for name in key]
+            self._run(sql("ALTER TABLE {} {}", self._table, needed))
+            self._run(sql("CREATE UNIQUE INDEX ON {} ({})", self._table, self._key()))
+
+    def _key(self, table: str = "") -> "list[Composed]":
+        return [key_part(name, self._types[name], table) for name in self._target.key]
+
     def _delete(self, rows: Changes) -> None:
         if not rows:
             return
         key = self._target.key
         self._copy("lakehouse_gone", key, rows)
-        same = [_sql("t.{} = g.{}", name, name) for name in key]
-        self._run(
-            _sql("DELETE FROM {} t USING lakehouse_gone g WHERE ", self._table)
-            + _joined(" AND ", same)
-        )
+        same = [
+            sql("{} = {}", *parts) for parts in zip(self._key("t"), self._key("g"), strict=True)
+        ]
+        gone = sql("DELETE FROM {} t USING lakehouse_gone g WHERE ", self._table)
+        self._run(gone + joined(" AND ", same))
         self._run("DROP TABLE lakehouse_gone")
 
     def _upsert(self, rows: Changes) -> None:
         if not rows:
             return
-        key, names = self._target.key, self._columns
+        key, names = self._target.key, list(self._types)
         self._copy("lakehouse_come", names, rows)
-        others = [_sql("{} = excluded.{}", name, name) for name in names if name not in key]
-        then = _sql("UPDATE SET {}", others) if others else _sql("NOTHING")
-        insert = _sql(
+        others = [sql("{} = excluded.{}", name, name) for name in names if name not in key]
+        then = sql("UPDATE SET {}", others) if others else sql("NOTHING")
+        insert = sql(
             "INSERT INTO {} ({}) SELECT {} FROM lakehouse_come ", self._table, names, names
         )
-        self._run(insert + _sql("ON CONFLICT ({}) DO ", key) + then)
+        self._run(insert + sql("ON CONFLICT ({}) DO ", self._key()) + then)
         self._run("DROP TABLE lakehouse_come")
 
     def _copy(self, into: str, names: Sequence[str], rows: Changes) -> None:
         """Puts these columns of the rows into a table of this transaction alone."""
-        made = _sql(
+        made = sql(
             "CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} LIMIT 0",
             into,
             list(names),
             self._table,
         )
         self._run(made)
-        copy = _sql("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')", into, list(names))
+        copy = sql("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')", into, list(names))
         with self._connection.cursor() as cursor, cursor.copy(copy) as stream:
             for part in rows.parts():
-                stream.write(self._csv(part.cells(names)))
-
-    def _csv(self, cells: "pa.Table") -> bytes:
-        """Rows of COPY: what is null has no quotation marks, and all else has."""
-        import pyarrow as pa
-        from pyarrow.csv import WriteOptions, write_csv
-
-        if null := [name for name in self._target.key if cells[name].null_count]:
-            raise SinkError(
-                f"target={self._target.name}, key={null[0]}: a row in which it is null has no key; leave such rows out of the "
-                "table, or choose other columns"
-            )
-        for name in self._binary & set(cells.column_names):
-            place = cells.column_names.index(name)
-            cells = cells.set_column(place, name, [[*map(_hex, cells[name].to_pylist())]])
-        sink = pa.BufferOutputStream()
-        write_csv(cells, sink, WriteOptions(include_header=False, quoting_style="all_valid"))
-        return sink.getvalue().to_pybytes()
+                stream.write(content(self._target, part.cells(names), self._types))
 
     def _is_away(self, err: "psycopg.Error") -> bool:
         """Whether the connection could not be made, or is gone."""
@@ -352,47 +377,3 @@ def is_refusal(said: str) -> bool:
     By the text in English. A server that says it in another language counts as away.
     """
     return any(each in said for each in _REFUSALS)
-
-
-def _hex(text: str | None) -> str | None:
-    """Bytes as PostgreSQL reads them, of their text in `encoding`."""
-    return None if text is None else f"\\x{base64.b64decode(text).hex()}"
-
-
-def _type(of: "pa.DataType") -> str:
-    """The type of PostgreSQL for values of that type; a nested one is JSON as `encoding` has it."""
-    import pyarrow as pa
-
-    if pa.types.is_decimal(of):
-        return f"numeric({of.precision},{of.scale})"
-    if pa.types.is_timestamp(of):
-        return f"timestamp {'with' if of.tz else 'without'} time zone"
-    kinds = {
-        "boolean": pa.types.is_boolean,
-        "bigint": pa.types.is_integer,
-        "double precision": pa.types.is_floating,
-        "date": pa.types.is_date,
-        "bytea": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
-        "json": pa.types.is_nested,
-    }
-    return next((name for name, fits in kinds.items() if fits(of)), "text")
-
-
-def _sql(text: str, *parts: Any) -> "Composed":
-    """SQL with names in its braces: one, or several with commas between; or what is SQL already."""
-    from psycopg.sql import SQL, Composable, Identifier
-
-    def part(given: Any) -> Composable:
-        if isinstance(given, Composable):
-            return given
-        if isinstance(given, str):
-            return Identifier(given)
-        return SQL(", ").join(map(part, given))
-
-    return SQL(text).format(*map(part, parts))
-
-
-def _joined(by: str, parts: Sequence["Composed"]) -> "Composed":
-    from psycopg.sql import SQL
-
-    return SQL(by).join(parts)

@@ -43,6 +43,10 @@ class RedisKeys(Target):
     url: str = field(repr=False)
     format: Format
 
+    @property
+    def place(self) -> str:
+        return f"redis {self.url} {self.prefix}:"
+
     def sink(self, settings: Settings, table: str) -> "RedisSink":
         return RedisSink(self)
 
@@ -107,6 +111,8 @@ class RedisSink(Sink):
     def position(self) -> Position | None:
         with self._failing("reading its position"):
             found = self._redis.hget(self._place, "position")
+            if found is None:
+                self._check_nothing_there()
         try:
             return Position.from_json(found) if found else None
         except ValueError as err:
@@ -131,7 +137,12 @@ class RedisSink(Sink):
         ):
             together.watch(self._place)
             epoch, last = together.hmget(self._place, "epoch", "position")
-            if int(epoch or 0) != self._epoch:
+            if epoch is None:
+                raise SinkAway(
+                    f"target={self._target.name}: {self._place} must be there, and was removed, as FLUSHDB or an eviction does; "
+                    "the follower looks at what is left"
+                )
+            if int(epoch) != self._epoch:
                 raise SinkError(self._replaced())
             if last != self._last:
                 raise SinkAway(
@@ -183,6 +194,16 @@ class RedisSink(Sink):
                 socket_connect_timeout=_WITHIN,
             )
         return self._known
+
+    def _check_nothing_there(self) -> None:
+        """Raises SinkError if there are rows and no position: of keys that the table has no more nobody would know."""
+        pattern = _escaped(self._target.prefix) + ":*"
+        if there := next(self._redis.scan_iter(pattern, count=_SCANNED), None):
+            raise SinkError(
+                f"target={self._target.name}: the server has keys with its prefix ({there}), and {self._place} has no position, "
+                "so they are somebody else's, or the position was removed; take another prefix, or have "
+                f"`lakehouse reconcile sink {self._target.name} --repair` remove what is not of the table"
+            )
 
     def _put(self, together: Any, name: str, change: RowChange) -> None:
         if self._target.format == "json" and change.kind != "delete":

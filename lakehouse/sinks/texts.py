@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse.errors import SinkError
-from lakehouse.sinks.encoding import json_of, key_of, text_of
+from lakehouse.sinks.encoding import BEYOND, json_of, key_of, listed, text_of
 
 # what texts are made of at once, so that a large version needs little memory beside its rows
 _ROWS, _BYTES = 10_000, 1 << 25
@@ -51,7 +51,10 @@ def keys_of(rows: pa.Table, key: Sequence[str]) -> list[str]:
 
 def cells(rows: pa.Table, name: str, one: Callable[[object], str]) -> pa.Array:
     """A column as `one` writes its values, which is `json_of` or `text_of`; null where it is null."""
-    return _texts(rows[name].combine_chunks(), one)
+    try:
+        return _texts(rows[name].combine_chunks(), one)
+    except SinkError as err:
+        raise SinkError(f"column={name}, {err}") from err
 
 
 def _texts(column: pa.Array, one: Callable[[object], str]) -> pa.Array:
@@ -115,12 +118,12 @@ def _check_years(column: pa.Array, as_number: pa.DataType, within: tuple[int, in
     for end, beyond in ((ends["min"], pc.less), (ends["max"], pc.greater)):
         if beyond(end, within[beyond is pc.greater]).as_py():
             raise SinkError(
-                f"value={pa.array([end], as_number).view(column.type)[0].cast(pa.string())}: an instant or a date must be in "
-                "the years 1 to 9999, because readers of a target know no others; correct it in the table, or leave its row out"
+                f"value={pa.array([end], as_number).view(column.type)[0].cast(pa.string())}: {BEYOND}"
             )
 
 
 def _doubles(column: pa.Array, one: Callable[[object], str]) -> pa.Array:
+    column = pc.add(column, 0.0)  # minus nought becomes nought
     size, (least, most) = pc.abs(column), _USUAL
     usual = pc.and_(pc.greater_equal(size, least), pc.less(size, most))
     unusual = pc.invert(pc.or_(usual, pc.equal(size, 0.0)))
@@ -141,8 +144,7 @@ def _but(
 
 
 def _one_by_one(column: pa.Array, one: Callable[[object], str]) -> pa.Array:
-    values = column.to_pylist(maps_as_pydicts="lossy")
-    texts = [None if value is None else one(value) for value in values]
+    texts = [None if value is None else one(value) for value in listed(column)]
     return pa.array(texts, pa.string())
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KEY = "_key"
 _NESTED = ("struct", "array", "map")
+_FRACTIONS = ("float", "double")
 _WHOLE = ("byte", "short", "integer", "long")
 
 
@@ -39,13 +40,29 @@ def column(schema: "StructType", keys: Sequence[str]) -> "Column":
 def _text(name: str, of: "DataType") -> "Column":
     from pyspark.sql import functions as F
 
-    value, kind = F.col(name), of.typeName()
-    if kind in ("float", "double"):
-        # minus nought groups with nought
-        value = F.when(value == 0, F.lit(0).cast(kind)).otherwise(value)
-    shown = json_of(F.struct(value), of) if kind in _NESTED else value.cast("string")
+    value, kind = _as_grouped(F.col(name), of), of.typeName()
+    shown = json_of(F.struct(value.alias(name)), of) if kind in _NESTED else value.cast("string")
     encoded = F.concat(F.lit("v"), F.octet_length(shown).cast("string"), F.lit(":"), shown)
     return F.when(value.isNull(), F.lit("n")).otherwise(encoded)
+
+
+def _as_grouped(value: "Column", of: "DataType") -> "Column":
+    """The value, with nought for each minus nought in it: the two are one key for Spark, which groups by them."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if not any(f'"{each}"' in of.json() for each in _FRACTIONS):
+        return value
+    if isinstance(of, ArrayType):
+        return F.transform(value, lambda each: _as_grouped(each, of.elementType))
+    if isinstance(of, MapType):  # Spark makes keys of maps so by itself
+        return F.transform_values(value, lambda _, each: _as_grouped(each, of.valueType))
+    if isinstance(of, StructType):
+        parts = (_as_grouped(value[each.name], each.dataType).alias(each.name) for each in of)
+        return F.when(value.isNotNull(), F.struct(*parts))
+    if of.typeName() in _FRACTIONS:
+        return F.when(value == 0, F.lit(0).cast(of)).otherwise(value)
+    return value
 
 
 def of_text(table: str, types: Mapping[str, str], values: Sequence[str | None]) -> bytes:

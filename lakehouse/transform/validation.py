@@ -3,19 +3,22 @@
 from contextlib import closing
 
 from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from lakehouse.declare.sources import PythonSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, SettingsError, SourceAway, SourceError
 from lakehouse.runtime.own_source import OwnReader
+from lakehouse.sinks import column_check
 from lakehouse.storage.session import Session
 from lakehouse.transform import determinism, plan, schemas
 
 
 def refusal(session: Session, table: Table) -> str:
-    """Why a start would refuse the table's function or expectations; empty if it would not."""
+    """Why a start would refuse the table's function, expectations or targets; empty if it would not."""
     try:
-        plan.stored_schema(session, table)
+        _check_targets(table, plan.stored_schema(session, table))
         plan.check(session, table)
         plan.plan_of(session, table)  # compiles the expectations
     except LakehouseError as err:
@@ -23,6 +26,15 @@ def refusal(session: Session, table: Table) -> str:
     except PySparkException as err:  # a column that is not there, say
         return f"table={table.name}: its function, or one before it, cannot be run: {str(err).splitlines()[0]}"
     return ""
+
+
+def _check_targets(table: Table, stored: StructType) -> None:
+    """Raises SinkError for a target that cannot hold the table's columns."""
+    if not table.publish:
+        return
+    columns = to_arrow_schema(StructType([field for field in stored if field.name[0] != "_"]))
+    for target in table.publish:
+        column_check.check(table.name, target, columns)
 
 
 def ties(session: Session, table: Table) -> list[str]:

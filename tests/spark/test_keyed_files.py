@@ -472,7 +472,19 @@ def test_a_key_is_the_same_computed_by_spark_and_from_text(spark):
         for row in found
     )
     zeros = spark.createDataFrame([(0.0,), (-0.0,)], "d double")
-    assert row_keys.keyed(zeros, ["d"]).select(KEY).distinct().count() == 1, "as they group"
+    within = zeros.selectExpr(
+        "d", "array(d, 1.5D, NULL) AS a", "named_struct('x', named_struct('y', d, 'z', 1)) AS s",
+        "array(map('k', array(float(d)))) AS m", "IF(d = 1, named_struct('y', d), NULL) AS n",
+    )  # fmt: skip
+    of_each = (row_keys.column(within.schema, [name]).alias(name) for name in within.columns)
+    assert within.select(*of_each).distinct().count() == 1, "as they group"
+    assert within.groupBy(*within.columns).count().count() == 1
+    text = F.to_json(F.struct("a"))
+    shown, key = (
+        row_keys.keyed(within, ["a"]).where("cast(d AS string) = '0.0'").select(text, KEY).head()
+    )
+    assert shown == '{"a":[0.0,1.5,null]}'
+    assert bytes(key) == hashlib.sha256(f"v{len(shown)}:{shown}".encode()).digest()[:16]
     for kind, value, why in (
         ("integer", "x", "the column is a integer; write the value"), ("double", "1.5", "is not found by its text"),
         ("boolean", "1", "write true or false"), ("date", "tomorrow", "the column is a date"), ("decimal(9,2)", "y", "decimal"),

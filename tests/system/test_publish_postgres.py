@@ -39,6 +39,7 @@ from support.sensors_job import awaited
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
 
 LIVES, VERSIONS = 6, 40
+SPAN = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
 OPENED: list[PostgresSink] = []  # to be closed when a test ends
 DEATHS = ("opened", "written", "committed", "at random")
 
@@ -326,7 +327,9 @@ def trouble(settings: Settings) -> str:
     return status.queries[0].trouble if status and status.queries else ""
 
 
-def test_columns_of_another_type_and_keys_that_are_null_are_refused(lakehouse, dsn, database):
+def test_columns_of_another_type_null_as_a_key_and_nul_in_a_text_are_refused(
+    lakehouse, dsn, database
+):
     database.execute("CREATE TABLE payments (account text, n text, PRIMARY KEY (account, n))")
     published.append(path_of(lakehouse, "payments"), 0, [("a", 1, "1.00")])
     following = follower(lakehouse, dsn, "payments", "account", "n")
@@ -336,12 +339,18 @@ def test_columns_of_another_type_and_keys_that_are_null_are_refused(lakehouse, d
     ):
         caught_up(following)
     database.execute("DROP TABLE payments")
-    sink = PostgresSink(following.target)
-    OPENED.append(sink)
-    sink.open()
-    sink.columns(pa.schema([("account", pa.string()), ("n", pa.int64())]))
-    with pytest.raises(SinkError, match="key=n: a row in which it is null has no key"):
-        sink.write(1, [come({"account": "a", "n": None})])
+    schema = pa.schema([("account", pa.string()), ("n", pa.int64())])
+    for row, said in (
+        ({"account": "a", "n": None}, "key=n: a row in which it is null has no key"),
+        ({"account": "a\0b", "n": 1}, r"column=account, account='a\\x00b', n='1': Postg.* NUL"),
+    ):
+        sink = PostgresSink(following.target)
+        OPENED.append(sink)
+        sink.open()
+        sink.columns(schema)
+        with pytest.raises(SinkError, match=said):
+            sink.write(1, [come({"account": "", "n": 1}), come(row)])
+        sink.close()
     with pytest.raises(DeclarationError, match=r"into='a\.b\.c'"):
         postgres("a.b.c", key="n")
 
@@ -353,20 +362,55 @@ def test_columns_of_another_type_and_keys_that_are_null_are_refused(lakehouse, d
         ("at", pa.timestamp("us", "UTC"), datetime(2026, 1, 2, 3, 4, 5, 678, UTC)),
         ("m", pa.decimal128(12, 3), Decimal("-1.500")),
         ("day", pa.date32(), date(2026, 1, 2)),
+        ("window", SPAN, dict.fromkeys(("start", "end"), datetime(2026, 1, 2, tzinfo=UTC))),
+        ("many", pa.list_(pa.float64()), [0.0]),
     ],
 )
-def test_a_repair_deletes_by_keys_of_every_type(dsn, database, column, of, value):
-    """It knows them by their text alone."""
+def test_rows_are_found_by_keys_of_every_type(dsn, database, column, of, value):
+    """A repair knows them by their text alone."""
     sink = PostgresSink(postgres("payments", key=column, dsn=dsn))
     OPENED.append(sink)
     sink.open()
     sink.columns(pa.schema([(column, of), ("n", pa.int64())]))
     sink.write(1, [come({column: value, "n": 1})])
     sink.commit(Position("id", 1))
-    [(key, _, _)] = sink.rows(1)
-    sink.write(2, _repairing([], {key: ""}, (column,)))
+    sink.write(2, [RowChange("update", {column: value, "n": 2})])
     sink.commit(Position("id", 2))
-    assert list(sink.rows(2)) == []
+    [(key, found, _)] = sink.rows(2)
+    assert found == value_of({column: value, "n": 2})
+    sink.write(3, _repairing([], {key: ""}, (column,)))
+    sink.commit(Position("id", 3))
+    assert list(sink.rows(3)) == []
+
+
+def test_a_table_that_was_dropped_and_rows_of_no_known_version_are_refused_until_a_repair(
+    lakehouse, dsn, database
+):
+    path = path_of(lakehouse, "payments")
+    published.append(path, 0, [("a", 1, "1.00"), ("b", 2, "2.00")])
+    following = follower(lakehouse, dsn, "payments", "account", "n")
+    following.begin()
+    caught_up(following)
+    for batch, (damage, said) in enumerate(
+        [
+            ("DROP TABLE payments", "payments is gone, and lakehouse_positions says which version"),
+            ("DROP TABLE lakehouse_positions", "payments has rows, and lakehouse_positions does"),
+        ],
+        1,
+    ):
+        database.execute(damage)
+        published.append(path, batch, [("c", batch + 2, "1.00")], str(batch))
+        with pytest.raises(SinkError):
+            caught_up(following)
+        following.sink.close()
+        following = follower(lakehouse, dsn, "payments", "account", "n")
+        with pytest.raises(SinkError, match=f"target=payments: {said}.* --repair"):
+            following.begin()
+        repair(lakehouse, following.table, following.target)
+        assert compare(lakehouse, following.table, following.target).verdict == "EQUAL"
+        following = follower(lakehouse, dsn, "payments", "account", "n")
+        following.begin()
+    assert len(rows(database, "SELECT n FROM payments")) == 4
 
 
 @pytest.mark.parametrize("name", ["come", "gone"])

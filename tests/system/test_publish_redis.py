@@ -180,6 +180,34 @@ def test_a_password_that_is_wrong_ends_the_follower_and_a_server_without_room_is
             each.sink.close()
 
 
+def test_a_position_that_is_gone_is_noticed_and_keys_that_nobody_knows_are_refused(
+    lakehouse, server, client
+):
+    following = follower(lakehouse, server)
+    following.begin()
+    published.upsert(path_of(lakehouse), 0, {"a": "1.00", "b": "1.00"})
+    caught_up(following)
+    published.upsert(path_of(lakehouse), 1, {"c": "2.00"}, ("b",))
+    client.delete(PLACE)
+    with pytest.raises(SinkAway, match=f"{PLACE} must be there, and was removed"):
+        caught_up(following)
+    heir = follower(lakehouse, server)
+    with pytest.raises(SinkError, match=r"keys with its prefix .* has no position.* --repair"):
+        heir.begin()
+    repair(lakehouse, heir.table, heir.target)
+    assert set(client.keys("balances:*")) == {"balances:a", "balances:c"}
+    heir.begin()
+    client.flushdb()
+    published.upsert(path_of(lakehouse), 2, {"d": "2.00"})
+    with pytest.raises(SinkAway, match="was removed"):
+        caught_up(heir)
+    last = follower(lakehouse, server)
+    last.begin()
+    caught_up(last)
+    assert causes(lakehouse, last) == {}
+    assert set(client.keys("balances:*")) == {f"balances:{name}" for name in "acd"}
+
+
 @pytest.mark.parametrize("form", ["hash", "json"])
 def test_values_of_every_type_come_back_as_they_are(server, form):
     target = redis_keys("values", key="n", url=server.url, format=form)

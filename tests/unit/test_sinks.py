@@ -17,14 +17,14 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse import Position, kafka_topic
+from lakehouse import Position, file_folder, kafka_topic, postgres, redis_keys
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import CommitError, DeclarationError, SinkError, UnknownTable
 from lakehouse.maintenance import needs
 from lakehouse.settings import Settings
-from lakehouse.sinks import changes
+from lakehouse.sinks import changes, column_check
 from lakehouse.sinks.comparison import _repairing, compare, differing
 from lakehouse.sinks.encoded import Columns
 from lakehouse.sinks.encoding import key_of, value_of
@@ -254,12 +254,13 @@ def test_values_are_written_as_a_source_reads_them_back():
         "at": datetime(2026, 1, 1, 9, 0, 0, 250, tokyo), "local": datetime(2026, 1, 1), "raw": b"\x00\xff",
         "nan": float("nan"), "window": {"start": datetime(2026, 1, 1, tzinfo=UTC), "end": None},
         "list": [Decimal("1"), None], "map": {"a": 1, "b": None}, "empty": {}, "by_day": {date(2026, 1, 2): 1},
+        "yes_no": {True: -0.0},
     }  # fmt: skip
     assert json.loads(value_of(wide)) == {
         "n": 1, "price": "1.50", "text": "é", "yes": True, "day": "2026-01-02",
         "at": "2026-01-01T00:00:00.000250Z", "local": "2026-01-01T00:00:00", "raw": "AP8=",
         "nan": "nan", "window": {"start": "2026-01-01T00:00:00Z"}, "list": ["1", None], "map": {"a": 1},
-        "empty": {}, "by_day": {"2026-01-02": 1},
+        "empty": {}, "by_day": {"2026-01-02": 1}, "yes_no": {"true": 0.0},
     }  # fmt: skip
 
 
@@ -336,6 +337,17 @@ def declared(**publish) -> ModuleType:
 
 
 def test_a_target_is_found_by_its_name():
+    catalog_of(
+        [
+            declared(
+                rows=[
+                    postgres("out", key="id"),
+                    postgres("out2", key="id"),
+                    redis_keys("out3", key="id"),
+                ]
+            )
+        ]
+    )
     catalog = catalog_of([declared(rows=[kafka_topic("paid", key="id")])])
     found, target = catalog.target("paid")
     assert (found.name, target.key, target.corrections) == ("paid", ("id",), "send")
@@ -353,11 +365,50 @@ def test_a_target_is_found_by_its_name():
         ),
         ({"windows": [kafka_topic("out", key="id")]}, "known by id, window; add window to the key"),
         ({"rows": [kafka_topic("orders-in", key="id")]}, "it would read what it publishes"),
+        (
+            {"rows": [postgres("out", key="id")], "windows": [postgres("out", key=["id", "window"], name="other")]},
+            "table=hourly, target='other': the target 'out' of paid writes to the same place",
+        ),
+        (
+            {"rows": [redis_keys("out", key="id", name="a"), redis_keys("out:x", key="id", name="b")]},
+            "table=paid, target='b': the target 'a' of paid writes to the same place",
+        ),
+        (
+            {"rows": [file_folder("/srv/out/part", key="id"), file_folder("/srv/out", key="id", name="all")]},
+            "table=paid, target='all': the target 'part' of paid writes to the same place, or",
+        ),
     ],
 )  # fmt: skip
 def test_targets_that_cannot_be_are_refused(publish, message):
     with pytest.raises(DeclarationError, match=message):
         catalog_of([declared(**publish)])
+
+
+def test_columns_that_a_target_cannot_hold_are_refused():
+    spans = pa.struct([("start", pa.int64())])
+    nested = pa.map_(pa.string(), pa.list_(pa.struct([("by_span", pa.map_(spans, pa.int64()))])))
+    of = {"id": pa.string(), "m": pa.map_(pa.string(), pa.int64())}
+    every = (kafka_topic("out", key="id"), postgres("out", key="id"), redis_keys("out", key="id"))
+    for target in every:
+        column_check.check("paid", target, pa.schema(of))
+        with pytest.raises(SinkError, match=r"column=m.value.by_span: a key of a map becomes the"):
+            column_check.check("paid", target, pa.schema(of | {"m": nested}))
+        with pytest.raises(SinkError, match="key='id': paid has no such column; name one of n"):
+            column_check.check("paid", target, pa.schema({"n": pa.int64()}))
+    by_number = pa.schema(of | {"m": pa.map_(pa.int64(), pa.int64())})
+    with pytest.raises(SinkError, match="keys of a map in Avro are text"):
+        column_check.check("paid", kafka_topic("out", key="id", format="avro"), by_number)
+
+
+def test_names_that_postgres_would_cut_are_refused():
+    fits, cut = "é" * 31 + "x", "é" * 32
+    target = postgres(f"{fits}.{fits}", key="id")
+    column_check.check("paid", target, pa.schema({"id": pa.string(), fits: pa.string()}))
+    with pytest.raises(SinkError, match=rf"column='{cut}' \(64 bytes\): a name has at most 63"):
+        column_check.check("paid", target, pa.schema({"id": pa.string(), cut: pa.string()}))
+    for into in (cut, f"{cut}.x", f"x.{cut}"):
+        with pytest.raises(DeclarationError, match=rf"into='{cut}' \(64 bytes\): .* name it short"):
+            postgres(into, key="id")
 
 
 def test_a_topic_that_cannot_be_is_refused():

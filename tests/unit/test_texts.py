@@ -133,6 +133,9 @@ def test_all_doubles_of_edges_are_written_as_each_is():
     check(
         pa.table({"x": [0.0, -0.0, 1.0, -1.0, *_EDGES, float("inf"), float("-inf"), float("nan")]})
     )
+    noughts = pa.table({"x": [0.0, -0.0], "many": [[{"x": 0.0}], [{"x": -0.0}]]})
+    for key in (["x"], ["many"], ["x", "many"]):
+        assert len(set(texts.keys_of(noughts, key))) == 1, "Spark takes the two for one key"
 
 
 @ANY
@@ -190,5 +193,9 @@ def test_a_row_without_a_key_and_a_year_that_no_reader_knows_are_refused():
         number = pa.int32() if kind == pa.date32() else pa.int64()
         for end, step, year in ((first, -1, "0000"), (last, 1, "10000")):
             beyond = pa.array([pa.scalar(end, kind).cast(number).as_py() + step], number).cast(kind)
-            with pytest.raises(SinkError, match=f"value={year}-.*in the years 1 to 9999"):
+            with pytest.raises(SinkError, match=f"column=at, value={year}-.*the years 1 to 9999"):
                 texts.values_of(pa.table({"at": beyond}))
+            within = pa.MapArray.from_arrays([0, 1], pa.array(["x"]), beyond)
+            for rows in (pa.table({"n": [1], "at": beyond}), pa.table({"n": [1], "at": within})):
+                with pytest.raises(SinkError, match=r"column=at, value=.*the years 1 to 9999"):
+                    rows_of(rows)
