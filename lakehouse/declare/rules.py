@@ -74,10 +74,10 @@ def _check_target_names(tables: Mapping[str, Table]) -> None:
     table_of: dict[str, str] = {}
     for table in tables.values():
         for target in table.publish:
-            other = table_of.setdefault(target.name, table.name)
-            if other != table.name or [each.name for each in table.publish].count(target.name) > 1:
+            owner = table_of.setdefault(target.name, table.name)
+            if owner != table.name or [each.name for each in table.publish].count(target.name) > 1:
                 raise DeclarationError(
-                    f"table={table.name}, target={target.name!r}: {other} is published there, too, and a target holds the rows "
+                    f"table={table.name}, target={target.name!r}: {owner} is published there, too, and a target holds the rows "
                     "of one table; name another one, or publish a table that unites them"
                 )
     placed: list[tuple[Table, Target]] = []
