@@ -222,6 +222,10 @@ def quarantine(
         counts = engine.run(
             lakehouse, f"SELECT count(*) AS rows, reason {matching} GROUP BY 2 ORDER BY 1 DESC"
         )
+        if reason and not counts.rows:
+            console.print_note(
+                f"reason={reason!r}: no row is quarantined for a reason with that text"
+            )
         console.print_rows(counts.columns, counts.rows)
     sources = lakehouse.catalog.sources_of(chosen).values()
     of_file = sources and all(isinstance(s, FilesSource) for s in sources)

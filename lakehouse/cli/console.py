@@ -92,9 +92,12 @@ class Commands(TyperGroup):
         except OSError as err:
             if (remedy := _REMEDIES.get(err.errno or 0)) is None:
                 raise
+            import psutil  # its name of a user that has none is the number
+
+            user = psutil.Process().username()
+            where = f"file={err.filename}" if err.filename else f"root={from_environment().root}"
             print_error(
-                f"file={err.filename or 'unknown'}, uid={os.getuid()}: the command must read or write it, and cannot "
-                f"({err.strerror}); {remedy}"
+                f"{where}, user={user}: the command must read or write there, and cannot ({err.strerror}); {remedy}"
             )
             raise typer.Exit(2) from err
 

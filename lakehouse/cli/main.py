@@ -130,7 +130,9 @@ def serve(
     host: Annotated[
         str, typer.Option(help="The address to listen on; there is no authentication")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, help="The port; 0 takes one that is free")] = 8181,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes one that is free")
+    ] = 8181,
 ) -> None:
     """Serve the rows of keyed and versioned tables by key over HTTP, until it is interrupted. Needs no JVM."""
     from lakehouse.cli import serve as server

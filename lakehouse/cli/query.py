@@ -235,7 +235,9 @@ def _unknown(name: str, lakehouse: Lakehouse) -> UnknownTable:
             f"table={name!r}: there is no version beside {of}; `lakehouse upgrade fill {of}` fills one with changed code"
         )
     near = get_close_matches(name, readable) or sorted(lakehouse.catalog.tables)
-    return UnknownTable(f"table={name!r}: no module declares it; did you mean {', '.join(near)}?")
+    return UnknownTable(
+        f"table={name!r}: no module declares it (LAKEHOUSE_TABLES); did you mean {', '.join(near)}?"
+    )
 
 
 def _first(err: Exception) -> str:

@@ -41,7 +41,7 @@ class Catalog:
         if name not in self.tables:
             near = get_close_matches(name, self.tables) or sorted(self.tables)
             raise UnknownTable(
-                f"table={name!r}: no module declares it; did you mean {', '.join(near)}?"
+                f"table={name!r}: no module declares it (LAKEHOUSE_TABLES); did you mean {', '.join(near)}?"
             )
         return self.tables[name]
 

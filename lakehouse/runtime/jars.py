@@ -3,7 +3,7 @@
 Resolved once by the Ivy that PySpark ships, from `ivy.xml`; each must have the sum that
 `jars.sha256` names. They lie in a folder named after those sums, so that checkouts of different
 versions share `settings.jars` in peace. `python -m lakehouse.runtime.jars` resolves them ahead of
-the first run. With `--write-sums` it fetches what `ivy.xml` names and writes `jars.sha256` anew.
+the first run. With `--write-sums` it fetches what `ivy.xml` names and writes `jars.sha256`.
 """
 
 import argparse
@@ -186,7 +186,7 @@ def _ivy_jar() -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Resolve the jars of the settings' folder, or write their sums anew.
+    """Resolve the jars of the settings' folder, or write their sums.
 
     Says nothing and returns 0 when they are there and as checked in.
     """

@@ -43,7 +43,7 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
 
 
 def refresh(settings: Settings, tables: Iterable[Table]) -> None:
-    """As `flush`, for one who reads: who may not write there reads `_commits` as it is, and is told if that is behind."""
+    """As `flush`, for one who reads: who may not write there reads `_commits` as it is, with a warning if that is behind."""
     tables = list(tables)
     try:
         flush(settings, tables)

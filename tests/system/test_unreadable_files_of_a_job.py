@@ -119,7 +119,7 @@ def test_who_may_only_read_is_told_and_changes_nothing(settings):
         "table list 0 False",
         "stream status 0 False",
         "stream start sensors 2 False error: file=",
-        "the command must read or write it, and cannot (Permission denied); run it as the user",
+        "the command must read or write there, and cannot (Permission denied); run it as the user",
     ):
         assert said in run.stdout, run
     assert "it stays where it is" in run.stderr, run
