@@ -300,6 +300,8 @@ def _is_now(expression, kind: str) -> bool:
     """Whether it reads a text that says when it is read: CAST('now' AS TIMESTAMP)."""
     if kind not in ("Cast", "ParseToDate", "ParseToTimestamp"):
         return False
+    if not expression.dataType().typeName().startswith(("date", "timestamp")):
+        return False
     text = expression.children().apply(0)
     if kind_of(text) != "Literal" or text.dataType().typeName() != "string" or text.nullable():
         return False

@@ -131,6 +131,7 @@ def test_what_two_runs_agree_on_is_not_refused(spark, tmp_path):
         F.sum("value"), F.avg("value"), F.max_by("value", "at"), F.sum(F.col("share").cast("decimal(20,4)")),
         F.size(F.collect_set("value")), F.sort_array(F.collect_list("value")), F.approx_count_distinct("value"),
         F.mode("value", True), F.expr("listagg(user, ',') WITHIN GROUP (ORDER BY user)"),
+        F.max(F.lit("now").cast("string")),
     )  # fmt: skip
     checked(spark, tmp_path, found, window=tumbling("1 minute"), keys=["user"])
     checked(
