@@ -32,7 +32,8 @@ def _check_targets(table: Table, stored: StructType) -> None:
     """Raises SinkError for a target that cannot hold the table's columns."""
     if not table.publish:
         return
-    columns = to_arrow_schema(StructType([field for field in stored if field.name[0] != "_"]))
+    published = StructType([field for field in stored if field.name[0] != "_"])
+    columns = to_arrow_schema(published, timezone="UTC")
     for target in table.publish:
         column_check.check(table.name, target, columns)
 

@@ -170,3 +170,9 @@ def test_without_anywhere_to_send_it_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(SettingsError, match="events need a receiver"):
         client()
+    for given in ("type: http", "type: htp", "type: kafka", "type: http\n  url: nohost"):
+        (tmp_path / "openlineage.yml").write_text(f"transport:\n  {given}\n")
+        with pytest.raises(SettingsError, match=r"to='': OpenLineage cannot make .*; correct the"):
+            client()
+    with pytest.raises(SettingsError, match="to='http://': OpenLineage cannot make a sender of it"):
+        client("http://")

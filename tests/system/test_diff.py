@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ from batch_jobs import diff as job
 from lakehouse import settings
 from lakehouse.errors import JobError
 from lakehouse.ranges import parse_range
+from lakehouse.settings import Settings
 from lakehouse.testing import Stage
+from support import published
 
 SHOP = """
 from pyspark.sql import DataFrame
@@ -210,6 +213,22 @@ def test_what_is_refused(shop, table, code, end, said):
 def test_tables_in_no_repository_have_no_refs(shop, tmp_path):
     with pytest.raises(JobError, match="in no git repository, and it is no folder"):
         other_code._folder("main", other_code._repository(tmp_path), tmp_path)
+
+
+def test_what_does_not_end_is_ended(tmp_path, monkeypatch):
+    git = tmp_path / "git"
+    git.write_text("#!/bin/sh\nexec sleep 60\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(other_code, "_GIT_LIMIT", 0.1)
+    with pytest.raises(JobError, match=r"rev-parse .* git must end within .* and did not"):
+        other_code._repository(tmp_path)
+    monkeypatch.setattr(other_code, "_LIMIT", 0.1)
+    monkeypatch.setattr(other_code, "_repository", lambda folder: None)
+    given = Settings(root=tmp_path / "root", tables=("support.published",))
+    table, span = published.payments, parse_range(SPAN[1], SPAN[3])
+    with pytest.raises(JobError, match=r"table=payments, .* its process must end within"):
+        other_code.compute(given, table, span, str(tmp_path), tmp_path / "place")
 
 
 def test_a_checkout_of_the_project_brings_its_examples_and_no_library(tmp_path):

@@ -71,7 +71,7 @@ def command(
 def test_what_a_start_would_refuse_is_said_without_a_broker(tmp_path):
     declared = """
 from pyspark.sql import functions as F
-from lakehouse import expect, kafka, table, tumbling
+from lakehouse import expect, kafka, kafka_topic, postgres, table, tumbling
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL, n DOUBLE")
 
@@ -94,15 +94,21 @@ def wrong(things):
 @table(layer="gold", window=tumbling("1 minute"))
 def sums(things):
     return things.groupBy("window").agg(F.sum("n").alias("n"))
+
+
+@table(layer="silver", publish=[kafka_topic("out", key="id"), postgres("out_too", key=["id", "at"])])
+def mapped(things):
+    return things.withColumn("by_id", F.create_map(F.struct("id"), F.lit(1)))
 """
     done = command(tmp_path, declared, "validate")
-    assert done.returncode == 2 and "4 tables, 3 refused" in done.stdout, done.stderr
+    assert done.returncode == 2 and "5 tables, 4 refused" in done.stdout, done.stderr
     for told in (
         "table=stamped",
         "two runs have two clocks",
         "table=wrong: its function",
         "table=sums",
         "a sum of doubles",
+        "target=out, table=mapped, column=by_id: a key of a map becomes the name of a field",
     ):
         assert told in done.stderr, done.stderr
     assert "table=things" not in done.stderr and not list((tmp_path / "root").glob("*/things"))
