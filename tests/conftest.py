@@ -76,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The files that take longest first: of two workers none is to be left alone with one at the end.
+    """The files that take longest first: no worker is to be left alone with one at the end.
 
     Tests of a file that share a fixture go to one worker (`--dist loadgroup`): each would make it for itself.
     """
