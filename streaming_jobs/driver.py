@@ -28,13 +28,13 @@ from lakehouse import logs
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError, LakehouseError
-from lakehouse.runtime import kafka_broker, kafka_client
+from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
 from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.session import Session
-from lakehouse.stream import early_results, offsets, queries
+from lakehouse.stream import early_results, queries
 from streaming_jobs import desired, lease, origins, progress, standby, supervisor
 from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
@@ -304,7 +304,7 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
     missing = sorted(set(topics) - kafka_client.topics(settings))
     if missing:
         with suppress(BrokerError):  # AccessError if it only hides them
-            offsets.ids(kafka_client.admin(settings), missing)
+            kafka_topics.ids(kafka_client.admin(settings), missing)
         raise BrokerError(
             f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; create it: `lakehouse topic "
             f"create {missing[0]} --partitions 4` (`lakehouse produce` creates those of the pipelines that ship)"

@@ -20,10 +20,10 @@ from lakehouse.producers.files import lines
 from lakehouse.producers.sender import Summary, send
 from lakehouse.producers.topics import ensure_topics
 from lakehouse.producers.workload import Producer, Record, Workload
+from lakehouse.runtime import kafka_topics
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import by_signals
-from lakehouse.stream import offsets
 
 _MILLISECOND = timedelta(milliseconds=1)
 _NAMES = ", ".join(WITH_PRODUCER)
@@ -119,7 +119,7 @@ def _send_own(topic: str | None, file: list[str] | None, key: str | None, as_jso
         )
     settings, records = from_environment(), own.messages(lines(file), key)
     # raises BrokerError: a misspelt topic is not to become a new one
-    offsets.ids(offsets.admin(settings), [topic])
+    kafka_topics.ids(kafka_topics.admin(settings), [topic])
     _send(settings, records, topic, None, as_json)
 
 

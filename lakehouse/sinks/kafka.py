@@ -25,17 +25,18 @@ from lakehouse.declare.targets import (
     columns_of,
 )
 from lakehouse.errors import (
+    BrokerError,
     DeclarationError,
     LakehouseError,
     RegistryAway,
     SinkAway,
     SinkError,
 )
-from lakehouse.runtime import kafka_client
+from lakehouse.runtime import kafka_client, kafka_topics
 from lakehouse.settings import Settings
 from lakehouse.sinks import avro, encoded, protobuf
 from lakehouse.sinks.encoded import Changes
-from lakehouse.sinks.kafka_answers import ANSWER, away, id_of, positions_of, refused
+from lakehouse.sinks.kafka_answers import ANSWER, away, id_of, made_again, positions_of, refused
 from lakehouse.storage.schemas import Schema, number_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 Format = Literal["json", "avro", "protobuf"]
 _TYPES = {"avro": "AVRO", "protobuf": "PROTOBUF"}  # of schemas at the registry, by format
 TABLE, VERSION, CHANGE = "lakehouse-table", "lakehouse-version", "lakehouse-change"
+TOPIC = "lakehouse-topic-id"  # a header of the position
+_LOOK = 10.0  # seconds between two looks whether the topic is the one that was opened
 # a transaction that its process left open holds back readers of the topic for so long at most, if
 # no other process takes over
 _TRANSACTION_MS = 300_000
@@ -113,6 +116,11 @@ def kafka_topic(
     return KafkaTopic(topic, keys, corrections, order, partitions, format)
 
 
+def _topic_of(message: "Message") -> str:
+    """The id of the topic that a position was written of."""
+    return (dict(message.headers() or ()).get(TOPIC) or b"").decode()
+
+
 class KafkaSink(Sink):
     """Writes a table to a topic."""
 
@@ -121,6 +129,10 @@ class KafkaSink(Sink):
         self._positions = positions_of(target.name)
         self._producer: Producer | None = None
         self._begun = False
+        self._topic_id, self._looked = (
+            "",
+            0.0,
+        )  # of the topic that was opened; when that was seen last
         self._encoded: Callable[[Row], bytes] | None = None  # of a format with schemas
 
     def open(self) -> None:
@@ -156,14 +168,18 @@ class KafkaSink(Sink):
             "delivery.report.only.error": True,
             "log_level": 0,  # what matters is raised
         }
+        self._topic_id, self._looked = self._id_now(), time.monotonic()
         self._producer = Producer(client_config(self._settings) | own)
         with self._failing("taking over its transactions"):
             self._producer.init_transactions(ANSWER)
 
     def position(self) -> Position | None:
-        last = None
+        last, of_topic = None, ""
         for message in self._messages(self._positions):
-            last = message.value()
+            last, of_topic = message.value(), _topic_of(message)
+        # an earlier version of the library wrote none, and a comparison, which opens nothing, tells what is missing
+        if of_topic and self._topic_id:
+            self._check_same(of_topic, self._topic_id)
         if last is None:
             self._check_nothing_sent()
             return None
@@ -205,7 +221,10 @@ class KafkaSink(Sink):
 
     def commit(self, position: Position) -> None:
         self._begin()
-        self._send(self._positions, [("position", position.to_json(), 0, {})])
+        if time.monotonic() - self._looked > _LOOK:
+            self._check_same(self._topic_id, self._id_now())
+            self._looked = time.monotonic()
+        self._send(self._positions, [("position", position.to_json(), 0, {TOPIC: self._topic_id})])
         with self._failing(f"committing version {position.version}"):
             self._writer.commit_transaction(ANSWER)
         self._begun = False
@@ -267,6 +286,20 @@ class KafkaSink(Sink):
             with self._failing("beginning a transaction"):
                 self._writer.begin_transaction()
             self._begun = True
+
+    def _id_now(self) -> str:
+        """The id of the topic, empty of a broker that gives none."""
+        name = self._target.name
+        try:
+            client = kafka_client.admin(self._settings)
+            return kafka_topics.ids(client, [name])[name][0]
+        except BrokerError as err:
+            raise SinkAway(str(err)) from err
+
+    def _check_same(self, before: str, now: str) -> None:
+        """Raises SinkError for another topic of that name: it lacks what was sent to the one before."""
+        if before != now:
+            raise made_again(self._target.name, before, now)
 
     def _check_nothing_sent(self) -> None:
         """Raises SinkError if the topic has rows of a follower, and the position is lost: all would be sent again."""

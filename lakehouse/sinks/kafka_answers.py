@@ -26,6 +26,13 @@ def away(topic: str, doing: str, said: str) -> SinkAway:
     )
 
 
+def made_again(topic: str, before: str, now: str) -> SinkError:
+    return SinkError(
+        f"topic={topic}, id={now}: its follower wrote the topic of the id {before}, so it was deleted and made again, and "
+        f"lacks what was sent before; `lakehouse reconcile sink {topic} --repair` sends all rows"
+    )
+
+
 def refused(settings: Settings, topic: str, doing: str, error: Any) -> LakehouseError:
     """The error to raise for a `KafkaError`."""
     from confluent_kafka import KafkaError

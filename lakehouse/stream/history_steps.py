@@ -14,6 +14,7 @@ from typing import Any
 
 from lakehouse.declare.sources import KafkaSource
 from lakehouse.errors import BrokerError, SourceError
+from lakehouse.runtime import kafka_topics
 from lakehouse.storage import checkpoints
 from lakehouse.storage.foreign_changes import Afterwards
 from lakehouse.storage.foreign_files import Away
@@ -53,7 +54,7 @@ class HistorySteps(TopicSteps):
     def _begun(self) -> Offsets:
         settings, table, last = self.run.session.settings, self.run.table, self._last()
         begins = topic_starts.resolve(settings, table, self._source) if last is None else {}
-        self._client = self._client or offsets.admin(settings)
+        self._client = self._client or kafka_topics.admin(settings)
         found = offsets.start(settings, table, self._topics, last, begins)
         self._resting = {self._history.topic: {PARTITION: 0}, **found}
         return {topic: found[topic] for topic in self._topics}

@@ -6,33 +6,25 @@ someone has declared.
 """
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakehouse.declare.table import Table
-from lakehouse.errors import BrokerError, CommitError, LakehouseError, TopicError
+from lakehouse.errors import CommitError, TopicError
 from lakehouse.logs import warn_once
-from lakehouse.runtime import kafka_client
+from lakehouse.runtime import kafka_topics
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.files import read_value, replace_file
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
-    from confluent_kafka.admin import AdminClient
-
     from lakehouse.storage.checkpoints import Written
 
 _log = logging.getLogger(__name__)
 
-_NO_ID = ("", "None", "AAAAAAAAAAAAAAAAAAAAAA")  # as brokers before 2.8 are answered for
-_WITHIN = 30.0  # seconds for an answer of the broker
-_AGAIN = 0.1  # seconds before it is asked once more
-_NO_LEADER_YET = (5, 6)  # LEADER_NOT_AVAILABLE, NOT_LEADER_FOR_PARTITION
 Offsets = Mapping[str, Mapping[str, int]]  # topic -> partition -> offset
 
 
@@ -91,41 +83,14 @@ def note(settings: Settings, table: Table, topics: Topics) -> None:
     replace_file(layout.note(settings, table, "topics.json"), asdict(topics))
 
 
-def admin(settings: Settings) -> "AdminClient":
-    """A client of a broker that answers. Raises AccessError, BrokerError, SettingsError."""
-    kafka_client.check(settings, _WITHIN)
-    return kafka_client.admin(settings)
-
-
-def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
-    """Topic -> its id, empty of a broker that gives none, and its partitions.
-
-    Raises AccessError, BrokerError.
-    """
-    from confluent_kafka import TopicCollection
-
-    futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=_WITHIN)
-    by_topic = {}
-    for topic, future in futures.items():
-        described = _answered(topic, "describe it", future)
-        if not described.partitions:  # as of a broker that went away meanwhile
-            raise _unanswered(topic, "name its partitions", "it named none")
-        identity = str(described.topic_id or "")
-        by_topic[topic] = (
-            "" if identity in _NO_ID else identity,
-            [p.id for p in described.partitions],
-        )
-    return by_topic
-
-
 def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
     """What the broker says of the topics. Raises AccessError, BrokerError."""
     from confluent_kafka.admin import OffsetSpec
 
-    described = ids(client, topics)
+    described = kafka_topics.ids(client, topics)
     partitions = {topic: numbers for topic, (_, numbers) in described.items()}
     first, end = (
-        listed(client, partitions, spec, {})
+        kafka_topics.listed(client, partitions, spec, {})
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
     )
     return {topic: Broker(described[topic][0], first[topic], end[topic]) for topic in described}
@@ -141,67 +106,7 @@ def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) ->
 
     committed = settings.kafka.get("isolation.level") == "read_committed"
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    return listed(client, partitions, OffsetSpec.latest(), {"isolation_level": level})
-
-
-def listed(
-    client,
-    partitions: Mapping[str, Sequence[int]],
-    spec,
-    options: Mapping[str, Any],
-    least: int = 0,
-) -> Offsets:
-    """Topic -> partition -> offset, at least that one.
-
-    A partition that was created a moment ago may have no leader yet: it is asked again.
-    """
-    from confluent_kafka import KafkaException, TopicPartition
-
-    requests = {
-        TopicPartition(topic, p): spec for topic, numbers in partitions.items() for p in numbers
-    }
-    by_topic: dict[str, dict[str, int]] = {topic: {} for topic in partitions}
-    deadline = time.monotonic() + _WITHIN
-    while requests:
-        late = time.monotonic() > deadline
-        for at, future in client.list_offsets(requests, request_timeout=_WITHIN, **options).items():
-            try:
-                offset = future.result().offset
-            except KafkaException as err:
-                if err.args[0].code() not in _NO_LEADER_YET or late:
-                    raise _unanswered(at.topic, "name its offsets", err.args[0]) from err
-                continue
-            if offset >= least:
-                by_topic[at.topic][str(at.partition)] = offset
-                requests = {each: spec for each in requests if each != at}
-            elif late:  # as of a broker that goes away
-                raise _unanswered(
-                    at.topic, "name its offsets", f"offset {offset} for partition {at.partition}"
-                )
-        if requests:
-            time.sleep(_AGAIN)
-    return by_topic
-
-
-def _answered(topic: str, what: str, future):
-    from confluent_kafka import KafkaException
-
-    try:
-        return future.result()
-    except KafkaException as err:
-        raise _unanswered(topic, what, err.args[0]) from err
-
-
-def _unanswered(topic: str, what: str, why: "KafkaError | str") -> LakehouseError:
-    if not isinstance(why, str):
-        asked = f"topic={topic}, asked to {what}"
-        if refused := kafka_client.denied(why, asked, "DESCRIBE on the topic"):
-            return refused
-        why = why.str()
-    return BrokerError(
-        f"topic={topic}: the broker must {what} within {_WITHIN:.0f} s and did not ({why}); check that the broker "
-        f"runs and has the topic; `lakehouse topic create {topic}` makes it"
-    )
+    return kafka_topics.listed(client, partitions, OffsetSpec.latest(), {"isolation_level": level})
 
 
 def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> None:
@@ -273,7 +178,7 @@ def start(
     `starts`: where else topics begin. Raises TopicError for a topic that is not the one read,
     CommitError if what comes next is not there any more, BrokerError.
     """
-    by_topic = on_broker(admin(settings), topics)
+    by_topic = on_broker(kafka_topics.admin(settings), topics)
     check_ids(settings, table, {topic: each.id for topic, each in by_topic.items()})
     begins = behind(settings, table, last, {})
     for topic in begins.keys() & by_topic.keys():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.sources import FilesSource, PythonSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
-from lakehouse.runtime import kafka_client
+from lakehouse.runtime import kafka_client, kafka_topics
 from lakehouse.runtime.kafka_options import client_config, isolated
 from lakehouse.runtime.own_source import LOT, OwnReader
 from lakehouse.settings import Settings
@@ -80,7 +80,7 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
         return checked
     topics = sorted(by_topic)
     reading = isolated(lakehouse.settings, by_topic[topics[0]].isolation)
-    on_broker = offsets.on_broker(offsets.admin(reading), topics)
+    on_broker = offsets.on_broker(kafka_topics.admin(reading), topics)
     offsets.check_ids(
         lakehouse.settings, table, {topic: each.id for topic, each in on_broker.items()}
     )

@@ -8,6 +8,7 @@ from lakehouse.declare.sources import KafkaSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.ranges import EPOCH, text
+from lakehouse.runtime import kafka_topics
 from lakehouse.settings import Settings
 from lakehouse.storage.checkpoints import Written
 from lakehouse.storage.commits import Commit
@@ -31,7 +32,7 @@ def resolve(settings: Settings, table: Table, topic: KafkaSource) -> Offsets:
             "cannot have all rows before an instant that is still to come; "
             "declare one that has passed, and that the history reaches"
         )
-    since, client = topic.starting - topic.max_future_skew, offsets.admin(settings)
+    since, client = topic.starting - topic.max_future_skew, kafka_topics.admin(settings)
     # the ends first: what is sent meanwhile lies behind them
     found = offsets.on_broker(client, [topic.topic])[topic.topic]
     partitions = {topic.topic: [int(p) for p in found.first]}
@@ -88,4 +89,4 @@ def _sent_since(client, partitions: Mapping[str, Sequence[int]], instant: dateti
 
     milliseconds = (instant - EPOCH) // timedelta(milliseconds=1)
     spec = OffsetSpec.for_timestamp(milliseconds)
-    return offsets.listed(client, partitions, spec, {}, least=_NONE)
+    return kafka_topics.listed(client, partitions, spec, {}, least=_NONE)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lakehouse.declare.sources import KafkaSource
 from lakehouse.errors import AccessError, BrokerError, LakehouseError, TopicError
-from lakehouse.runtime import kafka_client, kafka_in_spark
+from lakehouse.runtime import kafka_client, kafka_in_spark, kafka_topics
 from lakehouse.runtime.kafka_options import isolated
 from lakehouse.stream import offsets, readings, spans
 from lakehouse.stream.advance import IDLE, LOOK, Take
@@ -62,7 +62,7 @@ class TopicSteps(SourceSteps):
     def _begun(self) -> Offsets:
         """Where the table goes on to read, by the broker and its own last commit."""
         run = self.run
-        self._client = self._client or offsets.admin(run.session.settings)
+        self._client = self._client or kafka_topics.admin(run.session.settings)
         return offsets.start(run.session.settings, run.table, self._topics, self._last())
 
     def _resumed(self) -> tuple[Offsets, int]:
@@ -166,7 +166,7 @@ class TopicSteps(SourceSteps):
 
         Raises BrokerError, TopicError.
         """
-        described = offsets.ids(self._client, self._topics)
+        described = kafka_topics.ids(self._client, self._topics)
         ids = {topic: identity for topic, (identity, _) in described.items()}
         offsets.check_ids(self.run.session.settings, self.run.table, ids)
         partitions = {topic: numbers for topic, (_, numbers) in described.items()}
@@ -195,10 +195,10 @@ class TopicSteps(SourceSteps):
         return bool(message)
 
     def _latest(self) -> Offsets:
-        self._client = self._client or offsets.admin(self.run.session.settings)
+        self._client = self._client or kafka_topics.admin(self.run.session.settings)
         partitions = {
             topic: numbers
-            for topic, (_, numbers) in offsets.ids(self._client, self._topics).items()
+            for topic, (_, numbers) in kafka_topics.ids(self._client, self._topics).items()
         }
         return offsets.ends(self._client, self._reading, partitions)
 

@@ -27,13 +27,13 @@ from lakehouse.declare.table import delta_table, folder, kafka, table, tumbling
 from lakehouse.errors import CommitError
 from lakehouse.ranges import EPOCH
 from lakehouse.reconcile import reconciliation
-from lakehouse.runtime import kafka_broker
+from lakehouse.runtime import kafka_broker, kafka_topics
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.lakehouse import load
 from lakehouse.storage.session import Session
-from lakehouse.stream import history_steps, offsets, queries
+from lakehouse.stream import history_steps, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.history_steps import HistorySteps
 from lakehouse.stream.topic_check import check
@@ -193,7 +193,7 @@ def test_a_table_of_others_before_a_topic_that_lost_messages_and_what_comes_afte
         write_deltalake(str(there), pa.table({"n": [*ns], "at": at}), mode="append")
     kafka_broker.ensure_topics(served, {"short": 1}, OLD)
     send(served, "short", *((0, line(n), n) for n in range(50, 70)))
-    client = offsets.admin(replace(served, bootstrap_servers=bootstrap_servers(served)))
+    client = kafka_topics.admin(replace(served, bootstrap_servers=bootstrap_servers(served)))
     for future in client.delete_records([TopicPartition("short", 0, 8)]).values():
         future.result()
     history = delta_table(str(there), schema=SCHEMA)

@@ -28,10 +28,11 @@ from lakehouse import kafka_topic
 from lakehouse.cli.main import app
 from lakehouse.declare import catalog
 from lakehouse.errors import CommitError, LakehouseError, SinkAway, SinkError
+from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.sinks import trial
+from lakehouse.sinks import kafka, trial
 from lakehouse.sinks.comparison import compare, repair
 from lakehouse.sinks.follower import Follower
 from lakehouse.sinks.kafka import KafkaSink
@@ -298,7 +299,9 @@ def test_a_keyed_table_is_its_topic_by_key_and_what_was_edited_there_is_found(la
     assert checked(settings, "balances") == (True, {})
 
 
-def test_what_cannot_be_followed_is_refused(lakehouse):
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_what_cannot_be_followed_is_refused(lakehouse, monkeypatch):
     payments = path_of(lakehouse, "payments")
     published.append(payments, 0, [("a", 0, "1.00")])
     following = follower(lakehouse)
@@ -328,6 +331,20 @@ def test_what_cannot_be_followed_is_refused(lakehouse):
     again = follower(lakehouse)
     again.begin()
     assert again.position.version == 0 and not caught_up(again)
+
+    published.append(payments, 1, [("a", 8, "1.00")])
+    assert [step.sent for step in caught_up(again)] == [1]
+    remove_topics(lakehouse.settings, lambda name: name == "payments")
+    kafka_broker.ensure_topics(lakehouse.settings, {"payments": 3}, {})
+    monkeypatch.setattr(kafka, "_LOOK", 0)  # seconds
+    published.append(payments, 2, [("a", 9, "1.00")])
+    with pytest.raises(SinkError, match="deleted and made again, and lacks what was sent before"):
+        again.step()
+    with pytest.raises(SinkError, match="deleted and made again"):
+        follower(lakehouse).begin()
+    assert compare(lakehouse, again.table, again.target).verdict == "DIFFERENT"
+    assert repair(lakehouse, again.table, again.target) == 2
+    assert compare(lakehouse, again.table, again.target).verdict == "EQUAL"
     assert issubclass(SinkError, LakehouseError)
 
 

@@ -19,7 +19,7 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.changes import changes
 from lakehouse.declare.table import kafka, table
 from lakehouse.errors import BrokerError, TopicError
-from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime import jars, kafka_broker, kafka_topics
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.storage.commit_log import CommitLog
@@ -98,7 +98,7 @@ def session(served, tmp_path, spark) -> Iterator[Session]:
     session = Session(settings, catalog_of([HERE]), spark)
     queries.prepare(session, list(session.catalog))
     yield session
-    client = offsets.admin(settings)
+    client = kafka_topics.admin(settings)
     topics = [
         topic
         for topic in session.catalog.topics()
@@ -302,7 +302,7 @@ def test_marks_of_transactions_and_aborted_messages_are_passed_over(session):
 
 def test_partitions_that_are_added_are_read_from_their_beginning(session, monkeypatch):
     monkeypatch.setattr(topic_steps, "IDLE", 1.0)
-    client = offsets.admin(session.settings)
+    client = kafka_topics.admin(session.settings)
     client.create_topics([NewTopic("grown", 1, 1)])["grown"].result()
     steps = query(session, "grown")
     try:
@@ -341,7 +341,7 @@ def test_more_bytes_than_are_held_are_read_by_spark(session, monkeypatch):
 
 
 def test_what_compaction_took_away_is_not_waited_for(session, monkeypatch):
-    client = offsets.admin(session.settings)
+    client = kafka_topics.admin(session.settings)
     quickly = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0"}
     client.create_topics([NewTopic("plain", 2, 1, config=quickly)])["plain"].result()
     for n in range(0, 40, 2):

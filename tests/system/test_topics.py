@@ -18,7 +18,7 @@ from lakehouse.cli import main
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import kafka, table
 from lakehouse.errors import CommitError, TopicError
-from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime import jars, kafka_broker, kafka_topics
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
@@ -160,12 +160,14 @@ def test_an_ingest_table_has_each_message_once_whatever_becomes_of_its_job(sessi
 def present(session: Session, topic: str) -> dict[str, str]:
     return {
         name: identity
-        for name, (identity, _) in offsets.ids(offsets.admin(session.settings), [topic]).items()
+        for name, (identity, _) in kafka_topics.ids(
+            kafka_topics.admin(session.settings), [topic]
+        ).items()
     }
 
 
 def created_again(session: Session, topic: str, count: int) -> None:
-    client = offsets.admin(session.settings)
+    client = kafka_topics.admin(session.settings)
     client.delete_topics([topic])[topic].result()
     awaited(lambda: topic not in client.list_topics(timeout=10).topics, "deleted")
     kafka_broker.ensure_topics(session.settings, {topic: 2})
@@ -241,7 +243,7 @@ def test_a_topic_created_again_is_named_and_read_from_its_beginning(session):
 
 def lose(session: Session, topic: str, until: int) -> None:
     """Has the topic begin with that offset, as retention does."""
-    client = offsets.admin(session.settings)
+    client = kafka_topics.admin(session.settings)
     for future in client.delete_records(
         [TopicPartition(topic, p, until) for p in range(2)]
     ).values():
