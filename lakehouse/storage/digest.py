@@ -26,6 +26,7 @@ _SALTS = ("a", "b")
 _GROUP, _ROW, _OURS, _EXPECTED, _ACTUAL = map(
     helper, ("group", "row", "ours", "expected", "actual")
 )
+_ENTRY = ["key", "value"]  # the fields of an entry of a map
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,40 @@ def _leaves(column: Column, kind: DataType) -> Iterator[tuple[Column, Column]]:
     if isinstance(kind, DoubleType | FloatType):
         value = column + F.lit(0.0).cast(kind)  # -0.0 and 0.0 are the same value
     elif isinstance(kind, ArrayType | MapType):
-        value = json_of(column, kind, ignoreNullFields="false")
+        value = json_of(_compared(column, kind), kind, ignoreNullFields="false")
     yield value, column.isNull()
+
+
+def _compared(column: Column, kind: DataType) -> Column:
+    """The column, with each map in it as the array of its entries by key: a map has no order, and Spark compares none."""
+    if not any(isinstance(each, MapType) for each in _within(kind)):
+        return column
+    if isinstance(kind, StructType):
+        parts = (_compared(column[each.name], each.dataType).alias(each.name) for each in kind)
+        return F.when(column.isNotNull(), F.struct(*parts))
+    if isinstance(kind, ArrayType):
+        return F.transform(column, lambda each: _compared(each, kind.elementType))
+    assert isinstance(kind, MapType), kind
+    of_values = kind.valueType
+    entries = F.transform(
+        F.map_entries(column),
+        lambda each: F.struct(each["key"], _compared(each["value"], of_values).alias("value")),
+    )
+    return F.sort_array(entries)
+
+
+def _within(kind: DataType) -> Iterator[DataType]:
+    """The type, and all that it is made of."""
+    yield kind
+    parts: list[DataType] = []
+    if isinstance(kind, StructType):
+        parts = [each.dataType for each in kind]
+    elif isinstance(kind, ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, MapType):
+        parts = [kind.keyType, kind.valueType]
+    for part in parts:
+        yield from _within(part)
 
 
 def _bits(flags: Sequence[Column]) -> list[Column]:
@@ -173,7 +206,11 @@ def differences(
     values = [c for c in columns if c not in keys]
     row, ours = _struct(values).alias(_ROW), F.col(_OURS)
     expected, actual = (
-        rows.select(*columns, F.col(group).alias(_GROUP)) for rows in (expected, actual)
+        rows.select(
+            *(_compared(F.col(c), rows.schema[c].dataType).alias(c) for c in columns),
+            F.col(group).alias(_GROUP),
+        )
+        for rows in (expected, actual)
     )
     # tagged and grouped, not joined: both sides come from the same tables, in a join their columns
     # would be ambiguous
@@ -252,5 +289,7 @@ def _all(rows: Sequence[Row]) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, Row) and len(value) == 2:
         return f"[{_shown(value[0])}, {_shown(value[1])})"
+    if isinstance(value, list) and value and getattr(value[0], "__fields__", None) == _ENTRY:
+        return "{" + ", ".join(f"{_shown(k)}: {_shown(v)}" for k, v in value) + "}"
     # as UTC: PySpark hands out naive local time
     return text(value) if isinstance(value, datetime) else str(value)

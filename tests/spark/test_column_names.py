@@ -14,7 +14,7 @@ from lakehouse.declare.table import duplicates, files, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage.digest import differences
+from lakehouse.storage.digest import differences, digest
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform.versions import as_of_join
 
@@ -131,6 +131,26 @@ def test_rows_are_compared_whatever_their_columns_are_called(spark):
     for keys in ([], ["row"], ["expected", "actual"], ["ours"]):
         assert differences(rows, others, keys, "_partition")["p"].total in (1, 2)
         assert differences(rows, rows, keys, "_partition") == {}
+
+
+def test_maps_are_compared_whatever_the_order_of_their_entries(spark):
+    def rows(one: str, other: str):
+        return spark.sql(
+            f"SELECT 'p' AS _partition, 1 AS k, {one} AS tags, array(struct({one} AS inner)) AS nested "
+            f"UNION ALL SELECT 'p', 2, {other}, NULL"
+        )
+
+    stored = rows("map('a', 1, 'b', 2)", "map('c', 3)")
+    turned = rows("map('b', 2, 'a', 1)", "map('c', 3)")
+    assert digest(stored) == digest(turned)
+    assert differences(stored, turned, ["k"], "_partition") == {}
+    changed = rows("map('a', 1, 'b', 2)", "map('c', 4)")
+    assert digest(stored) != digest(changed)
+    found = differences(stored, changed, ["k"], "_partition")["p"]
+    assert (found.changed, found.total) == (1, 1)
+    assert (
+        "k=2: batch nested=None, tags={c: 3}, table nested=None, tags={c: 4}" in found.examples[0]
+    )
 
 
 def declared(spark, tmp_path, topic, function, **given) -> Stage:
