@@ -5,9 +5,10 @@ row over with a higher epoch; a transaction of the one before, which knows the f
 refused as it commits.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.sources import one_of
@@ -106,6 +107,13 @@ def postgres(
     return PostgresTable(name or into, keys, corrections, into, dsn)
 
 
+def _columns_of(noted: str | None) -> list[str]:
+    """The columns that are filled; none if that was not noted, as by earlier versions of the library."""
+    with suppress(ValueError, AttributeError):
+        return json.loads(noted or "{}").get("columns", [])
+    return []
+
+
 class PostgresSink(Sink):
     """Writes a table to PostgreSQL."""
 
@@ -114,6 +122,7 @@ class PostgresSink(Sink):
         self._db: Connection | None = None
         self._epoch = 0
         self._types: dict[str, str] = {}
+        self._columns: list[str] = []  # that are filled; others may have added more
 
     def open(self) -> None:
         with self._failing("taking it over"):
@@ -132,10 +141,7 @@ class PostgresSink(Sink):
 
     def position(self) -> Position | None:
         with self._failing("reading its position"):
-            made = self._run("SELECT to_regclass(%s) IS NOT NULL", [_POSITIONS])[0][0]
-            asked = f"SELECT position FROM {_POSITIONS} WHERE target = %s"
-            noted = self._run(asked, [self._target.name]) if made else []
-            found = noted[0][0] if noted else None
+            found = self._noted()
             fault = self._fault(found is not None)
             self._connection.rollback()
         if fault:
@@ -146,6 +152,7 @@ class PostgresSink(Sink):
         if found is None:
             return None
         try:
+            self._columns = _columns_of(found)
             return Position.from_json(found)
         except ValueError as err:
             raise SinkError(
@@ -155,6 +162,7 @@ class PostgresSink(Sink):
 
     def columns(self, schema: "pa.Schema") -> None:
         self._types = types = {field.name: type_of(field.type) for field in schema}
+        self._columns = list(types)
         with self._failing("making its table"):
             there = self._there()
             if not there:
@@ -181,12 +189,13 @@ class PostgresSink(Sink):
             self._upsert(found.take(places[False]))
 
     def commit(self, position: Position) -> None:
+        noted = json.dumps(asdict(position) | {"columns": self._columns})
         with self._failing(f"committing version {position.version}"):
-            noted = self._run(
+            done = self._run(
                 f"UPDATE {_POSITIONS} SET position = %s WHERE target = %s AND epoch = %s RETURNING epoch",
-                [position.to_json(), self._target.name, self._epoch],
+                [noted, self._target.name, self._epoch],
             )
-            if not noted:
+            if not done:
                 self._connection.rollback()
                 raise SinkError(
                     f"target={self._target.name}: another process has taken it over; one process writes a target, so this one "
@@ -196,7 +205,8 @@ class PostgresSink(Sink):
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         with self._failing("reading it"):
-            columns = list(self._there())
+            filled = _columns_of(self._noted())
+            columns = [name for name in self._there() if not filled or name in filled]
             found = self._run(sql("SELECT {} FROM {}", columns, self._table)) if columns else []
             self._connection.rollback()
         for values in found:
@@ -231,6 +241,13 @@ class PostgresSink(Sink):
     def _run(self, query: Any, values: Sequence[object] = ()) -> list[tuple]:
         done = self._connection.execute(query, values or None)
         return done.fetchall() if done.description else []
+
+    def _noted(self) -> str | None:
+        """The position as it stands in the database, and beside it the names of the columns that are filled."""
+        made = self._run("SELECT to_regclass(%s) IS NOT NULL", [_POSITIONS])[0][0]
+        asked = f"SELECT position FROM {_POSITIONS} WHERE target = %s"
+        noted = self._run(asked, [self._target.name]) if made else []
+        return noted[0][0] if noted else None
 
     def _there(self) -> dict[str, str]:
         """The columns of the table, in their order, with their types; none if there is no such table."""

@@ -115,6 +115,11 @@ def test_rows_come_change_and_go_with_the_versions(lakehouse, dsn, database):
     caught_up(following)
     now = {("a", 1, Decimal("9.00")), ("c", 4, Decimal("4.00")), ("a", 3, Decimal("3.00"))}
     assert rows(database, "SELECT account, n, amount FROM payments") == now
+    database.execute("ALTER TABLE payments ADD COLUMN note text DEFAULT 'of others'")
+    published.replace(payments, [("a", 1, "8.00"), ("c", 4, "4.00")], "0")
+    caught_up(following)
+    assert rows(database, "SELECT amount, note FROM payments WHERE n = 1") == {(8, "of others")}
+    now = now - {("a", 1, Decimal("9.00"))} | {("a", 1, Decimal("8.00"))}
     following.end()
     found = compare(lakehouse, following.table, following.target)
     assert found.verdict == "EQUAL", found
