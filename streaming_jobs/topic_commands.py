@@ -224,12 +224,13 @@ def _held(name: str) -> "Iterator[tuple[Lakehouse, Table, Commit | None]]":
 
 def _on_broker(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
     """What the broker says of the topics of an ingest table. Raises RangeError if it reads none."""
+    from lakehouse.runtime import kafka_topics
     from lakehouse.stream import offsets as positions
 
     topics = sorted(source.topic for source in lakehouse.catalog.topics_of(table).values())
     if not topics:
         raise _no_source(lakehouse.catalog, table)
-    return positions.on_broker(positions.admin(lakehouse.settings), topics)
+    return positions.on_broker(kafka_topics.admin(lakehouse.settings), topics)
 
 
 def _of_own(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":

@@ -10,7 +10,8 @@ resettable         its test kit: the same range always gives the same records
 service            the service of a lookup: questions, retries, a cache
 kafka_options      the Kafka properties of the settings, in both dialects
 kafka_client       whether the broker answers, is away, or turns its client away
-kafka_in_spark     the same of Spark's own clients
+kafka_topics       what the broker says of topics: ids, partitions, offsets
+kafka_in_spark     the same as kafka_client of Spark's own clients
 kafka_broker       the embedded broker
 kafka_properties   its configuration
 kafka_address      which broker this lakehouse talks to

@@ -118,7 +118,8 @@ def kafka_topic(
 
 def _topic_of(message: "Message") -> str:
     """The id of the topic that a position was written of."""
-    return (dict(message.headers() or ()).get(TOPIC) or b"").decode()
+    found = dict(message.headers() or ()).get(TOPIC)
+    return found.decode() if isinstance(found, bytes) else ""
 
 
 class KafkaSink(Sink):
@@ -291,8 +292,7 @@ class KafkaSink(Sink):
         """The id of the topic, empty of a broker that gives none."""
         name = self._target.name
         try:
-            client = kafka_client.admin(self._settings)
-            return kafka_topics.ids(client, [name])[name][0]
+            return kafka_topics.ids(kafka_client.admin(self._settings), [name])[name][0]
         except BrokerError as err:
             raise SinkAway(str(err)) from err
 
