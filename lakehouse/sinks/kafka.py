@@ -178,7 +178,7 @@ class KafkaSink(Sink):
         last, of_topic = None, ""
         for message in self._messages(self._positions):
             last, of_topic = message.value(), _topic_of(message)
-        # an earlier version of the library wrote none, and a comparison, which opens nothing, tells what is missing
+        # an earlier version of the library wrote none, and a comparison, which opens nothing, shows what is missing
         if of_topic and self._topic_id:
             self._check_same(of_topic, self._topic_id)
         if last is None:
