@@ -356,7 +356,7 @@ def test_what_compaction_took_away_is_not_waited_for(session, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_broker_that_is_away_is_said_and_waited_for(session, served, capsys, monkeypatch):
-    monkeypatch.setattr(offsets, "_WITHIN", 2.0)
+    monkeypatch.setattr(kafka_topics, "_WITHIN", 2.0)
     monkeypatch.setattr(topic_steps, "IDLE", 1.0)
     kafka_broker.ensure_topics(session.settings, {"plain": 2})
     send(session, "plain", range(10))
