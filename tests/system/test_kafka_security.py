@@ -16,14 +16,14 @@ from lakehouse.cli import doctor
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import kafka, table
 from lakehouse.errors import AccessError, BrokerError, SettingsError
-from lakehouse.runtime import kafka_address, kafka_broker, kafka_client
+from lakehouse.runtime import kafka_address, kafka_broker, kafka_client, kafka_topics
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config, spark_options
 from lakehouse.settings import from_environment, java, to_environment
 from lakehouse.storage import layout
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.stream import offsets, queries, topic_check
+from lakehouse.stream import queries, topic_check
 from streaming_jobs import healing, supervisor
 from streaming_jobs.jobs import follower_of
 from support.secured_broker import as_bob, certificate, grant, secured_broker
@@ -120,7 +120,7 @@ def test_job_follower_and_doctor_say_who_was_turned_away_and_do_not_wait(secured
 def test_rights_that_lack_are_named_and_a_password_that_changes_under_a_stream_ends_its_query(
     secured, jars, tmp_path, spark, monkeypatch
 ):
-    monkeypatch.setattr(offsets, "_WITHIN", 3.0)
+    monkeypatch.setattr(kafka_topics, "_WITHIN", 3.0)
     kafka_broker.ensure_topics(secured, {"guarded": 1})
     bob = replace(as_bob(secured, tmp_path), tables=(__name__,))
     session = Session(bob, catalog_of([HERE]), spark)
