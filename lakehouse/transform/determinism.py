@@ -12,7 +12,7 @@ from lakehouse.declare.columns import ARRIVAL, REACH, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.transform.plan_tree import analyzed, expressions_of, kind_of, nodes, seq, within
-from lakehouse.transform.shapes import GROUPS, WHOLE, asks_itself, has, joins_itself, reads
+from lakehouse.transform.shapes import GROUPS, WHOLE, asks_itself, has, is_tied, joins_itself, reads
 
 _CLOCK = {
     "CurrentTimestamp",
@@ -237,7 +237,7 @@ def _counting_rows(plan) -> Iterator[str]:
 def _across_windows(plan) -> Iterator[tuple[str, str]]:
     """What makes a window's rows depend on other windows that happen to be computed with it."""
     rule = "it is over all windows that are computed at once"
-    if any(WINDOW not in tied_to for tied_to in asks_itself(plan)):
+    if not all(is_tied(each, WINDOW) for each in asks_itself(plan)):
         yield "operators=Subquery", f"{rule}; hold its window equal to that of the row outside"
     for node in nodes(plan):
         kind = node.nodeName()
@@ -345,7 +345,7 @@ def _on_rows(plan, table: Table) -> set[str]:
         if node.nodeName() in WHOLE and reads(node) and not _one_by_one(node)
     ]
     operators = set(every)
-    if any(not (table.context and tied_to) for tied_to in asks_itself(plan)):
+    if any(not (table.context and each.references().size()) for each in asks_itself(plan)):
         operators.add("Subquery")
     # with an interval a frame of it (rangeBetween), or the function of a group, sees all its rows
     if table.context:

@@ -238,17 +238,61 @@ def joins_itself(node) -> bool:
     return node.nodeName() == "Join" and all(reads(side) for side in seq(node.children()))
 
 
-def asks_itself(plan) -> Iterator[set[str]]:
-    """For each subquery over the driving input: the columns of the rows outside that it is tied to."""
+def asks_itself(plan) -> Iterator[Any]:
+    """The subqueries over the driving input, as expressions of the rows outside."""
     for node in nodes(plan):
         if not any(map(reads, seq(node.subqueries()))):
             continue
         for expression, kind, _ in expressions_of(node):
-            if kind not in _ASKING:
-                continue
-            query = expression.query() if kind == "InSubquery" else expression
-            if reads(query.plan()):
-                yield {a.name() for a in seq(expression.references().toSeq())}
+            if kind in _ASKING and reads(_query_of(expression).plan()):
+                yield expression
+
+
+def is_tied(subquery, column: str) -> bool:
+    """Whether all that a subquery reads of the driving input has the same value in that column as the row outside."""
+    plan = _query_of(subquery).plan()
+    if kind_of(subquery) == "InSubquery":
+        pairs = zip(seq(subquery.values()), seq(plan.output()), strict=True)
+        if any(_is(column, outside) and inside.name() == column for outside, inside in pairs):
+            return True
+    return _is_filtered(plan, column)
+
+
+def _is_filtered(plan, column: str) -> bool:
+    if not reads(plan):
+        return True
+    if plan.nodeName() == "Filter" and any(
+        _holds_equal(each, column) for each in _conjuncts(plan.condition())
+    ):
+        return True
+    below = seq(plan.children())
+    return bool(below) and all(_is_filtered(each, column) for each in below)
+
+
+def _conjuncts(condition) -> Iterator[Any]:
+    if kind_of(condition) != "And":
+        yield condition
+        return
+    for each in (condition.left(), condition.right()):
+        yield from _conjuncts(each)
+
+
+def _holds_equal(condition, column: str) -> bool:
+    """Whether it is `outer(column) = column`, either way round."""
+    if kind_of(condition) not in ("EqualTo", "EqualNullSafe"):
+        return False
+    both = (condition.left(), condition.right())
+    outside = [each.e() for each in both if kind_of(each) == "OuterReference"]
+    inside = [each for each in both if kind_of(each) != "OuterReference"]
+    return len(outside) == 1 and _is(column, outside[0]) and _is(column, inside[0])
+
+
+def _is(column: str, expression) -> bool:
+    return kind_of(expression) == "AttributeReference" and expression.name() == column
+
+
+def _query_of(subquery):
+    return subquery.query() if kind_of(subquery) == "InSubquery" else subquery
 
 
 def has(node, column: str) -> bool:

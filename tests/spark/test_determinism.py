@@ -1,6 +1,7 @@
 """What live and batch runs may differ by is refused before it has run, with the remedy; and what they agree on is not."""
 
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 from types import ModuleType
 
@@ -153,9 +154,23 @@ def test_what_a_subquery_asks_of_all_rows_is_what_its_table_is_made_of(spark, tm
     """Of a window table its own window; of a keyed one all rows; within an interval rows that it is tied to."""
     asked = "SELECT window, user, count(*) n FROM {{clicks}} c WHERE EXISTS (SELECT 1 FROM {{clicks}} d WHERE {}) GROUP BY ALL"
     per_window = {"window": tumbling("1 hour"), "keys": ["user"]}
-    with pytest.raises(DeclarationError, match="operators=Subquery: it is over all windows"):
-        checked(spark, tmp_path, in_sql(asked.format("d.user = c.user")), **per_window)
-    checked(spark, tmp_path, in_sql(asked.format("d.window = c.window")), **per_window)
+    for untied in (
+        "d.user = c.user",
+        "d.window.start <= c.window.start",
+        "d.window = c.window OR d.value > 9",
+    ):
+        with pytest.raises(DeclarationError, match="operators=Subquery: it is over all windows"):
+            checked(spark, tmp_path, in_sql(asked.format(untied)), **per_window)
+    for tied in ("d.window = c.window", "d.value > 9 AND c.window <=> d.window"):
+        checked(spark, tmp_path, in_sql(asked.format(tied)), **per_window)
+    for values, accepted in (("window", True), ("named_struct('start', at, 'end', at)", False)):
+        known = f"SELECT window, user, count(*) n FROM {{clicks}} WHERE window IN (SELECT {values} FROM {{clicks}}) GROUP BY ALL"
+        with (
+            nullcontext()
+            if accepted
+            else pytest.raises(DeclarationError, match="operators=Subquery")
+        ):
+            checked(spark, tmp_path, in_sql(known), **per_window)
     near = (
         "SELECT * FROM {clicks} c WHERE EXISTS (SELECT 1 FROM {clicks} d WHERE d.user = c.user AND "
         "d.at BETWEEN c.at AND c.at + interval 1 minute)"
