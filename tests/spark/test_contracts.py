@@ -9,6 +9,8 @@ import inspect
 import pytest
 from pyspark.sql import functions as F
 
+from lakehouse.transform import quality
+
 DELTA = "org.apache.spark.sql.delta"
 SPARK = "org.apache.spark.sql"
 JVM = [  # class, method, types of its parameters, who calls it
@@ -102,6 +104,7 @@ def test_the_observation_of_a_plan_says_whether_spark_removed_it(spark):
 
 
 def test_great_expectations_has_what_conditions_are_taken_from():
+    quality._gx()  # as the library imports it: an import of its own ends a worker of pytest (SystemExit)
     from great_expectations.execution_engine import SparkDFExecutionEngine
     from great_expectations.expectations.registry import get_expectation_impl
     from great_expectations.validator.metric_configuration import MetricConfiguration
