@@ -31,6 +31,7 @@ class Planned:
     """What becomes of one table.
 
     :param changes: what decides its rows and was declared otherwise when its stream began.
+    :param diff: the lines of code that differ.
     :param command: what does it; empty if a start alone does.
     :param rows: of its inputs, to be read for it.
     :param bytes: the same, as the files are on disk.
@@ -41,6 +42,7 @@ class Planned:
     action: Action
     says: str
     changes: tuple[str, ...] = ()
+    diff: tuple[str, ...] = ()
     command: str = ""
     rows: int = 0
     bytes: int = 0
@@ -78,24 +80,24 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
         says = "its stream goes on; what changed decides no row of it, such as an expectation or the policy for late rows"
         return Planned(table.name, "in place", says)
     action = begun_with.way(lakehouse.catalog, table, changed)
-    shown = tuple(map(str, changed))
+    shown, diff = tuple(map(str, changed)), tuple(begun_with.diffs(changed))
     if action == "accept":
         command = f"lakehouse table accept {table.name}"
         says = "rows from the next start on are by the new code, those before stay; a backfill computes closed ranges again"
-        return Planned(table.name, action, says, shown, command, downstream=downstream)
+        return Planned(table.name, action, says, shown, diff, command, downstream=downstream)
     if action == "compute whole":
         command = f"lakehouse backfill {table.name}"
         says = "its job computes it whole at the next start, and its readers see one change"
-        return Planned(table.name, action, says, shown, command, rows, size, downstream)
+        return Planned(table.name, action, says, shown, diff, command, rows, size, downstream)
     if action == "upgrade":
         command = f"lakehouse upgrade fill {table.name}"
         says = "the changed table is filled beside this one, compared with it, and takes its place in one commit"
-        return Planned(table.name, action, says, shown, command, rows, size, downstream)
+        return Planned(table.name, action, says, shown, diff, command, rows, size, downstream)
     says = (
         "one table cannot hold rows of both; declare it under another name, or take the change back"
     )
     command = "lakehouse bootstrap NEW_NAME" if lakehouse.catalog.is_derived(table) else ""
-    return Planned(table.name, "another name", says, shown, command, rows, size, downstream)
+    return Planned(table.name, "another name", says, shown, diff, command, rows, size, downstream)
 
 
 def _reading(catalog: Catalog, table: Table) -> list[str]:
@@ -136,3 +138,5 @@ def show(found: Sequence[Planned]) -> None:
         if each.action not in ("nothing", "begin"):
             why = "; ".join(each.changes)
             console.print_text(f"{each.table}: {f'{why}; ' if why else ''}{each.says}")
+            for line in each.diff:
+                console.print_text(f"  {line}")

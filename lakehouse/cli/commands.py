@@ -75,6 +75,8 @@ def accept(table: TableName) -> None:
     lakehouse = _lakehouse()
     for change in begun_with.accept(lakehouse, lakehouse.catalog.table(table)):
         console.print_text(f"{table} continues, though {change}")
+        for line in change.diff:
+            console.print_text(f"  {line}")
 
 
 def _note_lost(lakehouse: "Lakehouse", name: str = "") -> None:

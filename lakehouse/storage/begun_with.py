@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import unified_diff
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
@@ -89,9 +90,31 @@ class Change:
     def what(self) -> str:
         return self.field.split()[0]
 
+    @property
+    def diff(self) -> list[str]:
+        """The lines that were taken away and added, in their order; empty of a value of one line."""
+        then, now = self.then.splitlines(), self.now.splitlines()
+        if max(len(then), len(now)) < 2:
+            return []
+        lines = list(unified_diff(then, now, n=0, lineterm=""))[2:]
+        return [f"{line[0]} {line[1:]}" for line in lines if not line.startswith("@@")]
+
     def __str__(self) -> str:
-        then, now = (each or "none" for each in _apart(self.then, self.now))
-        return f"{self.field}={now}: its checkpoint was made with {then}, and {_MEANING.get(self.what, _BOTH)}"
+        meaning = _MEANING.get(self.what, _BOTH)
+        if self.diff:
+            return f"{self.field}: its checkpoint was made with other code, and {meaning}"
+        then, now = _around_difference(self.then, self.now)
+        return f"{self.field}={now or 'none'}: its checkpoint was made with {then or 'none'}, and {meaning}"
+
+
+def diffs(changes: Iterable[Change]) -> list[str]:
+    """The lines that differ, below the name of what changed, for all changes of several lines."""
+    return [
+        line
+        for change in changes
+        if change.diff
+        for line in (f"{change.field}:", *(f"  {line}" for line in change.diff))
+    ]
 
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
@@ -313,7 +336,8 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
         remedy = f"{another}; `lakehouse bootstrap NAME` fills the new table from the rows that its input has"
     else:
         remedy = f"{another}; a new ingest table reads what it is declared with from the beginning"
-    return f"table={table.name}, {'; '.join(map(str, changed))}; {remedy}"
+    refusal = f"table={table.name}, {'; '.join(map(str, changed))}; {remedy}"
+    return "\n  ".join([refusal, *diffs(changed)])
 
 
 def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
@@ -348,20 +372,15 @@ def _reader(source: RecordSource) -> str:
     return f"{source.class_name}({options})"
 
 
-def _apart(then: str, now: str) -> tuple[str, str]:
-    """Of two texts of several lines the first two lines that differ, and of long lines what differs."""
-    pairs = zip_longest(then.splitlines(), now.splitlines(), fillvalue="")
-    one, other = next(((a.strip(), b.strip()) for a, b in pairs if a != b), (then, now))
-    if max(len(one), len(other)) > _SHOWN:
-        first = next(
-            (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-            min(len(one), len(other)),
-        )
-        begin = max(0, first - _SHOWN // 3)
-        one, other = (
-            f"{'…' if begin else ''}{each[begin : begin + _SHOWN]}" for each in (one, other)
-        )
-    return one, other
+def _around_difference(then: str, now: str) -> tuple[str, str]:
+    """Both texts, and of long ones the part where they begin to differ."""
+    if max(len(then), len(now)) <= _SHOWN:
+        return then, now
+    pairs = enumerate(zip_longest(then, now))
+    first = next(place for place, (one, other) in pairs if one != other)
+    begin = max(0, first - _SHOWN // 3)
+    dots = "…" if begin else ""
+    return dots + then[begin : begin + _SHOWN], dots + now[begin : begin + _SHOWN]
 
 
 def _path(settings: Settings, table: Table) -> Path:

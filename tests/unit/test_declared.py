@@ -65,12 +65,23 @@ def refused(begun, name: str, **changes: object) -> str:
         ("sums", {"partition_by": "day"}, "partitions=day: its checkpoint was made with hour"),
         ("totals", {"final_rows": True}, "final_rows=True: its checkpoint was made with none, and a row would count from"),
         ("totals", {"keeps": "versions"}, "kind=versioned: its checkpoint was made with keyed"),
-        ("sums", {"transformation": larger}, "F.sum(F.col('value') * 2).alias('value')): its checkpoint was made with "),
+        ("sums", {"transformation": larger}, "function: its checkpoint was made with other code, and rows before and after"),
         ("visits", {"sql": "SELECT 1"}, "query=SELECT 1: its checkpoint was made with SELECT window"),
     ],
 )  # fmt: skip
 def test_what_changed_is_named_with_both_values_and_what_it_means(begun, name, changes, told):
     assert told in refused(begun, name, **changes)
+
+
+def test_changed_code_is_shown_as_the_lines_that_differ_below_the_remedy(begun):
+    first, *lines = refused(
+        begun, "sums", transformation=larger, window=tumbling("2 hours")
+    ).splitlines()
+    assert "window=tumbling, 2:00:00" in first and "lakehouse upgrade fill sums" in first
+    heading, removed, added = lines
+    assert heading == "  function:"
+    assert removed.startswith("    - ") and "F.sum('value')" in removed
+    assert added.startswith("    + ") and "F.sum(F.col('value') * 2)" in added
 
 
 @pytest.mark.parametrize(
