@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _COMMITS = "_commits"
 _BESIDE = "__beside"
 _COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)
+_FIELD = re.compile(r"[^()]*\[(\w+)\]")  # of a struct, as DataFusion names it
 _UNKNOWN = re.compile(r"table '(?:datafusion\.public\.)?(.+?)' not found")
 
 
@@ -221,7 +223,21 @@ def _answer(reader, limit: int | None) -> Answer:
         columns = [column.to_pylist() for column in pa.record_batch(batch).columns]
         rows += zip(*columns, strict=True)
     cut = len(rows) if limit is None else limit
-    return Answer(tuple(pa.schema(reader.schema).names), rows[:cut], len(rows) > cut)
+    return Answer(_headings(pa.schema(reader.schema).names), rows[:cut], len(rows) > cut)
+
+
+def _headings(names: Iterable[str]) -> tuple[str, ...]:
+    """The columns' names, each once: of two called `k` the second is `k_2`.
+
+    A field is `start`, as in Spark, where DataFusion says `revenue.window[start]`.
+    """
+    headings: dict[str, None] = {}
+    for name in names:
+        field = _FIELD.fullmatch(name)
+        bare = field[1] if field else name
+        copies = (f"{bare}_{number}" for number in count(2))
+        headings[next(name for name in chain([bare], copies) if name not in headings)] = None
+    return tuple(headings)
 
 
 def _unknown(name: str, lakehouse: Lakehouse) -> UnknownTable:

@@ -62,3 +62,16 @@ def test_what_cannot_be_read_as_it_was_is_refused_with_the_reason(settings, spar
         refused = asked(settings, f"SELECT count(*) AS n FROM {tables}", as_of)
         assert refused.exit_code == 2 and not refused.stdout, tables
         assert rule in refused.stderr, (rule, refused.stderr)
+
+
+@ENGINES
+def test_columns_have_one_name_each_and_fields_their_own(settings, spark, engine):
+    sql = (
+        "SELECT a.window.start, b.window.end, a.sensor_id, b.sensor_id, a.window.start AS begun, max(a.window.start) AS latest "
+        "FROM sensor_averages a JOIN sensor_averages b ON a.sensor_id = b.sensor_id AND a.window = b.window "
+        "GROUP BY a.window, b.window, a.sensor_id, b.sensor_id LIMIT 1"
+    )
+    result = asked(settings, sql, "2030-01-01", *engine)
+    assert result.exit_code == 0, result.stderr
+    names = ["start", "end", "sensor_id", "sensor_id_2", "begun", "latest"]
+    assert list(json.loads(result.stdout)) == names
