@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: demo test verify stories bench matrix soak lint lock setup clean help
+.PHONY: demo check test verify stories bench matrix soak lock setup clean help
 BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
@@ -31,6 +31,11 @@ endef
 demo: setup ## start everything and show it at work (SECONDS=60 ends it after a minute)
 	@$(BIN)/lakehouse demo $(if $(SECONDS),--seconds $(SECONDS))
 
+check: setup ## before every save: style, types and the unit tests, within a minute
+	@$(BIN)/ruff check && $(BIN)/ruff format --quiet --check lakehouse tests && \
+	{ $(BIN)/mypy >.mypy_cache.log 2>&1 & types=$$!; $(BIN)/pytest tests/unit -q -n 1 --dist loadgroup --no-loadscope-reorder; status=$$?; \
+	  wait $$types || status=1; cat .mypy_cache.log; rm -f .mypy_cache.log; exit $$status; }
+
 test: setup ## the tests to run before every commit
 	@$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup --no-loadscope-reorder
 
@@ -58,9 +63,6 @@ matrix: setup ## operator by disturbance: write docs/equivalence.md again
 
 soak: setup ## an hour of the real job: memory, logs and batch durations must not grow (SECONDS=28800 for a night)
 	@$(BIN)/python -m benchmarks.soak $(if $(SECONDS),--seconds $(SECONDS))
-
-lint: setup ## check the style of the code
-	@$(BIN)/ruff check
 
 lock: $(BIN)/uv ## bring requirements.lock up to date with pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --extra dev --extra all --generate-hashes \

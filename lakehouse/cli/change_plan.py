@@ -7,7 +7,7 @@ from typing import Literal
 from lakehouse.cli import console
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.storage import begun_with, delta_log, layout
+from lakehouse.storage import begun_with, declared_changes, delta_log, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
@@ -80,7 +80,7 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
         says = "its stream goes on; what changed decides no row of it, such as an expectation or the policy for late rows"
         return Planned(table.name, "in place", says)
     action = begun_with.way(lakehouse.catalog, table, changed)
-    shown, diff = tuple(map(str, changed)), tuple(begun_with.diffs(changed))
+    shown, diff = tuple(map(str, changed)), tuple(declared_changes.diffs(changed))
     if action == "accept":
         command = f"lakehouse table accept {table.name}"
         says = "rows from the next start on are by the new code, those before stay; a backfill computes closed ranges again"

@@ -2,9 +2,11 @@
 
 import atexit
 import errno
+import inspect
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,6 +68,7 @@ _REMEDIES = {  # what a command meets on a disk that is not its own, or full
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
 }
+_LINE_BREAK = re.compile(r"(?<!\n)\n(?=\S)(?![-*\n])")  # within a paragraph
 _ANY_WIDTH = 100_000
 _COLUMN = 16  # with less for each column of a table its values could not be read
 _PIPE_WIDTH = 160  # columns where no terminal says how wide it is
@@ -73,6 +76,13 @@ _PIPE_WIDTH = 160  # columns where no terminal says how wide it is
 
 class Commands(TyperGroup):
     """A group of commands in which an error of the library is one red line on stderr and exit code 2."""
+
+    def get_command(self, ctx, cmd_name):
+        """The command, with each paragraph of its help on one line, which the terminal wraps at its own width."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and command.help:
+            command.help = _LINE_BREAK.sub(" ", inspect.cleandoc(command.help))
+        return command
 
     def invoke(self, ctx):
         try:

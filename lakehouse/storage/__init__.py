@@ -46,6 +46,7 @@ attempts              that a reconciliation began, and why it failed
 reference_versions    which versions of refreshed reference tables rows see, by their arrival
 handovers             where batch ends and the stream begins
 report_files          the files that are drawn of a report's partitions
+declared_changes      a change of a declaration, and what it means for the rows that are there
 begun_with            what a stream was begun with, and that it goes on as nothing else
 checkpoints           where a table stands, and whether a checkpoint fits that
 checkpoint_files      what Spark keeps in a checkpoint
