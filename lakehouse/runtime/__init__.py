@@ -6,6 +6,7 @@ cds_archive        Spark's classes, mapped instead of loaded
 schema_registry    the schema registry, asked over HTTP
 protobuf           its schemas of Protobuf, compiled
 own_source         the class of a source of one's own, called and held against its contract
+quiet_daemon       Spark's Python daemon, without a full collection after each task
 resettable         its test kit: the same range always gives the same records
 service            the service of a lookup: questions, retries, a cache
 kafka_options      the Kafka properties of the settings, in both dialects

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime import cds_archive, jars
+from lakehouse.runtime import cds_archive, jars, quiet_daemon
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.read_holds import under_way
@@ -125,6 +125,12 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.sql.ui.retainedExecutions": "100",
         "spark.ui.showConsoleProgress": "false",
         "spark.pyspark.python": sys.executable,
+        # 119 to 74 ms of CPU for a step of 200 rows with an Arrow UDF; executors elsewhere may lack this package
+        **(
+            {"spark.python.daemon.module": quiet_daemon.__name__}
+            if _in_one_process(settings.spark_master)
+            else {}
+        ),
         "spark.executorEnv.PYTHONSAFEPATH": "1",  # Python workers import what the driver does: nothing from the current folder
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",

@@ -4,8 +4,11 @@ Each is named here with the signature that is called. After an upgrade a failure
 what moved, and where it is called, instead of a query that fails later.
 """
 
+import gc
 import inspect
+import os
 
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F
 
@@ -128,3 +131,15 @@ def test_dagster_stores_events_where_maintenance_removes_them():
     assert RUNLESS_RUN_ID == "" and FINISHED_STATUSES
     assert issubclass(SqliteEventLogStorage, SqlEventLogStorage)
     assert {"run_id", "timestamp", "asset_key"} <= set(Events.c.keys())
+
+
+def test_a_python_worker_collects_no_garbage_between_tasks(spark):
+    """PySpark's daemon does, by a name that `runtime.quiet_daemon` replaces."""
+
+    def collections(rows):
+        full = gc.get_stats()[2]["collections"]
+        return pc.add(pc.multiply(rows, 0), os.getpid() * 10_000 + full)
+
+    udf = F.arrow_udf(collections, "long")
+    first, *_, last = [spark.range(1).select(udf("id")).first()[0] for _ in range(9)]
+    assert last - first < 8, "one worker, which has not made a full collection after each task"
