@@ -5,8 +5,6 @@ jobs of every shipped pipeline, and the Dagster UI and daemon. Ctrl-C ends all o
 that loses nothing.
 """
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,16 +15,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lakehouse.settings import Settings, to_environment
+from assets.ui import app, dagster_dev, dagster_environment
+from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
 from lakehouse.storage import layout
-
-app = typer.Typer()
 
 _BATCH = 200_000
 _UI_WITHIN = 300.0  # seconds
@@ -128,7 +124,7 @@ class _Demo:
         self._process(
             "ui",
             text,
-            _dagster(self.settings, port),
+            dagster_dev(port, ["-m", "assets.definitions"]),
             "dagster.log",
             lambda process: self._await(address, process),
         )
@@ -269,11 +265,7 @@ class _Demo:
     ) -> None:
         folder = layout.demo_logs(self.settings)
         folder.mkdir(parents=True, exist_ok=True)
-        environment = (
-            os.environ
-            | to_environment(self.settings)
-            | {"DAGSTER_HOME": str(layout.dagster_home(self.settings))}
-        )
+        environment = dagster_environment(self.settings)
 
         def begin() -> None:
             # a session of its own: Ctrl-C reaches the demo alone
@@ -307,24 +299,6 @@ class _Demo:
         jobs = queries_table([(p, supervisor.status(self.settings, p)) for p in pipelines], last)
         until = f"{left:.0f} s left" if left != float("inf") else "Ctrl-C ends everything"
         return Group(jobs, f"Dagster: [bold]{address}[/bold] · {until}")
-
-
-def _dagster(settings: Settings, port: int) -> list[str]:
-    home = layout.dagster_home(settings)
-    home.mkdir(parents=True, exist_ok=True)
-    shutil.copy(Path(__file__).with_name("dagster.yaml"), home)
-    return [
-        sys.executable,
-        "-m",
-        "dagster",
-        "dev",
-        "-m",
-        "assets.definitions",
-        "-h",
-        "127.0.0.1",
-        "-p",
-        str(port),
-    ]
 
 
 def _answers(address: str) -> bool:

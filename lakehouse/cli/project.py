@@ -1,6 +1,8 @@
 """`lakehouse init`: a folder with a pipeline of one's own that runs, to begin with."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from string import Template
 from typing import Annotated
 
 import typer
@@ -53,24 +55,25 @@ def test_turnover(testbed):
 '''
 _SETTINGS = """# Settings of the lakehouse. An environment variable LAKEHOUSE_<NAME> overrides the setting of that name.
 root = ".lakehouse"       # tables, checkpoints, commit logs, the embedded broker's data
+since = "$day"      # the first partition in Dagster: the day of your oldest rows
 tables = ["orders"]       # modules of tables; a module is a pipeline
 module_path = ["."]       # where the modules are looked for
 """
 _EVENTS = "".join(
-    f'{{"order_id": "{n}", "shop": "{"abc"[n % 3]}", "at": "2026-01-01T{n // 60:02}:{n % 60:02}:00Z", "cents": {100 + n}}}\n'
+    f'{{"order_id": "{n}", "shop": "{"abc"[n % 3]}", "at": "${{day}}T{n // 60:02}:{n % 60:02}:00Z", "cents": {100 + n}}}\n'
     for n in range(180)
 )
 _WORKSPACE = """load_from:
   - python_module:
       module_name: assets.definitions
-      location_name: orders
+      location_name: $name
 """
 _DG = """# For Dagster's `dg`, which loads the module pipelines.definitions.
 directory_type = "project"
 
 [project]
 root_module = "pipelines"
-code_location_name = "orders"
+code_location_name = "$name"
 """
 _DEFINITIONS = '''"""The Definitions that `dg` loads: what is in the folder `defs` beside this file."""
 
@@ -83,7 +86,9 @@ import dagster as dg
 def defs() -> dg.Definitions:
     return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
 '''
-_README = """# Orders
+_README = """# $name
+
+Tables over a topic of orders.
 
 ```bash
 pytest                                                # the tables, tested
@@ -94,14 +99,14 @@ lakehouse produce --topic orders --file orders.jsonl --key shop
 lakehouse stream start orders                         # the streaming job, a process of its own
 lakehouse table list                                  # rows, frontier, verdict of each table
 lakehouse query "SELECT window.start AS minute, shop, cents FROM turnover ORDER BY 1, 2 LIMIT 5"
-lakehouse reconcile run turnover --start 2026-01-01T00:00 --end 2026-01-01T02:00
-dagster dev                                           # all of it in the browser
+lakehouse reconcile run turnover --start ${day}T00:00 --end ${day}T02:00
+lakehouse ui                                          # all of it in the browser, at http://localhost:3000
 lakehouse stream stop && lakehouse broker stop
 ```
 
 `orders.py` declares the tables, `lakehouse.toml` has the settings. With the package `dagster-dg-cli`,
-          `dg scaffold defs assets.component.Pipeline orders` writes the pipeline as YAML to
-          `pipelines/defs`, and `dg dev` loads it from there.
+`dg scaffold defs assets.component.Pipeline orders` writes the pipeline as YAML to `pipelines/defs`, and `dg dev` loads it from
+there.
 """
 _FILES = {
     "orders.py": _TABLES,
@@ -123,7 +128,12 @@ def init(
         Path, typer.Argument(help="A folder, new or without files of these names")
     ],
 ) -> None:
-    """Make a project that runs: tables over a topic, their test, events to send, settings, a workspace for Dagster."""
+    """Make a project that runs: tables over a topic, their test, events to send, settings, a workspace for Dagster.
+
+    The project and its location in Dagster have the name of the folder. The events are of yesterday.
+    """
+    yesterday = datetime.now(UTC).date() - timedelta(days=1)
+    values = {"name": directory.absolute().name, "day": str(yesterday)}
     if present := [name for name in _FILES if (directory / name).exists()]:
         raise SettingsError(
             f"directory={directory}: it has {', '.join(present)} already, and nothing is overwritten; name another folder"
@@ -131,7 +141,7 @@ def init(
     try:
         for name, text in _FILES.items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
-            (directory / name).write_text(text)
+            (directory / name).write_text(Template(text).substitute(values))
     except OSError as err:
         raise SettingsError(
             f"directory={directory}: the folder cannot be written to ({err}); name another folder"

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -46,17 +45,15 @@ class UI:
 @contextmanager
 def dagster_dev(settings: Settings) -> Iterator[UI]:
     """The UI and the daemon as a user starts them, on a free port, in a session of their own."""
-    home, log = settings.root.parent / "home", settings.root.parent / "dagster.log"
-    home.mkdir(exist_ok=True)  # that of one that was killed is gone on with
-    shutil.copy(ROOT / "assets" / "dagster.yaml", home)
+    log = settings.root.parent / "dagster.log"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)],
-            cwd=ROOT, env=os.environ | to_environment(settings) | {"DAGSTER_HOME": str(home)},
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=default_signals,
+            [sys.executable, "-m", "lakehouse", "ui", "--port", str(port)],
+            cwd=ROOT, env=os.environ | to_environment(settings),
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=ignored_signals,
         )  # fmt: skip
     try:
         live = UI(f"http://127.0.0.1:{port}", settings)
@@ -64,6 +61,12 @@ def dagster_dev(settings: Settings) -> Iterator[UI]:
         yield live
     finally:
         end(process)
+
+
+def ignored_signals() -> None:
+    """As a shell has them for what it starts in the background: `lakehouse ui` ends by them all the same."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def default_signals() -> None:

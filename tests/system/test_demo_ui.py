@@ -5,12 +5,15 @@ import sys
 import threading
 
 import pytest
+from dagster import DagsterInstance
 from rich.console import Console
 
 from assets.demo import _answers, _Demo
+from assets.ui import dagster_environment
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
+from lakehouse.storage import layout
 
 SLOW = """
 import http.server, sys, time
@@ -54,3 +57,18 @@ def test_a_ui_that_ends_is_an_error_that_names_its_log(demo):
 def test_who_stops_the_demo_does_not_wait_for_the_ui(demo):
     threading.Timer(1, demo.stopping.set).start()
     start(demo, "import time; time.sleep(600)")
+
+
+def test_dagster_takes_the_settings_that_ship_and_keeps_those_of_the_user(tmp_path):
+    settings = Settings(root=tmp_path / "root")
+    environment = dagster_environment(settings)
+    with DagsterInstance.from_config(environment["DAGSTER_HOME"]) as instance:
+        queue = instance.get_concurrency_config().run_queue_config
+        assert (queue.max_concurrent_runs, queue.max_user_code_failure_retries) == (4, 10)
+        assert instance.run_monitoring_start_timeout_seconds == 600
+        assert not instance.telemetry_enabled and not instance.nux_enabled
+        assert instance.is_persistent
+    written = layout.dagster_home(settings) / "dagster.yaml"
+    written.write_text("telemetry: {enabled: false}\n")
+    dagster_environment(settings)
+    assert written.read_text() == "telemetry: {enabled: false}\n"

@@ -12,6 +12,7 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage import layout
 from lakehouse.storage.session import Session
 from streaming_jobs import desired, supervisor
 from support.dagster_dev import DOCS, UI, dagster_dev, ended, until
@@ -112,7 +113,7 @@ def test_the_stream_goes_on_without_dagster_and_its_broker_and_dagster_catches_u
 
 def dagsters(settings: Settings) -> list[psutil.Process]:
     """All processes of the Dagster that was started on this lakehouse; a streaming job that it started is none of them."""
-    home, found = str(settings.root.parent / "home"), []
+    home, found = str(layout.dagster_home(settings)), []
     for process in psutil.process_iter():
         try:
             if process.environ().get("DAGSTER_HOME") == home and "dagster" in " ".join(

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from lakehouse.cli import main
@@ -25,6 +26,16 @@ def project(tmp_path) -> Path:
     done = lakehouse("init", str(tmp_path / "shop"))
     assert done.exit_code == 0, done.output
     return tmp_path / "shop"
+
+
+def test_a_project_has_its_own_name_and_its_partitions_begin_with_its_events(project):
+    location = yaml.safe_load((project / "workspace.yaml").read_text())["load_from"][0]
+    assert location["python_module"]["location_name"] == "shop"
+    assert 'code_location_name = "shop"' in (project / "dg.toml").read_text()
+    settings = from_environment({"LAKEHOUSE_CONFIG": str(project / "lakehouse.toml")})
+    events = [json.loads(line) for line in (project / "orders.jsonl").read_text().splitlines()]
+    assert min(each["at"] for each in events)[:10] == settings.since
+    assert "$" not in "".join(path.read_text() for path in project.rglob("*") if path.is_file())
 
 
 def test_a_project_is_made_once(project):
@@ -166,7 +177,7 @@ def test_the_commands_of_a_new_project_work_in_their_order(project, quick_jvm):
     said = {}
     try:
         for command in commands:
-            if "dagster" in command or "reconcile" in command or "query" in command:
+            if "lakehouse ui" in command or "reconcile" in command or "query" in command:
                 continue
             if command.startswith("lakehouse stream stop"):
                 break
@@ -179,7 +190,8 @@ def test_the_commands_of_a_new_project_work_in_their_order(project, quick_jvm):
         query, reconcile = (
             next(c for c in commands if word in c) for word in ("query", "reconcile")
         )
-        assert "2026-01-01T00:04:00Z" in run(query)
+        day = json.loads((project / "orders.jsonl").read_text().splitlines()[0])["at"][:10]
+        assert f"{day}T00:04:00Z" in run(query)
         assert (
             "EQUAL" in run(reconcile)
             and "1 passed" in said["pytest"]

@@ -1,0 +1,62 @@
+"""`lakehouse ui`: Dagster's pages and daemon on this lakehouse, with storage below its root and the settings that ship."""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakehouse.errors import SettingsError
+from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage import layout
+
+app = typer.Typer()
+
+_SETTINGS = Path(__file__).with_name("dagster.yaml")
+# 60, Dagster's own, is too short for a code server beside jobs that start on two cores
+_GRPC_SECONDS = "300"
+
+
+@app.command()
+def ui(port: Annotated[int, typer.Option(help="The port of the Dagster UI")] = 3000) -> None:
+    """Start Dagster's UI and daemon for this lakehouse, until Ctrl-C.
+
+    Runs and events are kept below the root, in `_dagster`. The first start writes `dagster.yaml`
+    there, which is yours to change. A `workspace.yaml` in the current folder names what is loaded.
+    """
+    settings = from_environment()
+    environment = dagster_environment(settings)
+    workspace = Path("workspace.yaml")
+    loaded = ["-w", str(workspace)] if workspace.exists() else ["-m", "assets.definitions"]
+    command = dagster_dev(port, loaded)
+    # what a shell starts in the background ignores these, and Dagster would never end
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(command[0], command, environment)  # so that Ctrl-C and the exit code are Dagster's
+
+
+def dagster_environment(settings: Settings) -> Mapping[str, str]:
+    """The environment of Dagster's processes: the lakehouse, and a home that has its settings.
+
+    Raises SettingsError if the home cannot be written to.
+    """
+    home = layout.dagster_home(settings).absolute()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not (home / _SETTINGS.name).exists():
+            shutil.copy(_SETTINGS, home)
+    except OSError as err:
+        raise SettingsError(
+            f"root={settings.root}: Dagster keeps its runs in {home}, which cannot be written to ({err}); name another root"
+        ) from err
+    waits = {"DAGSTER_GRPC_TIMEOUT_SECONDS": _GRPC_SECONDS}
+    return waits | dict(os.environ) | to_environment(settings) | {"DAGSTER_HOME": str(home)}
+
+
+def dagster_dev(port: int, loaded: list[str]) -> list[str]:
+    """The command of `dagster dev` on loopback."""
+    return [sys.executable, "-m", "dagster", "dev", *loaded, "-h", "127.0.0.1", "-p", str(port)]
