@@ -2,6 +2,7 @@
 
 strategy        which engine a table has: Spark's own streaming query, or steps of our own
 queries         the query of a table, by kind
+input_frontier  how far the input is complete, handed on to queries of Spark's also without a row
 micro_batch     how one micro-batch or step is written: exactly once
 advance         one limited step after another
 source_steps    the steps of an ingest table: ranges of offsets
