@@ -298,8 +298,8 @@ def _check_position(lakehouse: Lakehouse, table: Table) -> None:
     # a query of Spark's knows no instants between two milliseconds
     if ours and (theirs is None or ours - theirs >= timedelta(milliseconds=1)):
         raise JobError(
-            f"table={table.name}, frontier={text(theirs) if theirs else 'none'}: the version beside it is complete up to there, and "
-            f"the table up to {text(ours)}, so rows that are final would be gone; have it catch up (`lakehouse upgrade fill "
+            f"table={table.name}, frontier={text(theirs) if theirs else 'none'}: the version beside it is complete up to there, "
+            f"and the table up to {text(ours)}, so rows that are final would be gone; have it catch up (`lakehouse upgrade fill "
             f"{table.name}`), or declare the changed table under another name"
         )
 

@@ -163,6 +163,7 @@ def test_the_histogram_of_lateness_counts_every_row_of_the_record_once(run, fill
     assert [bucket["late"] for bucket in found[1:]] == [
         sum(b >= bucket["behind"] for b in behind) for bucket in found[1:]
     ]
+    assert found[1]["late"] <= found[0]["late"] < len(record), "what comes in order is never late"
     assert [bucket["behind"] for bucket in found if bucket["declared"]] == [5.0]
     assert [b["rows"] for b in found if b["behind"] in (600.0, 1800.0)] != [0, 0], (
         "some came half an hour behind"
