@@ -115,7 +115,7 @@ def note_compared(
 
 
 def note(settings: Settings, table: Table, state: State, **more: Any) -> Upgrade:
-    before, at = upgrade(settings, table), datetime.now(UTC).isoformat()
+    before, at = upgrade(settings, table), text(datetime.now(UTC))
     exchanged = before and before.command and not more.get("command")
     since = at if before is None or exchanged else before.since or at
     noted = Upgrade(state, at, table.code_version, since=since, **more)

@@ -34,6 +34,7 @@ generations     where a query begins again
 beside          the stream of a table's other version, which is beside it
 rescaling       the state of Spark's queries divided again, while their job is stopped
 lag             how far a stream is behind
+waiting         why a table waits or has no rows, in a line
 pauses          for how long a stream may rest
 state_reader    the state of Spark's queries, by key
 """

@@ -11,6 +11,7 @@ from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.lakehouse import Lakehouse
 
 _FAR = timedelta(minutes=10)  # of event time: by less a table may be behind between two steps
+_A_STEP = timedelta(minutes=1)  # since its last commit, in which a table may catch up
 
 
 def waiting(lakehouse: Lakehouse, table: Table, rows: int | None) -> str:
@@ -32,7 +33,9 @@ def waiting(lakehouse: Lakehouse, table: Table, rows: int | None) -> str:
         return f"it has read nothing yet: {last} is complete up to {text(complete)}; start its job"
     reached = frontier(settings, table) or EPOCH
     ahead = complete - table.after
-    if _is_behind(table, reached, ahead):
+    if _is_behind(table, reached, ahead) and (
+        ahead - reached > _FAR or datetime.now(UTC) - line.at > _A_STEP
+    ):
         stands = text(reached) if reached > EPOCH else "nothing"
         return f"behind: complete up to {stands}, its input {last} up to {text(complete)}"
     if rows or table.keeps:
@@ -52,10 +55,8 @@ def _of_ingest(table: Table, has_begun: bool, reached: datetime | None, rows: in
 
 
 def _is_behind(table: Table, reached: datetime, ahead: datetime) -> bool:
-    if reached >= ahead:
-        return False
     if table.window is not None and table.window.regular:
-        return _closes(table, reached) <= ahead
+        return _closes(table, reached) <= ahead  # between two ends there is nothing to do
     return ahead - reached > _FAR
 
 

@@ -39,6 +39,7 @@ def test_tables_shows_each_table_as_it_stands(run):
     assert record | {"version": 0} == {
         "layer": "bronze", "table": "sensor_readings", "kind": "ingest", "pipeline": "sensors", "rows": 36, "version": 0,
         "frontier": "2026-01-01T03:09:55Z", "late": None, "quarantined": 9, "verdict": None, "why": "",
+        "waits": "",
     }  # fmt: skip
     assert (row["table"], row["rows"], row["late"], row["quarantined"]) == (
         "valid_readings",
