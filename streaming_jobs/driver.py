@@ -32,7 +32,7 @@ from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
-from lakehouse.storage.lakehouse import Lakehouse, load
+from lakehouse.storage.lakehouse import load
 from lakehouse.storage.session import Session
 from lakehouse.stream import early_results, queries
 from streaming_jobs import desired, lease, origins, progress, standby, supervisor
