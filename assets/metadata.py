@@ -240,7 +240,7 @@ def _of_query(query: QueryStatus, now: datetime) -> dg.TableRecord:
     }
     values |= {
         "state_rows": query.state_rows,
-        "trouble": " ".join(t for t in (query.offsets, query.error) if t)[:500],
+        "trouble": " ".join(t for t in (query.offsets, query.error, query.waits) if t)[:500],
     }
     return dg.TableRecord(values)
 

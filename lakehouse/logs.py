@@ -75,7 +75,8 @@ def configure(settings: Settings, *, timed: bool = False) -> None:
 
 
 def _at(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return at.replace("+00:00", "Z")
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -172,6 +172,7 @@ def status(
     """Show the state of streaming jobs and of each of their queries."""
     from rich.text import Text
 
+    from lakehouse import ranges
     from streaming_jobs import scheduled, supervisor, views
 
     console, settings, named = _chosen(pipelines)
@@ -181,7 +182,7 @@ def status(
             due = scheduled.next_run(settings, name)
             knob = {
                 "freshness": str(settings.freshness_of(name)),
-                "next_run": due and due.isoformat(),
+                "next_run": due and ranges.text(due),
             }
             print(
                 json.dumps(

@@ -32,13 +32,15 @@ from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
-from lakehouse.storage.lakehouse import Lakehouse, load
+from lakehouse.storage.lakehouse import load
 from lakehouse.storage.session import Session
 from lakehouse.stream import early_results, queries
 from streaming_jobs import desired, lease, origins, progress, standby, supervisor
+from streaming_jobs.job_logs import PROGRESS
 from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
 from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.progress_log import ProgressLog
 from streaming_jobs.queries import SupervisedQuery, cause
 from streaming_jobs.references import References
 
@@ -79,6 +81,7 @@ class Job:
         self.references: References | None = None  # once there is a session
         self.previews: dict[str, StreamingQuery] = {}  # of early results: nothing depends on them
         self.flushed = time.monotonic()
+        self.progress_log = ProgressLog()
 
     def say(self, **changes: Any) -> None:
         """Renews the status file.
@@ -112,8 +115,11 @@ class Job:
             )
             for t in tables
         ]
+        _log.info(
+            f"{PROGRESS}pipeline={self.pipeline}: started, pid {self.status.pid}, {len(tables)} tables"
+        )
         if available_now:
-            self._to_the_present(session, queries)
+            self._to_the_present(queries)
         else:
             for each in queries:
                 self.queries[each.table.name] = each
@@ -128,18 +134,13 @@ class Job:
         self.say(state="stopping")
         self._drain(session, tables, available_now)
         self.say(queries=self._observed())
+        self.progress_log.note(self.queries.values(), last=True)
         log_tables.flush(self.settings, tables)
         session.spark.stop()
 
-    def _to_the_present(self, lakehouse: Lakehouse, queries: list[SupervisedQuery]) -> None:
-        """One query after the other: each finds its input complete and reads it in few, large micro-batches.
-
-        The topics twice: a window closes by what is recorded after its last row, so that what came
-        in while the first micro-batches ran closes what they read, now and not when the next run
-        comes.
-        """
-        records = [each for each in queries if lakehouse.catalog.kind(each.table) == "ingest"]
-        for each in (*records, *queries):
+    def _to_the_present(self, queries: list[SupervisedQuery]) -> None:
+        """One query after the other: each finds its input complete and reads it in few, large micro-batches."""
+        for each in queries:
             if not self.stopping.is_set():
                 self.queries[each.table.name] = each
                 each.start(available_now=True)
@@ -211,6 +212,7 @@ class Job:
                 supervisor.shorten_log(self.settings, self.pipeline)
                 kafka_broker.shorten_log(self.settings)
                 self.flushed = time.monotonic()
+            self.progress_log.note(self.queries.values())
             self.stopping.wait(_HEARTBEAT)
 
     def _well(self) -> float:

@@ -15,7 +15,7 @@ def metrics(
     port: Annotated[int | None, typer.Option(help="The port; 0 for any that is free")] = None,
 ) -> None:
     """Serve metrics of jobs, tables, certificates and results to Prometheus, until Ctrl-C."""
-    from prometheus_client.openmetrics.exposition import generate_latest
+    from prometheus_client import generate_latest
 
     from lakehouse.settings import from_environment
     from lakehouse.storage.lakehouse import load

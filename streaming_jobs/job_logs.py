@@ -7,6 +7,7 @@ from pathlib import Path
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, text_logs
 
+PROGRESS = "progress: "  # begins a line that says how a table is, which is no reason for an end
 _LOGS = 3
 _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\S+ )?(error: )?")  # the time and the level of a line
 _LOG_BYTES = 16 << 20
@@ -33,13 +34,14 @@ def log_tail(settings: Settings, pipeline: str, lines: int = 15) -> str:
 
 
 def last_error(settings: Settings, pipeline: str) -> str:
-    """Why a process ended that had not come to a status of its own: the last line of its log.
+    """Why a process ended that had not come to a status of its own: the last line of its log that is no progress.
 
     Empty if it says nothing.
     """
-    tail = text_logs.tail(log_path(settings, pipeline), lines=15) or ()
-    lines = [line for line in tail if line.strip()]
-    return _said(lines[-1])[:2000] if lines else ""
+    tail = text_logs.tail(log_path(settings, pipeline), lines=200) or ()
+    messages = (_said(line) for line in tail if line.strip())
+    lines = [message for message in messages if not message.startswith(PROGRESS)]
+    return lines[-1][:2000] if lines else ""
 
 
 def _said(line: str) -> str:

@@ -114,6 +114,7 @@ def refused(
     as_json: AsJson = False,
 ) -> None:
     """Show the actions that were refused, and what was answered."""
+    from lakehouse.ranges import text
     from lakehouse.sinks import actions
 
     settings, catalog, _ = _chosen([target])
@@ -121,7 +122,7 @@ def refused(
     rows = [
         {
             "id": line.action.id,
-            "at": line.at.isoformat(timespec="seconds"),
+            "at": text(line.at.replace(microsecond=0)),
             "version": line.action.version,
             "change": line.action.change,
             "key": line.action.key,

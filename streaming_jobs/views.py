@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lakehouse.ranges import EPOCH, parse_instant
+from lakehouse.ranges import EPOCH, parse_instant, text
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from streaming_jobs import desired, origins, progress, scheduled, supervisor
@@ -50,10 +50,15 @@ def queries_table(
                 _named(q),
                 *counts,
                 f"{q.batch_seconds:.1f}",
-                (q.frontier or "")[:19].replace("T", " "),
+                _second(q.frontier),
                 *([certificates.get(q.table, "")] if certificates is not None else []),
             )
     return table
+
+
+def _second(instant: str | None) -> str:
+    """An instant of a status to the second, as all of them are shown."""
+    return text(parse_instant(instant).replace(microsecond=0)) if instant else ""
 
 
 def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
@@ -118,6 +123,9 @@ def troubles(settings: Settings, pipeline: str, status: JobStatus | None) -> lis
         if q.state in ("paused", "restarting")
     ]
     waiting = [q.trouble for q in status.queries if q.trouble and status.state in ACTIVE]
+    waiting += [
+        f"table={q.table}: {q.waits}" for q in status.queries if q.waits and status.state in ACTIVE
+    ]
     stale = [
         f"table={r.table}: it could not be refreshed since {r.looked or 'the start'}, and version {r.version} stays in use; "
         f"{r.error}"

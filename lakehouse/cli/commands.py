@@ -38,9 +38,10 @@ def tables(as_json: AsJson = False) -> None:
     if as_json:
         console.print_json(states)
     else:
-        shown = [{key: state[key] for key in state if key != "why"} for state in states]
+        shown = [{k: state[k] for k in state if k not in ("why", "waits")} for state in states]
         console.print_rows(shown[0], (state.values() for state in shown))
     _note_changed(states)
+    _note_waiting(states)
     _remark(lakehouse, list(lakehouse.catalog))
     _note_lost(lakehouse)
 
@@ -99,6 +100,12 @@ def _note_changed(states: list[dict]) -> None:
             )
 
 
+def _note_waiting(states: list[dict]) -> None:
+    for state in states:
+        if state["waits"] and (state["version"] is not None):
+            console.print_note(f"table={state['table']}: {state['waits']}")
+
+
 def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
     from lakehouse.cli import table_status
     from lakehouse.storage import certificates
@@ -140,6 +147,7 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
     seen |= {"version beside": str(beside)} if beside else {}
     console.print_facts(stands | seen | {"last certificate": last})
     _note_changed([state])
+    _note_waiting([state])
 
 
 def query(
@@ -240,9 +248,11 @@ def quarantine(
 def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
     """Show the rows that came after their window or partition had closed, the newest first.
 
-    Starts Spark.
+    Starts Spark if there are any.
     """
     from lakehouse.cli import query as engine
+    from lakehouse.cli.table_status import late_counts
+    from lakehouse.storage.handovers import handover_of
 
     lakehouse = _lakehouse()
     view = f"{lakehouse.catalog.table(table).name}__late"
@@ -250,10 +260,27 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
         raise RangeError(
             f"table={table}: `lakehouse table list` counts its late rows, if it has any; name a row or window table"
         )
+    if handover_of(lakehouse.settings, lakehouse.catalog.table(table)) is None:
+        counts = late_counts(lakehouse)
+        if not counts.get(table):  # behind a handover rows are late that no stream has counted
+            console.print_note(
+                f"table={table}: no row came too late for it{_late_before(lakehouse, table, counts)}"
+            )
+            return
     arrival = "_arrival.watermark, _arrival.partition, _arrival.offset, _arrival.time AS arrived"
     columns = f"* EXCEPT (_arrival, _origin, _partition), {arrival}"
     newest = f"SELECT {columns} FROM {view} ORDER BY _arrival.time DESC, _arrival.partition, _arrival.offset DESC"
     _print(_in_spark(lakehouse, newest, limit), as_json)
+
+
+def _late_before(lakehouse: "Lakehouse", table: str, counts: dict[str, int]) -> str:
+    """Which of the tables that it is computed from have late rows, and what shows these."""
+    catalog = lakehouse.catalog
+    before = (t.name for t in catalog if counts.get(t.name) and table in catalog.downstream(t))
+    return "".join(
+        f"; {counts[name]:,} came too late for {name}, from which it is computed: `lakehouse table late {name}` shows them"
+        for name in before
+    )
 
 
 def lateness(table: TableName, as_json: AsJson = False) -> None:

@@ -15,8 +15,8 @@ _STEPS = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400)  # se
 class Bucket:
     """Rows that came `behind` the latest event time before them or more, but less than the next bucket's.
 
-    `late` of all rows come so far behind or further: with `delay=behind` they may find the
-    watermark past them, while every result would wait `behind`.
+    The first bucket has those that came ahead of it, too. `late` of all rows come so far behind or
+    further: with `delay=behind` they may find the watermark past them, or at them, while every result would wait `behind`.
     """
 
     behind: timedelta
@@ -53,22 +53,22 @@ def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
     # time
     marked = f"CASE WHEN {ingest.marker} THEN {moment} END" if ingest.marker else moment
     head = f"greatest(max({marked}) OVER {before}, CASE WHEN _arrival['watermark'] > '1970-01-01' THEN {judged} END)"
-    counted = ", ".join(
-        f"count(*) FILTER (WHERE behind > 0 AND behind >= {step})" for step in _STEPS
-    )
+    counted = ", ".join(f"count(*) FILTER (WHERE behind >= {step})" for step in _STEPS)
     rows = f"SELECT {head} - {moment} AS behind FROM {ingest.name}"
-    total, *reached = query.run(lakehouse, f"SELECT count(*), {counted} FROM ({rows})").rows[0]
-    # the first bucket holds what came at the head or before it, too
-    late = [total, *reached[1:]]
-    following = [*late[1:], 0]
+    total, *late = query.run(lakehouse, f"SELECT count(*), {counted} FROM ({rows})").rows[0]
+    # the first bucket holds what came ahead of the head, too, which no delay calls late
+    at_least = [total, *late[1:]]
+    following = [*at_least[1:], 0]
     ends = [*_STEPS[1:], float("inf")]
     return ingest, [
         Bucket(
             timedelta(seconds=step),
-            at - after,
-            at,
-            at / total if total else 0.0,
+            rows - after,
+            count,
+            count / total if total else 0.0,
             step <= ingest.delay.total_seconds() < end,
         )
-        for step, end, at, after in zip(_STEPS, ends, late, following, strict=True)
+        for step, end, rows, count, after in zip(
+            _STEPS, ends, at_least, late, following, strict=True
+        )
     ]

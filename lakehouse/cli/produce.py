@@ -20,6 +20,7 @@ from lakehouse.producers.files import lines
 from lakehouse.producers.sender import Summary, send
 from lakehouse.producers.topics import ensure_topics
 from lakehouse.producers.workload import Producer, Record, Workload
+from lakehouse.ranges import text
 from lakehouse.runtime import kafka_topics
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
@@ -177,9 +178,9 @@ def _refuse_idle(history: str | None, live: bool, seconds: float | None) -> None
         )
 
 
-def _ms(text: str | None, field: str) -> int | None:
+def _ms(span: str | None, field: str) -> int | None:
     try:
-        return None if text is None else duration(text, field) // _MILLISECOND
+        return None if span is None else duration(span, field) // _MILLISECOND
     except DeclarationError as error:
         raise SettingsError(str(error)) from error
 
@@ -201,7 +202,7 @@ def _shown(total: int | None, hidden: bool) -> Iterator[Callable[[int], None]]:
 
 def _report(summary: Summary, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(summary), default=lambda instant: instant.isoformat()))
+        typer.echo(json.dumps(asdict(summary), default=text))
         return
     speed = summary.sent / max(summary.seconds, 0.001)
     typer.echo(
@@ -209,6 +210,4 @@ def _report(summary: Summary, as_json: bool) -> None:
         f" {summary.late:,} late, {summary.duplicates:,} duplicates, {summary.malformed:,} malformed"
     )
     if summary.first_event and summary.last_event:
-        typer.echo(
-            f"event times {summary.first_event:%Y-%m-%d %H:%M:%S} to {summary.last_event:%Y-%m-%d %H:%M:%S} UTC"
-        )
+        typer.echo(f"event times {text(summary.first_event)} to {text(summary.last_event)}")

@@ -24,6 +24,7 @@ from lakehouse.storage import commit_log, delta_log, delta_tables, log_tables, u
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 from lakehouse.storage.reference_versions import SEEN
+from lakehouse.stream.waiting import waiting
 
 _LATE = """SELECT "table", sum(late) FROM (
     SELECT "table", max(late) AS late FROM _commits WHERE role = 'stream' GROUP BY "table", generation, batch
@@ -51,6 +52,7 @@ class TableState:
     # last one
     verdict: str | None
     why: str = ""  # the verdict is not the one that was given: what happened to the table since
+    waits: str = ""  # why it waits, or is empty
 
 
 def overview(lakehouse: Lakehouse) -> list[TableState]:
@@ -116,6 +118,7 @@ def _state(
         quarantined,
         verdict,
         why,
+        waiting(lakehouse, table, rows),
     )
 
 

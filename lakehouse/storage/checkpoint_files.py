@@ -66,6 +66,13 @@ def done(checkpoint: Path) -> list[int]:
     return _numbers(checkpoint / "commits")
 
 
+def take_back(checkpoint: Path, batch: int) -> None:
+    """Has Spark run a micro-batch that was done once more: the last one."""
+    folder = checkpoint / "commits"
+    for file in (folder / str(batch), folder / f".{batch}.crc"):
+        file.unlink(missing_ok=True)
+
+
 def noted(checkpoint: Path, batch: int) -> dict[str, Any]:
     """Spark's settings and clock as the micro-batch began. Raises ValueError or IndexError if the file is torn."""
     return json.loads(_lines(checkpoint, batch)[1])

@@ -194,6 +194,25 @@ def is_of_stream(table: Table, metadata: str) -> bool:
     return f'"{table.name}:stream:' in metadata
 
 
+def frontier_at(settings: Settings, table: Table, version: int) -> datetime | None:
+    """How far the table is complete by its commits up to that version.
+
+    None if that is not known: the stream's line is yet to come, or rows were taken back. Commits of
+    batch runs and of maintenance change nothing.
+    """
+    lines = CommitLog(settings, table).by_stream()
+    line = next((line for line in lines if line.version <= version), None)
+    if line is None:
+        return None
+    for later in range(line.version + 1, version + 1):
+        info = delta_log.commit_info(table_path(settings, table), later)
+        if info is None or info.get("operation") == "RESTORE":
+            return None
+        if is_of_stream(table, info.get("userMetadata") or ""):
+            return None
+    return line.frontier
+
+
 def generation(settings: Settings, table: Table) -> int:
     """The newest generation that anything but transactions knows; 1 before the first."""
     begun, line = beginning(settings, table), next(CommitLog(settings, table).by_stream(), None)

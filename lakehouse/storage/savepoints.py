@@ -23,6 +23,7 @@ from typing import Any, get_args
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, SavepointError
+from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from lakehouse.storage import (
     checkpoints,
@@ -103,7 +104,7 @@ def _made(lakehouse: Lakehouse, name: str, beside: str, note: str) -> Savepoint:
     """All that belongs to the savepoint, in the folder `beside`."""
     to = replace(lakehouse.settings, root=layout.savepoint_root(lakehouse.settings, beside))
     to.root.mkdir(parents=True)
-    at = datetime.now(UTC).isoformat()
+    at = text(datetime.now(UTC))
     # lines of commit logs move to the log tables meanwhile, and are to be in one of the two
     with locks.alone(layout.flush_lock(lakehouse.settings)):
         for log in get_args(layout.LogTable):

@@ -115,7 +115,7 @@ def note_compared(
 
 
 def note(settings: Settings, table: Table, state: State, **more: Any) -> Upgrade:
-    before, at = upgrade(settings, table), datetime.now(UTC).isoformat()
+    before, at = upgrade(settings, table), text(datetime.now(UTC))
     exchanged = before and before.command and not more.get("command")
     since = at if before is None or exchanged else before.since or at
     noted = Upgrade(state, at, table.code_version, since=since, **more)
@@ -295,15 +295,12 @@ def _check_position(lakehouse: Lakehouse, table: Table) -> None:
             f"table={table.name}: the stream of the version beside it has had nothing to read yet; try again when its input has "
             "gone on"
         )
-    streamed = [
-        name
-        for name in lakehouse.catalog.downstream(table)
-        if not lakehouse.catalog.table(name).report
-    ]
-    if streamed and ours and (theirs is None or theirs < ours):
+    # a query of Spark's knows no instants between two milliseconds
+    if ours and (theirs is None or ours - theirs >= timedelta(milliseconds=1)):
         raise JobError(
-            f"table={table.name}, frontier={theirs}: the table was complete up to {ours} for {', '.join(streamed)}, and would "
-            "write before that again; declare the changed table under another name"
+            f"table={table.name}, frontier={text(theirs) if theirs else 'none'}: the version beside it is complete up to there, "
+            f"and the table up to {text(ours)}, so rows that are final would be gone; have it catch up (`lakehouse upgrade fill "
+            f"{table.name}`), or declare the changed table under another name"
         )
 
 

@@ -2,6 +2,7 @@
 
 strategy        which engine a table has: Spark's own streaming query, or steps of our own
 queries         the query of a table, by kind
+input_frontier  how far the input is complete, handed on to queries of Spark's also without a row
 micro_batch     how one micro-batch or step is written: exactly once
 advance         one limited step after another
 source_steps    the steps of an ingest table: ranges of offsets
@@ -33,6 +34,7 @@ generations     where a query begins again
 beside          the stream of a table's other version, which is beside it
 rescaling       the state of Spark's queries divided again, while their job is stopped
 lag             how far a stream is behind
+waiting         why a table waits or has no rows, in a line
 pauses          for how long a stream may rest
 state_reader    the state of Spark's queries, by key
 """

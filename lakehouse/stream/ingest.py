@@ -106,7 +106,8 @@ def ingest_batch(
             "refreshed", lambda: run.session.catalog.refreshed_behind(run.table)
         )
         reference_versions.take_up(run.session, run.table, readers, at)
-    stood = max((before and before.watermark) or EPOCH, log.watermark)
+    # not behind what has been closed: another delay, or another `watermark_by`, would set it back
+    stood = max((before and before.frontier) or EPOCH, log.watermark)
     mark = holders.watermark(stood, heads, delay)
     if log.quiet is not None and heads:
         mark += log.quiet

@@ -24,6 +24,7 @@ from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.storage.session import Session
 from lakehouse.stream.advance import Take
+from lakehouse.stream.input_frontier import complete_at
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.table_steps import Due
 from lakehouse.transform import counting, keeping, plan, versions
@@ -42,7 +43,9 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
         batch = run.held(batch)
         try:
             written = batch.count()
-            seen = run.late_filter_counts()
+            reached = _reached(run, batch_id, run.late_filter_counts())
+            complete = complete_at(run, inputs["tables"][run.plan.driving]) or reached["frontier"]
+            reached["frontier"] = max(reached["frontier"], complete)
 
             def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
                 few = (
@@ -72,7 +75,7 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
                 batch_id,
                 inputs=inputs,
                 written=written,
-                **_reached(run, batch_id, seen),
+                **reached,
             )
         finally:
             batch.unpersist()

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse.batch import lookups
 from lakehouse.declare.columns import ORIGIN, PARTITION, REASON, WINDOW
@@ -102,16 +103,26 @@ class StreamRun:
         )
         if self.table.keeps:
             return streams.whole_table_stream(session.spark, path)
-        since = self.handover.version if self.handover else None
-        if self.begun and self.begun.version is not None:
-            since = self.begun.version
-        return streams.table_stream(session.spark, session.settings, path, since).where(
+        return streams.table_stream(session.spark, session.settings, path, self.since).where(
             f"{ORIGIN} = 'stream'"
         )
 
+    @property
+    def since(self) -> int | None:
+        """The version of the driving input with which a query of Spark's begins; None: the first that has rows."""
+        if self.begun and self.begun.version is not None:
+            return self.begun.version
+        return self.handover.version if self.handover else None
+
+    def spark_query(self) -> StreamingQuery | None:
+        """The table's query, if it is Spark's and runs."""
+        active = self.session.spark.streams.active
+        return next((query for query in active if query.name == self.table.name), None)
+
     def late_filter_counts(self) -> dict[str, Any]:
         """What the late filter counted of the batch just run, from the metrics of the query's own execution."""
-        query = next(q for q in self.session.spark.streams.active if q.name == self.table.name)
+        query = self.spark_query()
+        assert query is not None  # it calls this
         metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
         row = metrics.get(f"late_filter_{self.table.name}").get()
         seen = {
@@ -146,10 +157,9 @@ class StreamRun:
         return min(known) if len(known) == len(instants) else None
 
     def _complete(self, name: str, offset: Mapping[str, Any]) -> datetime | None:
-        last = offset["reservoirVersion"] - 1  # of that version itself it may have read a part
-        lines = self.session.commit_log(self.session.catalog.table(name)).by_stream()
-        line = next((line for line in lines if line.version <= last), None)
-        return line.frontier if line and line.version == last else None
+        # of that version itself it may have read a part
+        last, table = offset["reservoirVersion"] - 1, self.session.catalog.table(name)
+        return checkpoints.frontier_at(self.session.settings, table, last)
 
     def noted_frontier(self, batch: int, start: datetime) -> datetime | None:
         """The frontier of a micro-batch that an earlier life of the query got past.

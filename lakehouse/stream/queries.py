@@ -32,6 +32,7 @@ from lakehouse.storage.reference_versions import SEEN
 from lakehouse.storage.session import Session
 from lakehouse.stream import generations, groups, handover, ingest, keyed
 from lakehouse.stream.advance import Stepped, Take
+from lakehouse.stream.input_frontier import InputFrontier
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
 from lakehouse.stream.refreshed_inputs import RefreshedInputs
 from lakehouse.stream.strategy import strategy
@@ -109,8 +110,13 @@ def start(
         else {"processingTime": spark_interval(session.pace(table))}
     )
     mode = "update" if table.keeps == "latest" else "append"
+    input_frontier = InputFrontier(run)
+    input_frontier.begin(available_now=available_now)
     with _late_filter_kept(session):
-        return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
+        query = writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
+    if not available_now:
+        input_frontier.follow(query)
+    return query
 
 
 @contextmanager
@@ -260,8 +266,12 @@ def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]
     rows = lateness.driven_by_stored_watermark(stream, run.plan.event_time)
     judged = run.plan.derived(rows, run.references(), "stream", f"late_filter_{run.table.name}")
 
+    input_frontier = InputFrontier(run)
+
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
+        before = run.commit_log.before(run.generation, batch_id)
+        start = (before and before.frontier) or run.start
         batch = run.held(batch)
         try:
             run.write(
@@ -269,12 +279,13 @@ def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]
                 batch_id,
                 lambda _: _of_late_filter(run),
                 watermark=log.watermark,
-                frontier=max(log.watermark, run.start),
+                frontier=max(log.watermark, start),
                 rows=batch.count(),
                 inputs={"tables": log.inputs, "references": run.pinned},
             )
         finally:
             batch.unpersist()
+        input_frontier.advance(log.inputs[run.plan.driving])
 
     return judged, batches
 

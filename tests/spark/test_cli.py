@@ -39,6 +39,7 @@ def test_tables_shows_each_table_as_it_stands(run):
     assert record | {"version": 0} == {
         "layer": "bronze", "table": "sensor_readings", "kind": "ingest", "pipeline": "sensors", "rows": 36, "version": 0,
         "frontier": "2026-01-01T03:09:55Z", "late": None, "quarantined": 9, "verdict": None, "why": "",
+        "waits": "",
     }  # fmt: skip
     assert (row["table"], row["rows"], row["late"], row["quarantined"]) == (
         "valid_readings",
@@ -163,6 +164,7 @@ def test_the_histogram_of_lateness_counts_every_row_of_the_record_once(run, fill
     assert [bucket["late"] for bucket in found[1:]] == [
         sum(b >= bucket["behind"] for b in behind) for bucket in found[1:]
     ]
+    assert found[1]["late"] <= found[0]["late"] < len(record), "what comes in order is never late"
     assert [bucket["behind"] for bucket in found if bucket["declared"]] == [5.0]
     assert [b["rows"] for b in found if b["behind"] in (600.0, 1800.0)] != [0, 0], (
         "some came half an hour behind"

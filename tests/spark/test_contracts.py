@@ -16,6 +16,7 @@ from lakehouse.transform import quality
 
 DELTA = "org.apache.spark.sql.delta"
 SPARK = "org.apache.spark.sql"
+RUNTIME = f"{SPARK}.execution.streaming.runtime"
 JVM = [  # class, method, types of its parameters, who calls it
     (f"{DELTA}.DeltaLog", "forTable", ("SparkSession", "String"), "delta_writer"),
     (f"{DELTA}.DeltaLog", "update", ("boolean", "Option", "Option"), "delta_writer._writer"),
@@ -40,6 +41,14 @@ JVM = [  # class, method, types of its parameters, who calls it
         ("long", "long", "RuntimeConfig"),
         "checkpoint_files.write",
     ),
+    (f"{RUNTIME}.MicroBatchExecution", "watermarkTracker", (), "input_frontier"),
+    (f"{RUNTIME}.MicroBatchExecution", "lastExecution", (), "input_frontier"),
+    (f"{RUNTIME}.MicroBatchExecution", "awaitProgressLock", (), "input_frontier"),
+    (f"{RUNTIME}.WatermarkTracker", "currentWatermark", (), "input_frontier"),
+    (f"{RUNTIME}.WatermarkTracker", "setWatermark", ("long",), "input_frontier"),
+    (f"{RUNTIME}.IncrementalExecution", "currentBatchId", (), "input_frontier"),
+    (f"{RUNTIME}.IncrementalExecution", "watermarkPropagator", (), "input_frontier"),
+    (f"{RUNTIME}.WatermarkPropagator", "purge", ("long",), "input_frontier"),
     (f"{SPARK}.classic.Dataset", "queryExecution", (), "transform.determinism"),
     (f"{SPARK}.execution.QueryExecution", "analyzed", (), "transform.determinism"),
     (f"{SPARK}.catalyst.trees.TreeNode", "nodeName", (), "transform.determinism"),

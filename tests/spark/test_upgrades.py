@@ -18,7 +18,7 @@ from lakehouse.batch import late_merge
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import table, tumbling
 from lakehouse.errors import DeclarationError, JobError
-from lakehouse.ranges import Range
+from lakehouse.ranges import Range, text
 from lakehouse.sinks import comparison
 from lakehouse.sinks.follower import Follower
 from lakehouse.storage import cut_off, delta_log, upgrades
@@ -190,6 +190,38 @@ def above(stage: Stage, least: int) -> list[str]:
     clicks = delta_log.open_table(stage.session.path(stage.session.catalog.table("clicks")))
     rows = clicks.to_pyarrow_table(columns=["user", "at", "value"]).to_pylist()
     return sorted(str(row) for row in rows if row["value"] > least)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_promotion_takes_no_final_window_away(stage_of):
+    """Short windows become long ones, whose state Spark keeps, on a topic that gives no further row."""
+    stage = stage_of(changing_tables)
+    before = stage.session
+    new = changed(before.catalog, "ticks", window=tumbling("20 minutes"))
+    after = replace(before, catalog=new)
+    stage.feed("clicks", [at(m, value=m) for m in range(61)])
+    stage.run("ticks")
+    reached = stage.frontier("ticks")
+    stage.session = after
+    assert filled(stage, "ticks")[0].state == "filled"
+    # the table goes on, and the version beside is behind it
+    stage.session = before
+    stage.feed("clicks", [at(m, value=m) for m in range(61, 141)])
+    stage.run("ticks")
+    stage.session = after
+    ours = stage.frontier("ticks")
+    with pytest.raises(JobError, match=f"up to there, and the table up to {text(ours)}"):
+        upgrades.exchange(after, new.table("ticks"), "promote")
+    exchange(stage, "ticks", "promote")
+    assert reached < ours == stage.frontier("ticks")
+    ends = [row.window.end for row in stage.rows("ticks").orderBy("window").collect()]
+    assert [end.timestamp() for end in ends] == [at_minute(m) for m in range(20, 140, 20)]
+    assert_stream_equals_batch(stage, "ticks")
+
+
+def at_minute(minutes: int) -> float:
+    return (START + timedelta(minutes=minutes)).timestamp()
 
 
 @pytest.mark.turn(2)

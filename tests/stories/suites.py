@@ -195,6 +195,11 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
     if any(t.partition_by == "day" for t in tables):
         stage.advance(ingest, suite.message(Event(end + int(_DAYS.total_seconds()), 1, 0, 70)))
     stage.run(*names, files_per_batch=story.files, abort_at=last)
+    # no further row: what the input closes all the same is there as well
+    stage.quiet(ingest, timedelta(seconds=_HOUR))
+    stage.run(*names, files_per_batch=story.files, abort_at=first)
+    for table in tables:
+        assert_as_far_as_its_input(stage, table, ingest)
     suite.assert_complete(stage, ingest)
     rows = {table.name: _agreeing(stage, table) for table in tables}
     engines = {
@@ -205,6 +210,15 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
         tally.occurred(stage, story, ingest, names)
         + seen
         + Counter({tally.COMPARED: sum(rows.values())})
+    )
+
+
+def assert_as_far_as_its_input(stage: Stage, table: Table, ingest: str) -> None:
+    """The table is complete up to where its ingest table is; Spark's queries know milliseconds."""
+    reached, ahead = stage.frontier(table.name), stage.frontier(ingest)
+    assert reached is not None and ahead is not None, f"{table.name}: frontier {reached}"
+    assert reached > ahead - table.after - timedelta(milliseconds=1), (
+        f"{table.name}: complete up to {reached}, its input up to {ahead}"
     )
 
 

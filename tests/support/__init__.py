@@ -16,6 +16,7 @@ ads_and_sales    tables that read two ingest tables, each of a topic
 changing_tables  tables that tests declare otherwise
 schema_registry  a schema registry over a dictionary, and values in its wire format
 calls            a process function that reports each call
+first_load       windows of each engine over a topic that gives no further row
 quiet            tables whose topics may be silent
 accounts         rows of a keyed table, written without Spark
 wide_rows        rows with a column of each type

@@ -22,6 +22,7 @@ import pytest
 from deltalake import DeltaTable
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families as text_format
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
@@ -212,10 +213,10 @@ def exposition(settings: Settings) -> str:
     return generate_latest(metrics.registry(Lakehouse(settings, catalog.load(settings)))).decode()
 
 
-def parsed(text: str) -> Exposed:
-    """Sample name -> labels and value of each series, as the OpenMetrics parser reads them."""
+def parsed(text: str, by: Callable = text_string_to_metric_families) -> Exposed:
+    """Sample name -> labels and value of each series, as a parser reads them: by default that of OpenMetrics."""
     found: Exposed = {}
-    for family in text_string_to_metric_families(text):
+    for family in by(text):
         assert family.documentation, family.name
         for sample in family.samples:
             found.setdefault(sample.name, []).append((sample.labels, sample.value))
@@ -403,9 +404,15 @@ def test_once_prints_what_the_endpoint_serves_on_loopback(settings):
         exporter.send_signal(signal.SIGINT)
         assert exporter.wait(10) == 0
     series = [
-        {name: len(found) for name, found in parsed(text).items()} for text in (once.stdout, served)
+        {name: len(found) for name, found in parsed(text, by).items()}
+        for text, by in ((once.stdout, text_format), (served, text_string_to_metric_families))
     ]
     assert series[0] == series[1] and len(series[0]) > 10
+    promtool = shutil.which("promtool")
+    assert promtool, "no promtool on the PATH (Debian and Ubuntu: apt install prometheus)"
+    check = [promtool, "check", "metrics"]
+    judged = subprocess.run(check, input=once.stdout, capture_output=True, text=True, timeout=60)
+    assert judged.returncode == 0, judged.stderr
 
 
 def test_a_port_that_is_taken_is_refused_with_the_address(settings):

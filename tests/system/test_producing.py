@@ -187,7 +187,7 @@ def test_produce_sends_the_lines_of_files_and_of_stdin(settings: Settings, tmp_p
     assert run.returncode == 0, err
     summary = json.loads(out)
     assert (summary["topic"], summary["sent"], summary["malformed"]) == ("access-log", 3, 1)
-    assert summary["first_event"] == summary["last_event"] == "2000-10-10T20:55:36+00:00"
+    assert summary["first_event"] == summary["last_event"] == "2000-10-10T20:55:36Z"
     arrived = [record for partition in received(settings, "access-log", 3) for record in partition]
     assert [value for _, value, at in arrived if at == 971_211_336_000] == [LINE, LINE]
     assert Counter(value for _, value, _ in arrived) == {LINE: 2, b"junk": 1}

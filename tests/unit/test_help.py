@@ -109,4 +109,4 @@ def test_names_and_counts_of_a_job_are_whole_in_a_terminal_of_80_columns_and_lin
         )
         .stdout
     )
-    assert "    paused " in piped and "2026-11-24 16:56:32" in piped and said.strip() in piped
+    assert "    paused " in piped and "2026-11-24T16:56:32Z" in piped and said.strip() in piped

@@ -31,7 +31,7 @@ def test_lines_of_text_name_a_level_from_warning_on_and_those_of_a_job_the_time(
     log.warning("a file is left out")
     log.error("it ended")
     at, _, rest = capfd.readouterr().err.partition(" ")
-    assert rest == "error: it ended\n" and at.startswith("20") and at.endswith("+00:00")
+    assert rest == "error: it ended\n" and at.startswith("20") and at.endswith("Z")
 
 
 def test_lines_of_json_are_objects_and_a_failure_has_its_traceback(configured, capfd):
@@ -64,6 +64,7 @@ def test_another_level_or_format_is_refused(name):
         ('{"message": 3}', '{"message": 3}'),
         ('{"message": "it ended", "traceback": "File\\nValueError: torn"}', "ValueError: torn"),
         ("2026-01-01T00:00:00.000+00:00 error: it ended", "it ended"),
+        ("it ended\n2026-01-01T00:00:00.000Z progress: table=clicks: running", "it ended"),
     ],
 )
 def test_whatever_a_process_printed_last_is_why_it_ended(tmp_path, line, said):

@@ -1,0 +1,111 @@
+"""Why a table waits, or is empty, in one line: by commit logs and the statistics of files alone, without a JVM."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from lakehouse.declare.table import Table
+from lakehouse.declare.windows import Window
+from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, floor, text
+from lakehouse.storage import delta_log
+from lakehouse.storage.commit_log import CommitLog, frontier
+from lakehouse.storage.lakehouse import Lakehouse
+
+_FAR = timedelta(minutes=10)  # of event time: by less a table may be behind between two steps
+_A_STEP = timedelta(minutes=1)  # since its last commit, in which a table may catch up
+
+
+def waiting(lakehouse: Lakehouse, table: Table, rows: int | None) -> str:
+    """Why the table waits, or has no rows; empty if it does not wait. `rows`: that it has, if it is made."""
+    settings, catalog = lakehouse.settings, lakehouse.catalog
+    if not catalog.is_streamed(table):
+        return ""
+    line = next(CommitLog(settings, table).by_stream(), None)
+    if catalog.kind(table) == "ingest":
+        return _of_ingest(table, line is not None, frontier(settings, table), rows)
+    inputs = {each.name: frontier(settings, each) or EPOCH for each in catalog.timed_inputs(table)}
+    if not inputs:
+        return ""
+    last = min(inputs, key=lambda name: inputs[name])
+    complete = inputs[last]
+    if complete == EPOCH:
+        return "" if rows else f"no rows: its input {last} has no frontier yet"
+    if line is None:
+        return f"it has read nothing yet: {last} is complete up to {text(complete)}; start its job"
+    reached = frontier(settings, table) or EPOCH
+    ahead = complete - table.after
+    if _is_behind(table, reached, ahead) and (
+        ahead - reached > _FAR or datetime.now(UTC) - line.at > _A_STEP
+    ):
+        stands = text(reached) if reached > EPOCH else "nothing"
+        return f"behind: complete up to {stands}, its input {last} up to {text(complete)}"
+    if rows or table.keeps:
+        return ""
+    return _of_empty(lakehouse, table, reached)
+
+
+def _of_ingest(table: Table, has_begun: bool, reached: datetime | None, rows: int | None) -> str:
+    if not has_begun:
+        return "it has read nothing yet; start its job"
+    if rows and (reached or EPOCH) == EPOCH:
+        what = (
+            f"row that meets marker={table.marker!r}" if table.marker else "row of each partition"
+        )
+        return f"its event time has not begun: no {what} has come, so windows behind it stay open"
+    return ""
+
+
+def _is_behind(table: Table, reached: datetime, ahead: datetime) -> bool:
+    if table.window is not None and table.window.regular:
+        return _closes(table, reached) <= ahead  # between two ends there is nothing to do
+    return ahead - reached > _FAR
+
+
+def _of_empty(lakehouse: Lakehouse, table: Table, reached: datetime) -> str:
+    """Why a table has no rows though it is as far as its input."""
+    first = _first_row(lakehouse, table)
+    if first is None:
+        return "no rows: its input has none"
+    counted = [line for line in CommitLog(lakehouse.settings, table).by_stream() if line.arrived]
+    closes = _closes(table, first)
+    if table.window is not None and closes > reached:
+        return (
+            f"rows wait: the frontier is {text(reached)}, the first window closes at {text(closes)}; it closes once a later row "
+            "comes, or by itself if the topic is declared with quiet_timeout"
+        )
+    late = sum(line.late for line in counted)
+    quarantined = sum(line.quarantined for line in counted)
+    return (
+        f"no rows: of those of its input {late:,} came late, {quarantined:,} were quarantined, and its function left out "
+        "the others"
+    )
+
+
+def _first_row(lakehouse: Lakehouse, table: Table) -> datetime | None:
+    """The least event time of the inputs, by the statistics of their files; None if they hold no row."""
+    least: list[datetime] = []
+    for each in lakehouse.catalog.timed_inputs(table):
+        column = lakehouse.catalog.time_statistic(each)
+        for file in delta_log.files(lakehouse.path(each)):
+            moment = file.get(f"min.{column}")
+            if file["num_records"] and moment is not None:
+                least.append(moment.replace(tzinfo=moment.tzinfo or UTC))
+    return min(least, default=None)
+
+
+def _closes(table: Table, moment: datetime) -> datetime:
+    """When the first window that holds a row of that event time ends, at the earliest."""
+    window = table.window
+    if window is None or window.kind == "count":
+        length = PARTITION_LENGTHS[table.partition_by]
+        return floor(moment, length) + length
+    if window.kind == "session":
+        return moment + window.size
+    if window.zone != "UTC":
+        return _next_midnight(window, moment)
+    shift = window.size + window.offset
+    return floor(moment - shift, window.slide) + window.slide + shift
+
+
+def _next_midnight(window: Window, moment: datetime) -> datetime:
+    day = moment.astimezone(ZoneInfo(window.zone)).date() + timedelta(days=1)
+    return datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(window.zone)).astimezone(UTC)

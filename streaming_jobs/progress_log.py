@@ -1,0 +1,67 @@
+"""What a running job says of itself in its log: each minute a line for each table, so that a log without news is no silence."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from lakehouse.ranges import EPOCH, parse_instant, text
+from lakehouse.stream.waiting import waiting
+from streaming_jobs.job_logs import PROGRESS
+from streaming_jobs.progress import QueryStatus
+from streaming_jobs.queries import SupervisedQuery
+
+_log = logging.getLogger(__name__)
+
+_EVERY = 60.0  # seconds
+
+
+class ProgressLog:
+    """The lines of one job; the first ones say where its tables stand as it starts."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def note(self, queries: Iterable[SupervisedQuery], *, last: bool = False) -> None:
+        """Logs a line for each query, if a minute has passed or it is the `last` time, and has its status say why it waits."""
+        now = time.monotonic()
+        if now < self._due and not last:
+            return
+        self._due = now + _EVERY
+        for query in queries:
+            commit_log = query.session.commit_log(query.table)
+            line = next(commit_log.by_stream(), None)
+            rows = int(any(each.written for each in commit_log))
+            waits = waiting(query.session, query.table, rows)
+            query.status = replace(query.status, waits=waits)
+            _log.info(_line(query.status, line.inputs if line else {}))
+
+
+def _line(status: QueryStatus, inputs: Mapping[str, Any]) -> str:
+    reached = parse_instant(status.frontier) if status.frontier else EPOCH
+    facts = [
+        status.state,
+        f"{status.rows:,} rows since the start",
+        f"{status.late:,} late",
+        f"{status.quarantined:,} quarantined",
+        f"complete up to {text(reached) if reached > EPOCH else 'nothing'}",
+        f"read {_position(inputs)}",
+        f"{status.lag:,} to be read",
+        *filter(None, (status.waits, status.trouble)),
+    ]
+    return f"{PROGRESS}table={status.table}: {', '.join(facts)}"
+
+
+def _position(inputs: Mapping[str, Any]) -> str:
+    """How far the last commit had read its inputs: versions of tables, offsets of other sources."""
+    if not inputs:
+        return "nothing"
+    if "tables" in inputs:
+        versions = ((name, at["reservoirVersion"]) for name, at in inputs["tables"].items())
+        return " and ".join(f"{name} up to version {version}" for name, version in versions)
+    offsets = (
+        f"{name} up to " + " ".join(f"{part}:{offset}" for part, offset in sorted(parts.items()))
+        for name, parts in inputs.items()
+    )
+    return " and ".join(offsets)
