@@ -1,18 +1,95 @@
-"""Processes of this machine. Each is known by its pid and the time when it was started, because a pid comes again."""
+"""Processes of this machine. Each is known by its pid and when it was started, because a pid comes again.
+
+The kernel counts the start in ticks since the boot, which no clock moves. What psutil calls the time of a start is
+computed from them and the clock, and moves with every step of it.
+"""
+
+import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 import psutil
 
-# seconds; the kernel's boot time, which start times are counted from, is corrected by NTP
-_CLOCK_STEP = 2.0
+_CLOCK_STEP = 2.0  # seconds between two looks at a time that an earlier version wrote
+_SINCE_1970 = 1e9  # a start in seconds since the boot is less, one since 1970 more
 
 
-def running(pid: int, started: float) -> psutil.Process | None:
+@cache
+def boot_id() -> str:
+    """Which boot of the machine this is; empty where the kernel does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux
+        return ""
+
+
+def started(pid: int) -> float:
+    """When a process was started, in seconds since the boot; 0 if it is gone.
+
+    Where the kernel does not say so, in seconds since 1970.
+    """
+    try:
+        return _ticks(pid) / os.sysconf("SC_CLK_TCK")
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return 0.0
+    except ProcessLookupError:
+        return 0.0
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def running(pid: int, start: float) -> psutil.Process | None:
     """That very process, or None once it has ended, whoever has the pid now."""
     try:
         process = psutil.Process(pid)
         # a zombie with threads left is a killed JVM that still holds its ports and files, and may still be writing
         ended = process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
-        same = abs(process.create_time() - started) < _CLOCK_STEP
-        return process if same and not ended else None
+        return process if _same(process, start) and not ended else None
     except psutil.NoSuchProcess:
         return None
+
+
+def cpu_seconds(*pids: int) -> float:
+    """How long the processes have computed, those that are gone left out."""
+    total = 0.0
+    for pid in filter(None, pids):
+        with suppress(psutil.Error):
+            total += sum(psutil.Process(pid).cpu_times()[:2])
+    return total
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started, as far as they live."""
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.Error:
+        return []
+
+
+def is_suspended(pid: int) -> bool:
+    """Whether somebody has stopped the process (SIGSTOP, a debugger): it waits for nothing, and computes nothing."""
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:
+        return False
+
+
+def cpu_share() -> float:
+    """How much of a core the machine has for a thread that computes: less than 1 while more of them run than it has cores."""
+    return min((os.cpu_count() or 1) / max(os.getloadavg()[0], 0.01), 1.0)
+
+
+def _same(process: psutil.Process, start: float) -> bool:
+    if start < _SINCE_1970:
+        return start == started(process.pid)
+    return abs(process.create_time() - start) < _CLOCK_STEP  # as an earlier version wrote it
+
+
+def _ticks(pid: int) -> int:
+    """Field 22 of `stat`, counted behind the name of the program, which may hold anything."""
+    stat = Path("/proc", str(pid), "stat").read_bytes()
+    return int(stat.rpartition(b")")[2].split()[19])

@@ -33,7 +33,7 @@ _LEAST = (  # of a number: its name, the least value, and why
     ("versions", 1, "the present one; raise it"),
     ("state_memory_mb", 16, "RocksDB needs so much for its buffers; raise it"),
     ("restarts", 1, "a streaming job would be in a crash loop when it first ends; raise it"),
-    ("query_restarts", 0, "with 0 a query that fails ends its process"),
+    ("query_restarts", 0, "with 0 a query is not restarted alone"),
 )
 _CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
 _BOUNDS = (

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from lakehouse import processes
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
@@ -128,7 +129,8 @@ def observe(settings: Settings, pipeline: str) -> Observed:
             pipeline, state, alive, launched.moment, launched.moment, error=error, room=room
         )
         if place.is_here:
-            return seen
+            computed = processes.cpu_seconds(*processes.family(launched.pid)) if alive else 0.0
+            return _at_work(seen, launched.pid, computed)
         seconds = max(holders.left(settings, pipeline, place), 1.0 if alive else 0.0)
         return replace(seen, elsewhere=str(place), lease=timedelta(seconds=seconds))
     if status is None:
@@ -143,7 +145,7 @@ def observe(settings: Settings, pipeline: str) -> Observed:
     error = status.error if status.state == "failed" else ""  # of others it is a remark
     scheduled = status.freshness.startswith("scheduled")
     left = timedelta(seconds=holders.left(settings, pipeline, status.place))
-    return Observed(
+    seen = Observed(
         pipeline,
         status.state,
         status.alive,
@@ -156,4 +158,17 @@ def observe(settings: Settings, pipeline: str) -> Observed:
         timedelta(seconds=status.well),
         "" if status.place.is_here else str(status.place),
         left,
+        stage=datetime.fromisoformat(status.stage_since) if status.stage_since else None,
     )
+    if not status.alive or not status.place.is_here:
+        return seen
+    now = processes.cpu_seconds(status.pid, status.jvm)
+    return _at_work(seen, status.pid, now - status.computed)
+
+
+def _at_work(seen: Observed, pid: int, computed: float) -> Observed:
+    """With what its process here has computed since its last sign of life; one that was stopped by a signal does nothing."""
+    if processes.is_suspended(pid):
+        return seen
+    since = timedelta(seconds=max(computed, 0.0))
+    return replace(seen, computed=since, share=processes.cpu_share())

@@ -22,9 +22,8 @@ from typing import Any
 
 import psutil
 from py4j.protocol import Py4JNetworkError
-from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import logs
+from lakehouse import logs, processes
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError, LakehouseError
@@ -34,14 +33,15 @@ from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
 from lakehouse.storage.lakehouse import load
 from lakehouse.storage.session import Session
-from lakehouse.stream import early_results, queries
-from streaming_jobs import desired, lease, origins, progress, standby, supervisor
+from lakehouse.stream import queries
+from streaming_jobs import desired, healing, lease, origins, progress, standby, supervisor
 from streaming_jobs.job_logs import PROGRESS
 from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
+from streaming_jobs.previews import Previews
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.progress_log import ProgressLog
-from streaming_jobs.queries import SupervisedQuery, cause
+from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, said
 from streaming_jobs.references import References
 
 _log = logging.getLogger("streaming_jobs.driver")  # it runs as __main__
@@ -58,28 +58,19 @@ class Job:
     def __init__(self, settings: Settings, pipeline: str, turn: Lease | None = None) -> None:
         self.settings, self.pipeline, self.turn = settings, pipeline, turn
         self.stopping = Stop()
-        me, now = psutil.Process(), progress.now()
         self.paused = _paused(settings, pipeline)
-        self.status = JobStatus(
+        self.status = progress.of_this_process(
             pipeline,
-            me.pid,
-            me.create_time(),
-            0,
-            0.0,
-            "starting",
-            now,
-            now,
             queries=tuple(self.paused.values()),
             epoch=turn.epoch if turn else 0,
             freshness=str(settings.freshness_of(pipeline)),
-            place=here(),
             code=origins.origins(settings),
         )
         self.asked = desired.read(settings, pipeline)
         self.well_since: datetime | None = None  # since when it is at work
         self.queries: dict[str, SupervisedQuery] = {}
         self.references: References | None = None  # once there is a session
-        self.previews: dict[str, StreamingQuery] = {}  # of early results: nothing depends on them
+        self.previews: Previews | None = None  # once there is a session
         self.flushed = time.monotonic()
         self.progress_log = ProgressLog()
 
@@ -99,13 +90,19 @@ class Job:
         tables = loaded.of_pipeline(self.pipeline)
         if topics := loaded.topics(tables):
             _check_topics(self.settings, topics)
+        self._stage("Spark comes up")
         session = Session(self.settings, loaded, standby.session(self.settings, self.pipeline))
         gateway: Any = session.spark._jvm
-        jvm = psutil.Process(gateway.java.lang.ProcessHandle.current().pid())
-        self.say(
-            jvm=jvm.pid, jvm_started=jvm.create_time(), ui=session.spark.sparkContext.uiWebUrl or ""
+        jvm = gateway.java.lang.ProcessHandle.current().pid()
+        ui = session.spark.sparkContext.uiWebUrl or ""
+        self.say(jvm=jvm, jvm_started=processes.started(jvm), ui=ui)
+        self._stage("reference tables")
+        self.references = References(
+            session, tables, self.turn.check if self.turn else lambda: None
         )
-        tables = self._prepared(session)
+        self.references.fill()
+        tables = [t for t in tables if session.catalog.is_streamed(t)]
+        self.previews = Previews(session, tables, lambda message: self.say(error=message))
         queries = [
             SupervisedQuery(
                 session,
@@ -119,49 +116,73 @@ class Job:
             f"{PROGRESS}pipeline={self.pipeline}: started, pid {self.status.pid}, {len(tables)} tables"
         )
         if available_now:
-            self._to_the_present(queries)
+            self._to_the_present(session, queries)
         else:
+            # one after the other: the first is at work while the last is made ready
             for each in queries:
                 self.queries[each.table.name] = each
-                if not each.paused:
+                if error := self._not_ready(session, each.table):
+                    each.pause(error)
+                elif not each.paused:
                     each.start()
-            assert self.references is not None  # it has filled its tables
             self.references.start()
-            early = [t for t in tables if t.early_results and self.settings.early_results]
-            self.previews = {f"{t.name}__early": early_results.start(session, t) for t in early}
+            self.previews.start()
             self._await(self.stopping.is_set)
             self.references.stop()
         self.say(state="stopping")
-        self._drain(session, tables, available_now)
+        self._drain(session, available_now)
         self.say(queries=self._observed())
         self.progress_log.note(self.queries.values(), last=True)
         log_tables.flush(self.settings, tables)
         session.spark.stop()
 
-    def _to_the_present(self, queries: list[SupervisedQuery]) -> None:
-        """One query after the other: each finds its input complete and reads it in few, large micro-batches."""
-        for each in queries:
-            if not self.stopping.is_set():
-                self.queries[each.table.name] = each
-                each.start(available_now=True)
-                self._await(partial(self._is_through, each), alone=False)
+    def _stage(self, name: str) -> None:
+        """Says what the start is at: whoever supervises it gives each stage its time."""
+        self.say(stage=name, stage_since=progress.now())
 
-    def _is_through(self, query: SupervisedQuery) -> bool:
-        return self.stopping.is_set() or not query.active
+    def _to_the_present(self, session: Session, queries: list[SupervisedQuery]) -> None:
+        """One query after the other: each finds its input complete and reads it in few, large micro-batches.
 
-    def _prepared(self, session: Session) -> list[Table]:
-        tables = session.catalog.of_pipeline(self.pipeline)
-        self.references = References(
-            session, tables, self.turn.check if self.turn else lambda: None
-        )
-        self.references.fill()
-        streamed = [t for t in tables if session.catalog.is_streamed(t)]
-        queries.prepare(session, streamed)
-        for table in streamed:  # before a query looks where it was
-            if message := commit_log_repair.mend(self.settings, table):
-                _log.warning(message)
-                self.say(error=message)
-        return streamed
+        Raises JobError at the end if any failed: the others are not held up by it.
+        """
+        ready = {each.table.name: self._not_ready(session, each.table) for each in queries}
+        failed = {name: error for name, error in ready.items() if error}
+        for query in queries:
+            name = query.table.name
+            if not self.stopping.is_set() and name not in failed:
+                self.queries[name] = query
+                if error := self._ran_to_the_present(query):
+                    failed[name] = error
+                    _log.error(f"table={name}: its query failed; {error}")
+        if failed and not self.stopping.is_set():
+            errors = (f"table={name}: its query failed; {why}" for name, why in failed.items())
+            raise JobError("; ".join(errors))
+
+    def _ran_to_the_present(self, query: SupervisedQuery) -> str:
+        """Why the query failed that was started up to the present; empty if it did not."""
+        try:
+            query.start(available_now=True)
+        except OF_THE_PROCESS:
+            raise
+        except Exception as err:
+            return said(err)
+        self._await(lambda: self.stopping.is_set() or not query.active, alone=False)
+        return query.failure() if not self.stopping.is_set() else ""  # else it ended by its guard
+
+    def _not_ready(self, session: Session, table: Table) -> str:
+        """Why the table could not be made ready for its query; empty if it is."""
+        self._stage(f"table {table.name}")
+        try:
+            queries.prepare(session, [table])
+            message = commit_log_repair.mend(self.settings, table)  # before a query looks there
+        except Exception as err:
+            if isinstance(err, OF_THE_PROCESS) or healing.is_transient(str(err)):
+                raise
+            return said(err)
+        if message:
+            _log.warning(message)
+            self.say(error=message)
+        return ""
 
     def _guard(self, ends: bool, point: str) -> None:
         """Called at each commit point: a process that slept while another took over stops before it writes.
@@ -177,20 +198,14 @@ class Job:
             )
 
     def _await(self, done: Callable[[], bool], alone: bool = True) -> None:
-        """Tends the queries and says how they do until `done`.
-
-        Not `alone`, the first that fails ends the process.
-        """
+        """Says how the queries do until `done`, and with `alone` tends each."""
         while True:
             ended = done()
-            self._check_previews()
-            for name, query in self.queries.items():
+            if self.previews:
+                self.previews.check()
+            for query in self.queries.values():
                 if alone and not self.stopping.is_set():
                     query.tend()
-                elif (
-                    error := query.failure()
-                ) and not self.stopping.is_set():  # else it ended by its guard
-                    raise JobError(f"table={name}: its query failed; {error}")
             state = "degraded" if any(q.paused for q in self.queries.values()) else "running"
             memory = {
                 "python_bytes": progress.memory(self.status.pid),
@@ -233,19 +248,7 @@ class Job:
         if wanted and wanted.state == "stopped" and wanted != self.asked:
             self.stopping.set()
 
-    def _check_previews(self) -> None:
-        """Early results that fail are not updated, which is reported; final rows go on."""
-        for name, query in list(self.previews.items()):
-            if not query.isActive and (error := query.exception()) is not None:
-                del self.previews[name]
-                self._report_stale(name, error)
-
-    def _report_stale(self, name: str, error: Exception) -> None:
-        message = f"table={name}: early results stand still until the job is started again; {cause(str(error))}"
-        _log.warning(message)
-        self.say(error=message)
-
-    def _drain(self, session: Session, tables: list[Table], available_now: bool) -> None:
+    def _drain(self, session: Session, available_now: bool) -> None:
         """Ends the queries in order: between two micro-batches.
 
         What another query of this job fed, when all is read.
@@ -253,8 +256,8 @@ class Job:
         A head of the pipeline ends when it has nothing to do, or by its guard when it begins the
         next micro-batch.
         """
-        for preview in self.previews.values():
-            preview.stop()
+        assert self.previews is not None  # the job has run
+        self.previews.stop()
         deadline, cut = time.monotonic() + _DRAIN, []
         for each in self.queries.values():
             query = each.query
@@ -277,11 +280,7 @@ class Job:
             message = f"tables={', '.join(cut)}: not drained within {_DRAIN:g} s, so cut off; they go on there at the next start"
             _log.warning(message)
             self.say(error=message)
-        for table in (t for t in tables if t.early_results and self.settings.early_results):
-            try:
-                early_results.settle(session, table)
-            except Exception as err:  # all that counts has been written
-                self._report_stale(f"{table.name}__early", err)
+        self.previews.settle()
 
     def _observed(self) -> tuple[QueryStatus, ...]:
         return tuple(query.observe() for query in self.queries.values())
@@ -345,12 +344,21 @@ def main(arguments: list[str] | None = None) -> int:
 
             def stop(number: int, frame: FrameType | None) -> None:
                 job.stopping.set()
+                if job.status.state == "starting" and not job.queries:
+                    sys.exit(0)  # nothing is there to be drained, and a start may take minutes
 
             signal.signal(signal.SIGTERM, stop)
             signal.signal(signal.SIGINT, stop)
-            job.say()
-            job.run(args.available_now or settings.freshness_of(args.pipeline).cron is not None)
+            try:
+                job.say()
+                job.run(args.available_now or settings.freshness_of(args.pipeline).cron is not None)
+            # asked to stop as it starts; the lease stays, for its JVM lives on for moments
+            except SystemExit:
+                job.say(state="stopped")
+                raise
             job.say(state="stopped")
+        return 0
+    except SystemExit:
         return 0
     except Exception as err:
         return _failed(job, err)
@@ -362,10 +370,8 @@ def _failed(job: Job | None, err: Exception) -> int:
     err = lost or err  # whatever failed, failed because of that
     message, expected = str(err), isinstance(err, LakehouseError)
     if job and not lost and job.status.jvm and _jvm_ended(job.status, err):
-        message, expected = (
-            f"jvm={job.status.jvm}: Spark's JVM ended, killed or out of memory; {cause(message)}",
-            True,
-        )
+        ended = f"jvm={job.status.jvm}: Spark's JVM ended, killed or out of memory"
+        message, expected = f"{ended}; {cause(message)}", True
     _log.error(message, exc_info=None if expected else err)
     if job is None or lost:
         return 2 if expected else 1

@@ -17,8 +17,6 @@ from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any
 
-import psutil
-
 from lakehouse import logs
 from lakehouse.declare import catalog
 from lakehouse.errors import BrokerError, JobError, LakehouseError, SinkAway
@@ -32,7 +30,7 @@ from streaming_jobs.job_logs import shorten_log
 from streaming_jobs.jobs import follower_of
 from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
-from streaming_jobs.progress import JobStatus, QueryStatus, State
+from streaming_jobs.progress import QueryStatus, State
 
 _log = logging.getLogger("streaming_jobs.follower")  # it runs as __main__
 
@@ -60,19 +58,8 @@ class Job:
         self.refusal: Exception | None = None
         self.began = datetime.now(UTC)
         self.asked = desired.read(self.settings, self.name)
-        me, now = psutil.Process(), progress.now()
-        self.status = JobStatus(
-            self.name,
-            me.pid,
-            me.create_time(),
-            0,
-            0.0,
-            "starting",
-            now,
-            now,
-            epoch=turn.epoch,
-            place=here(),
-            code=origins.origins(self.settings),
+        self.status = progress.of_this_process(
+            self.name, epoch=turn.epoch, code=origins.origins(self.settings)
         )
 
     def run(self) -> None:

@@ -21,6 +21,7 @@ from streaming_jobs.progress import AT_WORK, State
 
 WANTED = "it is to run"  # why a process is started that did not go down
 _FIRST, _LONGEST = timedelta(seconds=2), timedelta(minutes=5)  # of the waits between two restarts
+_AT_WORK = 0.1  # of a thread's share of a core: an idle JVM takes less
 _CALM = timedelta(minutes=10)  # a query's failures are forgotten after it
 # What passes by itself, for a restart would meet it again: the broker away, no room on the disk.
 # Spelt out, since a JVM that died is a "connection refused", too.
@@ -80,6 +81,9 @@ class Observed:
     # the place of a process that can only be waited for; empty of one that is here
     elsewhere: str = ""
     lease: timedelta = timedelta(0)  # for so long a process elsewhere may still write
+    stage: datetime | None = None  # of one that starts: since when it is at its present stage
+    computed: timedelta = timedelta(0)  # by its processes, since its last sign of life
+    share: float = 1.0  # of a core that the machine has for a thread now
 
 
 Action = Literal["nothing", "start", "replace", "stop", "kill", "break"]
@@ -171,7 +175,8 @@ def _end(
 ) -> Decision:
     if not seen.alive:
         return Decision("nothing", "it is stopped")
-    if now - since > bounds.stop:
+    said = max(seen.heartbeat, since) if seen.heartbeat and seen.state == "stopping" else since
+    if is_overdue(now - said, bounds.stop, seen.computed, seen.share):
         return Decision("kill", f"it did not end within {_shown(bounds.stop)} of being asked to")
     if seen.state == "stopping" or any(e.what == "stopping" and e.moment >= since for e in history):
         return Decision("nothing", "it drains")
@@ -187,14 +192,28 @@ def _idle(seen: Observed, due: datetime) -> Decision:
     return Decision("nothing", f"the next run of its schedule is due at {text(due)}{ended}")
 
 
+def is_overdue(
+    silence: timedelta, limit: timedelta, computed: timedelta = timedelta(0), share: float = 1.0
+) -> bool:
+    """Whether a process that has given no sign for `silence` is to be ended: it hangs, or computes without end.
+
+    One that has `computed` a part of what this machine has for a thread (`share`) is slow: it gets as much time as
+    `limit` would be on a machine of its own. Of one that waits for something nothing is computed.
+    """
+    if silence <= limit or computed >= limit:
+        return silence > limit
+    return computed < silence * share * _AT_WORK
+
+
 def _fault(seen: Observed, since: datetime, now: datetime, bounds: Bounds) -> str:
     """What is wrong with a process that lives; empty if nothing is."""
-    started, heartbeat = seen.started or now, seen.heartbeat or now
-    if seen.state == "starting" and now - started > bounds.start:
-        return f"it did not run within {_shown(bounds.start)} of its start"
-    if seen.state == "stopping" and now - max(heartbeat, since) > bounds.stop:
+    stage, heartbeat = seen.stage or seen.started or now, seen.heartbeat or now
+    does = seen.computed, seen.share
+    if seen.state == "starting" and is_overdue(now - stage, bounds.start, *does):
+        return f"it did not run within {_shown(bounds.start)} of its start, or of the last stage of that"
+    if seen.state == "stopping" and is_overdue(now - max(heartbeat, since), bounds.stop, *does):
         return f"it did not end within {_shown(bounds.stop)}"
-    if seen.state in AT_WORK and now - heartbeat > bounds.heartbeat:
+    if seen.state in AT_WORK and is_overdue(now - heartbeat, bounds.heartbeat, *does):
         return (
             f"no sign of life for {_shown(now - heartbeat)}, more than {_shown(bounds.heartbeat)}"
         )
@@ -267,8 +286,8 @@ class Failure:
 def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", "pause", "end"]:
     """What becomes of a query that failed, the last time just now: it is restarted alone at most `most` times.
 
-    Then it is paused if it fails in one and the same micro-batch, or for want of a right at the
-    broker: that is no fault of the process, and another one would meet it again.
+    Then it is paused if it fails in one and the same micro-batch, before the first each time, or for
+    want of a right at the broker: that is no fault of the process, and another one would meet it again.
     """
     last = failures[-1]
     if _OF_THE_PROCESS.search(last.error):
@@ -276,7 +295,7 @@ def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", 
     recent = [f for f in failures if last.at - f.at <= _CALM]
     if len(recent) <= most:
         return "restart"
-    same = last.batch is not None and {f.batch for f in recent[-most - 1 :]} == {last.batch}
+    same = {f.batch for f in recent[-most - 1 :]} == {last.batch}
     return "pause" if last.access or (same and not is_transient(last.error)) else "end"
 
 

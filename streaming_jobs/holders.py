@@ -27,7 +27,7 @@ Kind = TypeVar("Kind", bound="DataclassInstance")
 class Holder:
     """Whose turn it is.
 
-    The process is its pid and its start time (seconds since 1970), `job` the name it runs under.
+    The process is its pid and its start (`lakehouse.processes`), `job` the name it runs under.
     """
 
     epoch: int

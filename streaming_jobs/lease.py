@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 
+from lakehouse import processes
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
@@ -102,9 +103,8 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
                 _await_end_of_jvm(settings, name)
             # never one that a process that sleeps may have
             last = before.epoch if before else spoken.epoch if spoken else 0
-            mine = Holder(
-                last + 1, os.getpid(), psutil.Process().create_time(), progress.now(), job, here()
-            )
+            pid = os.getpid()
+            mine = Holder(last + 1, pid, processes.started(pid), progress.now(), job, here())
             replace_file(path, asdict(mine))
             taken[path] = mine
         lease = Lease(job, taken)

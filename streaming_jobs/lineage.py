@@ -155,7 +155,7 @@ class Lineage:
         if status is None or not self.catalog.is_streamed(table):
             return
         started = parse_instant(status.started_at)
-        run = str(uuid5(NAMESPACE_URL, f"{table.name} {status.pid} {status.process_started}"))
+        run = str(uuid5(NAMESPACE_URL, f"{table.name} {status.pid} {status.started_at}"))
         if known["run"] != run:
             if not known["ended"]:  # replaced between two looks, by a process that found it dead
                 yield self._event(RunState.ABORT, started, table, "stream", known["run"], {}, None)

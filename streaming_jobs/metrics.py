@@ -94,7 +94,11 @@ class LakehouseCollector(Collector):
         if status is None:
             return
         heartbeat = _epoch(parse_instant(status.heartbeat))
-        found.add("lakehouse_job_start_time_seconds", (pipeline,), status.process_started)
+        found.add(
+            "lakehouse_job_start_time_seconds",
+            (pipeline,),
+            _epoch(parse_instant(status.started_at)),
+        )
         found.add("lakehouse_job_heartbeat_timestamp_seconds", (pipeline,), heartbeat)
         found.add(
             "lakehouse_job_heartbeat_age_seconds", (pipeline,), max(time.time() - heartbeat, 0.0)

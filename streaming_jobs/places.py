@@ -8,7 +8,8 @@ differ, the time of a file does not.
 import os
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+
+from lakehouse import processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +36,7 @@ UNKNOWN = Place()
 
 def here() -> Place:
     """The place of this process; its host may be renamed while it runs."""
-    return Place(os.uname().nodename, _boot(), _namespace())
-
-
-@cache
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # not Linux: places differ by the host alone
-        return ""
+    return Place(os.uname().nodename, processes.boot_id(), _namespace())
 
 
 @cache

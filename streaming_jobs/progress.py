@@ -10,12 +10,13 @@ What others want of it, and did to it, is in `streaming_jobs.desired`; who may r
 """
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 
@@ -25,7 +26,7 @@ from lakehouse.storage import layout, text_logs
 from lakehouse.storage.files import append_line, moved_aside, read_value, replace_file, replace_text
 from streaming_jobs import holders
 from streaming_jobs.holders import made
-from streaming_jobs.places import UNKNOWN, Place
+from streaming_jobs.places import UNKNOWN, Place, here
 
 State = Literal[
     "starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "crash_loop"
@@ -117,6 +118,10 @@ class JobStatus:
     freshness: str = "continuous"
     place: Place = UNKNOWN  # where its pid means something
     well: float = 0.0  # seconds without a failure, up to now or to a micro-batch that has not ended
+    # of one that starts: what it does, and since when
+    stage: str = ""
+    stage_since: str = ""
+    computed: float = 0.0  # CPU seconds of the process and its JVM, when this was written
     # module of tables -> the file that it was imported from
     code: Mapping[str, str] = field(default_factory=dict)
 
@@ -133,8 +138,15 @@ class JobStatus:
         return bool(self.jvm) and self.place.is_here and is_alive(self.jvm, self.jvm_started)
 
 
+def of_this_process(pipeline: str, **more: Any) -> JobStatus:
+    """The first word of this process, which starts."""
+    pid, at = os.getpid(), now()
+    born = processes.started(pid)
+    return JobStatus(pipeline, pid, born, 0, 0.0, "starting", at, at, place=here(), **more)
+
+
 def is_alive(pid: int, started: float) -> bool:
-    """Whether that very process (pid and start time) still runs."""
+    """Whether that very process (pid and start) still runs."""
     return processes.running(pid, started) is not None
 
 
@@ -150,7 +162,13 @@ def write(settings: Settings, status: JobStatus) -> None:
     """Replaces the status file as a whole, its heartbeat set to now."""
     replace_file(
         layout.job_file(settings, status.pipeline, "status.json"),
-        asdict(replace(status, heartbeat=now())),
+        asdict(
+            replace(
+                status,
+                heartbeat=now(),
+                computed=processes.cpu_seconds(status.pid, status.jvm),
+            )
+        ),
     )
 
 
@@ -195,7 +213,7 @@ def _decoded(given: dict) -> JobStatus:
     references = tuple(made(ReferenceStatus, r, table=str) for r in given.get("references", ()))
     parts = {"queries": queries, "references": references}
     status = made(JobStatus, given | parts, pid=int, state=str)
-    for instant in (status.started_at, status.heartbeat):
+    for instant in (status.started_at, status.heartbeat, status.stage_since or status.started_at):
         datetime.fromisoformat(instant)
     return status
 

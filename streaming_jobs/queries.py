@@ -9,11 +9,19 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from lakehouse.declare.table import Table
-from lakehouse.errors import AccessError, CommitError, JobError, SourceError
+from lakehouse.errors import (
+    AccessError,
+    BrokerError,
+    JobError,
+    LakehouseError,
+    ServiceAway,
+    SourceError,
+)
 from lakehouse.ranges import text
 from lakehouse.storage import checkpoint_files, checkpoints
 from lakehouse.storage.commit_log import note_dropped
@@ -31,6 +39,7 @@ _EXCEPTION = re.compile(
     r"(?:Caused by: |: )?((?:[\w.$]+(?:Error|Exception)|SystemExit)\b(?:.*: .*)?)$"
 )  # Py4J sets a colon
 _PLACE = re.compile(r'File "(.*)", line (\d+), in (.*)')
+OF_THE_PROCESS = (ConnectionError, Py4JNetworkError)  # errors of no table: the JVM does not answer
 _PAUSE = timedelta(seconds=1)  # before the first restart; doubled for each further one
 
 
@@ -73,10 +82,12 @@ class SupervisedQuery:
             self.query = queries.start(
                 self.session, self.table, available_now=available_now, reached=self.guard
             )
-        except (SourceError, CommitError) as err:
+        except OF_THE_PROCESS:
+            raise  # of the process, not of this table
+        except Exception as err:
             if available_now:
                 raise
-            self._pause(str(err))  # the others go on: what to do is said
+            self._refused(err)  # the others go on
             return
         begun = checkpoints.beginning(self.session.settings, self.table)
         # its micro-batches may be numbered from 0 on
@@ -115,17 +126,30 @@ class SupervisedQuery:
             return
         raised = getattr(self.query.exception(), "__cause__", None)
         if isinstance(raised, SourceError):
-            self._pause(error)  # another start would find the same
+            self.pause(error)  # another start would find the same
             return
         stuck = (
             self.query.in_flight
             if isinstance(self.query, Stepped)
             else _in_flight(self.session, self.table)
         )
+        self._failed(error, stuck, access=isinstance(raised, AccessError))
+
+    def _refused(self, err: Exception) -> None:
+        """The query could not be started: what this library refuses has its remedy, all else may pass by itself."""
+        if isinstance(err, LakehouseError) and not isinstance(err, BrokerError | ServiceAway):
+            self.pause(str(err))
+            return
+        progress.note_failure(self.session.settings, self.table.pipeline, self.table.name, str(err))
+        self.query = None
+        self._failed(said(err), None)
+
+    def _failed(self, error: str, stuck: tuple[int, str] | None, access: bool = False) -> None:
+        """The query is restarted, or paused. Raises JobError if the process had better start again."""
         now = datetime.now(UTC)
         self.failures = [
             *self.failures[-100:],
-            Failure(now, stuck and stuck[0], error, isinstance(raised, AccessError)),
+            Failure(now, stuck and stuck[0], error, access),
         ]
         most = self.session.settings.query_restarts
         match healing.after_failure(self.failures, most):
@@ -136,11 +160,25 @@ class SupervisedQuery:
                 self._enter("restarting", restarts=self.status.restarts + 1, error=error)
                 self._report(f"its query failed and is restarted; {error}")
             case "pause":
+                if not stuck:
+                    error += f"; {self._remedy()}"
                 self._enter("paused", error=error, offsets=stuck[1] if stuck else "")
                 at = f" at {stuck[1]}" if stuck else ""
                 self._report(f"paused: its query failed {most + 1} times{at}; {error}")
 
-    def _pause(self, why: str) -> None:
+    def _remedy(self) -> str:
+        """What to do about a query that fails before it has begun a micro-batch."""
+        pipeline, folder = (
+            self.table.pipeline,
+            checkpoint_files.newest(self.session.settings, self.table),
+        )
+        again = f"then `lakehouse stream restart {pipeline}`"
+        if folder is None:
+            return f"remove the cause, {again}"
+        return f"remove the cause, or the checkpoint {folder} (nothing is lost: the table's commits say where it is), {again}"
+
+    def pause(self, why: str) -> None:
+        """Has the query wait until the job is started again, and says why."""
         self.stop()
         self._enter("paused", error=why)
         self._report(f"paused: {why}")
@@ -224,6 +262,11 @@ class SupervisedQuery:
 
     def _report(self, what: str) -> None:
         _log.warning(f"table={self.table.name}: {what}")
+
+
+def said(err: Exception) -> str:
+    """What an error says, in a line: an error of this library as it is, any other by its cause."""
+    return str(err) if isinstance(err, LakehouseError) else cause(f"{type(err).__name__}: {err}")
 
 
 def cause(text: str) -> str:

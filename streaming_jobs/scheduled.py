@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import psutil
 
+from lakehouse import processes
 from lakehouse.errors import JobError
 from lakehouse.ranges import text
 from lakehouse.settings import Settings
@@ -52,7 +53,7 @@ def await_end(settings: Settings, pipeline: str, pid: int) -> JobStatus:
 
     Raises JobError with why it ended otherwise.
     """
-    elsewhere, born = not supervisor.is_here(settings, pipeline), supervisor.start_time(pid)
+    elsewhere, born = not supervisor.is_here(settings, pipeline), processes.started(pid)
     while supervisor.lives(settings, pipeline) if elsewhere else progress.is_alive(pid, born):
         control_loop.step(settings, pipeline)
         if elsewhere:

@@ -8,21 +8,25 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
+from lakehouse import processes
 from lakehouse.durations import duration
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs import jobs
+from streaming_jobs import healing, jobs
 from streaming_jobs.job_logs import fresh_log, log_tail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _READY, _GO = b"r", b"g"
+_LOOK = 1.0  # seconds between two looks at what it does
 
 
 def spawn(settings: Settings, pipeline: str, *more: str, pipes: Sequence[int] = ()) -> int:
@@ -56,9 +60,12 @@ class Standby:
 
     def await_ready(self) -> None:
         """Returns when it is ready. Raises JobError with the end of its log if it is not to be."""
-        wait = duration(self.settings.start_within).total_seconds()
-        if not select.select([self.ready], [], [], wait)[0]:
-            self._refuse(f"is not ready after {wait:g} s")
+        limit, began = duration(self.settings.start_within), time.monotonic()
+        while not select.select([self.ready], [], [], _LOOK)[0]:
+            silence = timedelta(seconds=time.monotonic() - began)
+            computed = timedelta(seconds=processes.cpu_seconds(*processes.family(self.pid)))
+            if healing.is_overdue(silence, limit, computed, processes.cpu_share()):
+                self._refuse(f"is not ready after {silence.total_seconds():.0f} s")
         if os.read(self.ready, 1) != _READY:
             self._refuse("ended before it was ready")
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
 
+from lakehouse import processes
 from lakehouse.durations import duration
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
@@ -31,7 +32,7 @@ from streaming_jobs.standby import Standby
 
 # seconds between two looks at a status file, which is all that a job shares with others
 _LOOK = 0.1
-_KILLED = 5.0  # seconds for a process to be gone after SIGKILL
+_KILLED = 30.0  # seconds for a process to be gone after SIGKILL; with much memory, under load, it is no moment
 DRAIN = 60.0  # seconds
 ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
 
@@ -198,7 +199,9 @@ def launch(
     at = progress.now()
     pid = beside.pid if beside else standby.spawn(settings, pipeline)
     what: desired.What = "restarted" if restarted else "started"
-    desired.note(settings, pipeline, Event(at, what, why, pid, start_time(pid), counted, well))
+    desired.note(
+        settings, pipeline, Event(at, what, why, pid, processes.started(pid), counted, well)
+    )
     if beside:
         beside.go()
     return pid
@@ -385,11 +388,3 @@ def _await_end_elsewhere(settings: Settings, pipeline: str, timeout: float) -> N
                 f"{settings.heartbeat_within} after its last sign of life; try again then"
             )
         time.sleep(_LOOK)
-
-
-def start_time(pid: int) -> float:
-    """When a process was started, in seconds since 1970; 0 if it is gone."""
-    try:
-        return psutil.Process(pid).create_time()
-    except psutil.NoSuchProcess:
-        return 0.0

@@ -17,16 +17,18 @@ from lakehouse.storage.files import read_value, replace_file
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """An embedded broker; the process is its pid *and* its start time (seconds since the epoch)."""
+    """An embedded broker; the process is its pid, its start (`lakehouse.processes`) and the boot of the machine."""
 
     pid: int
     start_time: float
     bootstrap_servers: str
     log: str
+    boot: str = ""  # of an earlier version: not known
 
     def process(self) -> psutil.Process | None:
         """Its process, or None once it has ended, whoever has the pid now."""
-        return processes.running(self.pid, self.start_time)
+        here = self.boot in ("", processes.boot_id())
+        return processes.running(self.pid, self.start_time) if here else None
 
 
 def last(settings: Settings) -> Broker | None:

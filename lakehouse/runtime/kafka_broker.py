@@ -16,6 +16,7 @@ import psutil
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lakehouse import processes
 from lakehouse.errors import BrokerError
 from lakehouse.runtime import cds_archive, kafka_address, kafka_client, kafka_properties
 from lakehouse.runtime.jars import Jars
@@ -185,11 +186,11 @@ def _launch(home: Path, jars: Jars, address: str, jvm: Sequence[str] = ()) -> Br
     run = subprocess.run(
         command, cwd=home, stdout=subprocess.PIPE, check=True, start_new_session=True
     )
-    try:
-        start_time = psutil.Process(int(run.stdout)).create_time()
-    except psutil.NoSuchProcess as err:
-        raise BrokerError(f"broker={home}: it ended at once. {_end_of(str(home / _LOG))}") from err
-    return Broker(int(run.stdout), start_time, address, str(home / _LOG))
+    pid = int(run.stdout)
+    start_time = processes.started(pid)
+    if not start_time:
+        raise BrokerError(f"broker={home}: it ended at once. {_end_of(str(home / _LOG))}")
+    return Broker(pid, start_time, address, str(home / _LOG), processes.boot_id())
 
 
 def _answers(broker: Broker) -> bool:

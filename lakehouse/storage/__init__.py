@@ -50,6 +50,7 @@ declared_changes      a change of a declaration, and what it means for the rows 
 begun_with            what a stream was begun with, and that it goes on as nothing else
 checkpoints           where a table stands, and whether a checkpoint fits that
 checkpoint_files      what Spark keeps in a checkpoint
+checkpoint_content    whether Spark can read it
 state_partitions      into how many partitions the state of a query of Spark's is divided
 read_holds            runs that read what is on disk now
 schemas               schemas of a registry that an ingest table's messages have had

@@ -2,7 +2,7 @@
 
 A generation of a query is a folder `_checkpoints/<query>/<n>`. In it Spark keeps `offsets/<batch>`
 (a version, settings, and up to where each source is read), written before a micro-batch, and
-`commits/<batch>`, written after it.
+`commits/<batch>`, written after it. Whether Spark can read them, `checkpoint_content` says.
 """
 
 import json
@@ -21,9 +21,12 @@ from lakehouse.storage import layout
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SNAPSHOTS, _CHANGES = ("zip", "snapshot"), ("changelog", "delta")  # of both of Spark's state stores
+STATE_SCHEMA = Path("_metadata", "schema")
+
 
 def generations(settings: Settings, table: Table) -> list[int]:
-    return _numbers(layout.query_checkpoints(settings, table.name))
+    return numbers(layout.query_checkpoints(settings, table.name))
 
 
 def folder_of(settings: Settings, table: Table, generation: int) -> Path:
@@ -40,7 +43,7 @@ def of_all(settings: Settings) -> list[Path]:
     """The last generation of each query; early results start again with each process."""
     folder = layout.checkpoints(settings)
     queries = folder.iterdir() if folder.is_dir() else ()
-    by_query = ((query, _numbers(query)) for query in queries if not query.name.endswith("__early"))
+    by_query = ((query, numbers(query)) for query in queries if not query.name.endswith("__early"))
     return [query / str(numbers[-1]) for query, numbers in by_query if numbers]
 
 
@@ -58,12 +61,12 @@ def remove(settings: Settings, query: str) -> None:
 
 def begun(checkpoint: Path) -> list[int]:
     """The micro-batches that have begun, in order."""
-    return _numbers(checkpoint / "offsets")
+    return numbers(checkpoint / "offsets")
 
 
 def done(checkpoint: Path) -> list[int]:
     """The micro-batches that Spark knows as done, in order."""
-    return _numbers(checkpoint / "commits")
+    return numbers(checkpoint / "commits")
 
 
 def take_back(checkpoint: Path, batch: int) -> None:
@@ -98,19 +101,43 @@ def keeps_state(checkpoint: Path) -> bool:
 def state_gone(checkpoint: Path, batch: int) -> str:
     """Why the state after that micro-batch cannot be read.
 
-    Empty if each of its partitions has the version.
+    Empty if each of its partitions has all that its version is made of.
     """
+    partitions = state_partitions_of(checkpoint)
+    for partition in partitions:
+        if state_files(partition, batch + 1) is None:
+            return f"its state of micro-batch {batch} is gone in partition {partition.name}"
+        if not (partition / STATE_SCHEMA).is_file():
+            return f"the schema of its state is gone in partition {partition.name}"
+    return "" if partitions else "its state is gone"
+
+
+def state_partitions_of(checkpoint: Path) -> list[Path]:
+    """The folders with the state of each partition."""
     operator = checkpoint / "state" / "0"
-    for partition in _numbers(operator):
-        names = (p.name for p in (operator / str(partition)).iterdir())
-        if not any(name.split(".")[0].split("_")[0] == str(batch + 1) for name in names):
-            return f"its state of micro-batch {batch} is gone in partition {partition}"
-    return "" if _numbers(operator) else "its state is gone"
+    return [operator / str(partition) for partition in numbers(operator)]
 
 
-def has_metadata(checkpoint: Path) -> bool:
-    """Whether the id of the query is there, without which Spark begins another."""
-    return (checkpoint / "metadata").is_file()
+def state_files(partition: Path, version: int) -> list[Path] | None:
+    """The files from which Spark makes a version of a partition's state: a snapshot, if any, and each change after it.
+
+    None if one of them is gone.
+    """
+    by_version: dict[int, dict[str, Path]] = {}
+    for path in partition.iterdir():
+        number, _, ending = path.name.partition(".")
+        if number.split("_")[0].isdigit():
+            by_version.setdefault(int(number.split("_")[0]), {})[ending] = path
+    files: list[Path] = []
+    for at in range(version, 0, -1):
+        endings = by_version.get(at, {})
+        if snapshot := next((endings[name] for name in SNAPSHOTS if name in endings), None):
+            return [snapshot, *files]
+        change = next((endings[name] for name in _CHANGES if name in endings), None)
+        if change is None:
+            return None
+        files.insert(0, change)
+    return files
 
 
 def write(spark: "SparkSession", checkpoint: Path, offset: Mapping) -> None:
@@ -140,7 +167,7 @@ def _lines(checkpoint: Path, batch: int) -> list[str]:
     return offsets_file(checkpoint, batch).read_text().splitlines()
 
 
-def _numbers(folder: Path) -> list[int]:
+def numbers(folder: Path) -> list[int]:
     """The numbered files or folders in it, in order."""
     return (
         sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []

@@ -283,7 +283,7 @@ def misfit(
         whole = begun is not None and begun.generation == own and begun.after is None
         empty = number is None or (number[0] < own and (whole or not stateful))
         return "" if empty else "it is gone"
-    if not offsets or not checkpoint_files.has_metadata(checkpoint):
+    if not offsets or not (checkpoint / "metadata").is_file():
         return f"its {'metadata' if offsets else 'offsets'} is gone"
     begins, done = offsets[-1], commits[-1] if commits else -1
     if done not in (begins, begins - 1) or (begins and begins - 1 not in offsets):

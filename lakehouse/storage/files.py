@@ -223,6 +223,16 @@ def moved_at(aside: Path) -> datetime:
     return datetime.fromtimestamp(aside.stat().st_ctime, UTC)
 
 
+def set_aside(path: Path) -> str:
+    """Moves a file that holds garbage aside, and returns where it is now: in the words of a message."""
+    beside = aside_name(path)
+    try:
+        path.rename(beside)
+    except OSError as failed:  # who may only read
+        return f"it stays where it is ({failed.strerror})"
+    return f"it is now {beside.name}"
+
+
 def _say_unreadable(path: Path, given: bytes, err: Exception, meaning: str) -> None:
     beside = aside_name(path)
     try:

@@ -23,6 +23,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
 from lakehouse.ranges import EPOCH
 from lakehouse.storage import (
+    checkpoint_content,
     checkpoint_files,
     checkpoints,
     commit_log_repair,
@@ -53,6 +54,7 @@ def fit(session: Session, table: Table) -> str:
         return _fit_stepped(session, table, standing)
     own = checkpoints.generation(session.settings, table)
     checkpoint = checkpoint_files.folder_of(session.settings, table, own)
+    checkpoint_content.set_unreadable_aside(checkpoint)
     kind = session.catalog.kind(table)
     last, begun = standing.last, checkpoints.beginning(session.settings, table, own)
     inputs = _position(session, table, last) if last else None

@@ -17,6 +17,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from lakehouse import processes
 from lakehouse.declare import catalog
 from lakehouse.errors import CommitError, JobError
 from lakehouse.examples.sensors import tables as sensors
@@ -131,7 +132,7 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
 def test_whoever_supervises_looks_again_at_once_when_a_process_ends_or_he_is_to_end(settings):
     stopping = Stop()
     with subprocess.Popen(["sleep", "600"]) as process:
-        born = supervisor.start_time(process.pid)
+        born = processes.started(process.pid)
         desired.note(
             settings, "sensors", Event(progress.now(), "started", "a test", process.pid, born)
         )

@@ -186,6 +186,7 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "lakehouse/sinks/webhook.py": "none: it opens addresses of HTTP",
     "lakehouse/sinks/opensearch_server.py": "none: it opens addresses of HTTP",
     "lakehouse/cli/project.py": "the user's: a project is begun",
+    "lakehouse/processes.py": "the kernel's: /proc",
     "streaming_jobs/places.py": "the kernel's: /proc",
     "streaming_jobs/standby.py": "none: two pipes",
     "batch_jobs/side.py": "the answer to `other_code`, in a temporary folder",

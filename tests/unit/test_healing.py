@@ -19,6 +19,7 @@ from streaming_jobs.healing import (
     after_failure,
     backoff,
     decide,
+    is_overdue,
     unhealthy,
 )
 from streaming_jobs.progress import QueryStatus
@@ -50,7 +51,16 @@ def broken(minutes: float) -> Event:
         (RUN, replace(WELL, heartbeat=ago(seconds=61)), (), "replace", "no sign of life for 61 s, more than 1 min"),
         (RUN, replace(WELL, busy=("t", ago(minutes=11))), (), "replace", "a micro-batch of t has run for 11 min"),
         (RUN, replace(WELL, state="starting", started=ago(minutes=4)), (), "replace", "did not run within 3 min"),
+        (RUN, replace(WELL, state="starting", started=ago(minutes=4), computed=timedelta(minutes=3)), (), "replace", "did not run within"),
         (RUN, replace(WELL, state="stopping", heartbeat=ago(minutes=3)), (), "replace", "did not end within 2 min"),
+        # slow, and not dead: it passes stages, or computes as much as a loaded machine lets it
+        (RUN, replace(WELL, state="starting", started=ago(minutes=9), stage=ago(minutes=2)), (), "nothing", "starting"),
+        (RUN, replace(WELL, state="starting", started=ago(minutes=9), stage=ago(minutes=4)), (), "replace", "did not run within 3 min"),
+        (RUN, replace(WELL, state="starting", started=ago(minutes=9), computed=timedelta(seconds=30), share=0.1), (), "nothing", "starting"),
+        (RUN, replace(WELL, heartbeat=ago(minutes=3), computed=timedelta(seconds=9), share=0.1), (), "nothing", "it is running"),
+        (RUN, replace(WELL, heartbeat=ago(minutes=3), computed=timedelta(seconds=9)), (), "replace", "no sign of life"),
+        (RUN, replace(WELL, state="stopping", heartbeat=ago(minutes=3), computed=timedelta(seconds=9), share=0.1), (), "nothing", "stopping"),
+        (replace(STOP, since=ago(minutes=3).isoformat()), replace(WELL, computed=timedelta(seconds=9), share=0.1), (), "stop", "stopped"),
         # again and again: wait, then give up
         (RUN, DEAD, restarted(0.01), "nothing", "its process died; next attempt in"),
         (RUN, replace(DEAD, heartbeat=ago(seconds=20)), restarted(1), "start", "its process died"),
@@ -78,6 +88,27 @@ def broken(minutes: float) -> Event:
 def test_what_is_seen_and_what_is_done(wanted, seen, history, action, why):
     decision = decide(wanted, seen, history, NOW, BOUNDS)
     assert decision.action == action and why in decision.why, decision
+
+
+@pytest.mark.parametrize(
+    ("silence", "computed", "share", "overdue"),
+    [
+        (60, 0, 1.0, False),  # within its time, whatever it does
+        (61, 0, 1.0, True),  # it waits for something, on a machine with room
+        (61, 0, 0.05, True),  # it waits for something, on one without
+        (61, 5, 1.0, True),  # no more than an idle JVM
+        (61, 7, 1.0, False),  # it works
+        (600, 59, 1.0, True),  # hardly
+        (600, 59, 0.5, False),  # as much as it gets, and less than its time
+        (61, 60, 1.0, True),  # it has computed all of its time, and came to nothing
+        (1200, 59, 0.05, False),  # a load of 40 on two cores: slow
+        (1200, 60, 0.05, True),  # an endless loop ends there, too
+        (1200, 5, 0.05, True),
+    ],
+)
+def test_slow_is_not_dead(silence, computed, share, overdue):
+    seconds = (timedelta(seconds=n) for n in (silence, 60, computed))
+    assert is_overdue(*seconds, share) == overdue
 
 
 def test_a_restart_counts_unless_its_cause_passes_by_itself():
@@ -128,7 +159,9 @@ def test_waits_grow_to_a_bound_and_differ_by_job_and_attempt():
             [(20, 7, "x"), (10, 8, "x"), (0, 8, "x")],
             "end",
         ),  # not one batch: the process may be at fault
-        ([(20, None, "x"), (10, None, "x"), (0, None, "x")], "end"),
+        # as it starts: another process would meet it again, and end the other tables with it
+        ([(20, None, "x"), (10, None, "x"), (0, None, "x")], "pause"),
+        ([(20, None, AWAY), (10, None, AWAY), (0, None, AWAY)], "end"),
         ([(20, 7, AWAY), (10, 7, AWAY), (0, 7, AWAY)], "end"),  # the batch is not to blame
         ([(0, 7, "java.lang.OutOfMemoryError: Java heap space")], "end"),
         ([(2000, 7, "x"), (1000, 7, "x"), (0, 7, "x")], "restart"),  # forgotten

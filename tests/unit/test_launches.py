@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+from lakehouse import processes
 from lakehouse.settings import Settings
 from streaming_jobs import desired, progress, supervisor
 from streaming_jobs.desired import Event
@@ -14,7 +15,7 @@ OLD, JOB = 2**22 + 1, "sensors"  # no pid is that large
 
 def test_a_process_that_speaks_is_never_taken_for_the_one_before(tmp_path):
     settings = Settings(root=tmp_path)
-    pid, born = os.getpid(), supervisor.start_time(os.getpid())
+    pid, born = os.getpid(), processes.started(os.getpid())
     before = JobStatus(
         JOB, OLD, 1.0, 0, 0.0, "running", "2026-01-01T00:00:00+00:00", "", place=here()
     )
