@@ -17,6 +17,7 @@ judged_rows       good rows, and those of the quarantine
 lookups           rows that a service is asked for, and rows with their answers
 observing         what is counted while Spark computes
 determinism       what two runs of a function may differ by
+clocks            what of a function reads a clock, also as it reads texts
 shapes            what kind of operators a function is made of
 groups            by which columns rows of a result belong to rows of its inputs
 keeping           how a keyed table is kept up to date

@@ -37,7 +37,6 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.transform import (
     decode,
-    determinism,
     lateness,
     lookups,
     observing,
@@ -343,18 +342,13 @@ def stored_schema(session: Session, table: Table) -> StructType:
     return schemas[table.name]
 
 
-def check(session: Session, table: Table) -> None:
-    """Raises DeclarationError if the function holds that by which stream and batch may differ (`determinism`)."""
-    step = plan_of(session, table, judged=False)
-    if step.kind in ("row", "window"):
-        determinism.check(table, on_no_rows(session, step), row_preserving=step.kind == "row")
-    if step.table.keeps or step.kind == "report":
-        determinism.check_whole(table, on_no_rows(session, step))
-
-
 def on_no_rows(session: Session, step: Plan) -> DataFrame:
-    """What the function of a table that follows others makes of empty inputs."""
+    """What the function of a table makes of empty inputs."""
     inputs = {name: no_rows(session, name) for name in step.table.inputs}
+    if step.kind == "ingest":
+        decoded = record_columns.decoded(step, inputs, NO_SCHEMAS)
+        inputs = {n: session.spark.createDataFrame([], rows.schema) for n, rows in decoded.items()}
+        return step.table(**inputs)
     timed = {name: lateness.accepted(step._flagged(inputs[name], name)) for name in step.timed}
     # of a count window they are assigned later
     if step.kind == "window" and WINDOW not in timed[step.driving].columns:
