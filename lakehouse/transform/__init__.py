@@ -9,6 +9,7 @@ change_feed       changes of a Delta table of others as rows
 record_columns    what of a decoded record is kept
 lateness          arrival, windows, what is late
 counting          which rows count for a keyed table at its frontier
+years             instants and dates that Python has not
 quality           expectations as columns, and as a suite
 compiled_rules    rules that were compiled before, kept as SQL
 expectation_stub  the expectations that are installed, written down for `declare`
