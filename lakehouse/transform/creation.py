@@ -35,6 +35,9 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     """
     declared = plan.stored_schema(session, table)
     validation.check(session, table)
+    warning = validation.unended(session, table) if grows else ""
+    if warning:
+        _log.warning(warning)
     partitioned = session.catalog.has_quarantine(table)
     if partitioned:
         _say_if_gone(session, table)

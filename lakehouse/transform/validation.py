@@ -13,7 +13,7 @@ from lakehouse.errors import LakehouseError, SettingsError, SourceAway, SourceEr
 from lakehouse.runtime.own_source import OwnReader
 from lakehouse.sinks import column_check
 from lakehouse.storage.session import Session
-from lakehouse.transform import clocks, determinism, plan, quality, schemas
+from lakehouse.transform import clocks, determinism, plan, quality, schemas, versions
 
 
 def check(session: Session, table: Table) -> None:
@@ -61,6 +61,22 @@ def ties(session: Session, table: Table) -> list[str]:
     """What of the table's function takes any of several rows that tie (`determinism.ties`)."""
     rows = plan.on_no_rows(session, plan.plan_of(session, table, judged=False))
     return determinism.ties(rows)
+
+
+def unended(session: Session, table: Table) -> str:
+    """Says which changes do not end the version before them, of a versioned table whose function leaves some out; else empty."""
+    if table.keeps != "versions":
+        return ""
+    # without the library's own filter of late rows
+    rows = table(**{name: plan.no_rows(session, name) for name in table.inputs})
+    dropping = versions.dropping(rows, table.keys)
+    if not dropping:
+        return ""
+    return (
+        f"table={table.name}, operators={'; '.join(dropping)}: a change that is left out does not end the version before it, "
+        f"which stays valid; keep all changes of {', '.join(table.keys)} and filter where the table is read, unless what it goes "
+        "by is the same in all changes of a key"
+    )
 
 
 def unreadable(session: Session, table: Table) -> list[str]:
