@@ -22,7 +22,7 @@ from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.digest import reconciled_columns
 from lakehouse.storage.session import Session
-from lakehouse.transform import judged_rows, lateness, plan
+from lakehouse.transform import judged_rows, lateness, validation
 
 # topic, partition and offset of a row, by which those of row tables are paired
 ARRIVED = "arrived as"
@@ -55,7 +55,7 @@ def write(
     """
     table, catalog = session.catalog.table(name), session.catalog
     compute.check_range(session, table, span, whole_partitions=False)
-    plan.check(session, table)
+    validation.check(session, table)
     names = [each.name for each in catalog.timed_inputs(table)]
     read = inputs or {"tables": {}, "references": {}}
     versions = {name: v for name, v in read["tables"].items() if name in names}

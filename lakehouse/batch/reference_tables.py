@@ -116,9 +116,11 @@ def _rebuilt(session: Session, table: Table) -> Commit | None:
             assert isinstance(source, FileSource), name  # a topic is an ingest table's
             inputs[name] = decode.file_rows(session.spark, source)
     judged = plan.plan_of(session, table).reference(inputs)
-    if broken := judged.where(F.col(REASON).isNotNull()).head():
+    shown = F.to_json(F.struct(*(name for name in judged.columns if name != REASON)))
+    broken = judged.where(F.col(REASON).isNotNull()).select(REASON, shown.alias("row")).head()
+    if broken:
         raise DeclarationError(
-            f"table={table.name}: {broken[REASON]} does not hold of {broken.asDict()}; a reference table is replaced whole "
+            f"table={table.name}: {broken[REASON]} does not hold of {broken['row']}; a reference table is replaced whole "
             "or not at all, and the old one stays; correct its source"
         )
     rows = judged_rows.good(judged)

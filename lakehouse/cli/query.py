@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, get_args
 from lakehouse import ranges
 from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import QueryError, UnknownTable
-from lakehouse.storage import delta_log, delta_tables, layout, log_tables
+from lakehouse.storage import delta_log, delta_tables, layout, log_tables, python_years
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _COMMITS = "_commits"
 _BESIDE = "__beside"
+_SELECT_AS_TEXT = "select the column as text (CAST(... AS VARCHAR)), or leave the row out by WHERE"
 _COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)
 _FIELD = re.compile(r"[^()]*\[(\w+)\]")  # of a struct, as DataFusion names it
 _UNKNOWN = re.compile(r"table '(?:datafusion\.public\.)?(.+?)' not found")
@@ -97,7 +98,9 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
     read = {name: paths[name] for name in named(sql, paths)}
     versions = _versions(read, as_of)
     try:
-        return _of_users(sql, _answer(delta_tables.select(sql, read, versions), limit))
+        return _of_users(sql, _answer(delta_tables.select(sql, read, versions), limit, read))
+    except QueryError:
+        raise
     except Exception as err:  # DataFusion's errors reach Python as DeltaError and as bare Exception
         if unknown := _UNKNOWN.search(str(err)):
             raise _unknown(unknown[1], lakehouse) from err
@@ -138,7 +141,7 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
         # WITH .. INSERT would run at once; as a subquery it cannot be said
         session.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
         rows = session.spark.sql(sql)
-        return _of_users(sql, answer(rows, limit))
+        return _of_users(sql, answer(rows, limit, [*read, *late]))
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             missing = (err.getMessageParameters() or {})["relationName"].strip("`")
@@ -179,9 +182,10 @@ def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
     return {name: version for name, version in versions.items() if version is not None}
 
 
-def answer(rows: "DataFrame", limit: int | None = None) -> Answer:
-    """The first `limit` rows of a DataFrame."""
-    return _answer((rows if limit is None else rows.limit(limit + 1)).toArrow().to_reader(), limit)
+def answer(rows: "DataFrame", limit: int | None = None, tables: Iterable[str] = ()) -> Answer:
+    """The first `limit` rows of a DataFrame, which reads these tables. Raises QueryError."""
+    chosen = rows if limit is None else rows.limit(limit + 1)
+    return _answer(chosen.toArrow().to_reader(), limit, tables)
 
 
 def _of_users(sql: str, answer: Answer) -> Answer:
@@ -213,14 +217,17 @@ def _select(sql: str) -> str:
     return bare
 
 
-def _answer(reader, limit: int | None) -> Answer:
+def _answer(reader, limit: int | None, tables: Iterable[str]) -> Answer:
     import pyarrow as pa
+
+    where = f"table={', '.join(tables)}"
 
     rows: list[tuple] = []
     for batch in reader:
         if limit is not None and len(rows) > limit:
             break
-        columns = [column.to_pylist() for column in pa.record_batch(batch).columns]
+        part = pa.Table.from_batches([pa.record_batch(batch)])
+        columns = python_years.to_lists(part, where, QueryError, _SELECT_AS_TEXT, len(rows))
         rows += zip(*columns, strict=True)
     cut = len(rows) if limit is None else limit
     return Answer(_headings(pa.schema(reader.schema).names), rows[:cut], len(rows) > cut)

@@ -71,7 +71,7 @@ def _refused_by_spark(
     """The tables' names with what each is refused for."""
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
-    from lakehouse.transform.validation import refusal, unreadable
+    from lakehouse.transform.validation import refusal, unended, unreadable
 
     opened = spark_session.opened(lakehouse.settings, "validate")
     with console.working("starting Spark") as now, opened as spark:
@@ -80,6 +80,8 @@ def _refused_by_spark(
             now(f"looking at {table.name}")
             if why := refusal(session, table):
                 yield table.name, why
+            elif warning := unended(session, table):
+                console.print_note(warning)
             try:
                 yield from ((table.name, why) for why in unreadable(session, table))
             except (RegistryAway, SourceAway) as err:

@@ -5,18 +5,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Fault, Position, Row, RowChange, Sink, Target
 from lakehouse.errors import CommitError, SinkError
-from lakehouse.sinks import changes, column_check
+from lakehouse.sinks import changes, column_check, encoding
 from lakehouse.sinks.actions import check_reads_back
 from lakehouse.sinks.encoding import key_of, rows_of, value_of
 from lakehouse.sinks.follower import changes_of, written
-from lakehouse.storage import delta_log, forks, small_commits, version_rows
+from lakehouse.storage import delta_log, forks, python_years, small_commits, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.read_holds import under_way
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Cause = Literal["missing", "extra", "edited", "held", "several rows", "other row", "twice"] | Fault
 _ATTEMPTS = 3  # a topic may be compacted while it is read: a difference is looked at again at the next version
@@ -62,6 +65,14 @@ def compare(lakehouse: Lakehouse, table: Table, target: Target) -> Comparison:
         return _compared(lakehouse, table, target, sink)
 
 
+def _rows_at(lakehouse: Lakehouse, table: Table, target: Target, version: int) -> "pa.Table":
+    """The rows of the table. Raises SinkError for one that no target can hold."""
+    rows = version_rows.all_at(lakehouse.path(table), version)
+    where = f"target={target.name}, table={table.name}, version={version}"
+    python_years.check(rows, where, SinkError, encoding.FIX, target.key)
+    return rows
+
+
 def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) -> Comparison:
     attempts = 0
     while True:
@@ -78,7 +89,7 @@ def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) ->
                 f"(id {position.table}); `--repair` makes it equal to the one that is there"
             )
         with under_way(lakehouse.settings):
-            rows = version_rows.all_at(path, position.version)
+            rows = _rows_at(lakehouse, table, target, position.version)
             held = _keys_held(lakehouse, table, target, position)
         found, twice = _found(sink, position.version)
         wanted = _by_key(map(sink.as_held, rows_of(changes.ordered(rows))), target.key)
@@ -136,7 +147,7 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
             version = delta_log.latest(path)
             columns = version_rows.columns(path, version)
             column_check.check(table.name, target, columns)
-            rows = rows_of(changes.ordered(version_rows.all_at(path, version)))
+            rows = rows_of(changes.ordered(_rows_at(lakehouse, table, target, version)))
         found, twice = _found(sink, _ALL)
         values = {key: "" if key in twice else value for key, (value, _) in found.items()}
         sending = _repairing(rows, values, target.key, sink.as_held)

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 
 from lakehouse.declare.targets import Row
 from lakehouse.errors import SinkError
+from lakehouse.storage.python_years import RULE
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-BEYOND = (
-    "an instant or a date must be in the years 1 to 9999, because readers of a target know no others; correct it in the table, "
-    "or leave its row out"
-)
+FIX = "correct it in the table, or leave its row out"
+BEYOND = f"{RULE}; {FIX}"
 
 
 def rows_of(rows: "pa.Table") -> list[Row]:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Position, Sink, Target
 from lakehouse.errors import CommitError, SinkError
-from lakehouse.sinks import changes, column_check
+from lakehouse.sinks import changes, column_check, encoding
 from lakehouse.sinks.encoded import Columns
 from lakehouse.storage import (
     delta_log,
     forks,
     layout,
     published,
+    python_years,
     small_commits,
     version_rows,
 )
@@ -195,6 +196,8 @@ class Follower:
         return Step(version, **{counts[what]: len(found or ())})
 
     def _send(self, version: int, found: Columns) -> None:
+        where = f"target={self.target.name}, table={self.table.name}, version={version}"
+        python_years.check(found.rows, where, SinkError, encoding.FIX, self.target.key)
         columns = found.rows.schema
         if columns != self._columns:
             self.sink.columns(columns)

@@ -11,14 +11,13 @@ import pyarrow.compute as pc
 
 from lakehouse.errors import SinkError
 from lakehouse.sinks.encoding import BEYOND, json_of, key_of, listed, text_of
+from lakehouse.storage.python_years import DATES, INSTANTS
+from lakehouse.storage.python_years import text_of as text_of_instant
 
 # what texts are made of at once, so that a large version needs little memory beside its rows
 _ROWS, _BYTES = 10_000, 1 << 25
 _ESCAPED = '[\\x00-\\x1f"\\\\]'  # the characters of a text that JSON has in another way
 _USUAL = (1e-4, 1e10)  # doubles, between which Arrow and Python write the same digits
-# the years that Python and JSON know
-_INSTANTS = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # microseconds since 1970
-_DATES = (-719_162, 2_932_896)  # days
 
 
 def parts(rows: pa.Table) -> Iterator[pa.Table]:
@@ -71,7 +70,7 @@ def _texts(column: pa.Array, one: Callable[[object], str]) -> pa.Array:
     if types.is_timestamp(of) and of.unit == "us":
         return _marked(_instants(column), mark)
     if types.is_date32(of):
-        _check_years(column, pa.int32(), _DATES)
+        _check_years(column, pa.int32(), DATES)
         return _marked(column.cast(pa.string()), mark)
     if types.is_float64(of) or types.is_float32(of):
         return _doubles(column.cast(pa.float64()), one)
@@ -106,7 +105,7 @@ def _lists(column: pa.Array) -> pa.Array:
 
 
 def _instants(column: pa.Array) -> pa.Array:
-    _check_years(column, pa.int64(), _INSTANTS)
+    _check_years(column, pa.int64(), INSTANTS)
     # the same microseconds without a zone: with one, Arrow would look it up
     texts = pc.utf8_replace_slice(column.view(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
     texts = pc.replace_substring(texts, ".000000", "")
@@ -117,9 +116,8 @@ def _check_years(column: pa.Array, as_number: pa.DataType, within: tuple[int, in
     ends = pc.min_max(column.view(as_number))
     for end, beyond in ((ends["min"], pc.less), (ends["max"], pc.greater)):
         if beyond(end, within[beyond is pc.greater]).as_py():
-            raise SinkError(
-                f"value={pa.array([end], as_number).view(column.type)[0].cast(pa.string())}: {BEYOND}"
-            )
+            value = pa.array([end], as_number).view(column.type)[0]
+            raise SinkError(f"value={text_of_instant(value)}: {BEYOND}")
 
 
 def _doubles(column: pa.Array, one: Callable[[object], str]) -> pa.Array:

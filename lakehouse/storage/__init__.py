@@ -69,6 +69,7 @@ restoring             a savepoint restored, forked, or moved as one file
 forks                 whether a lakehouse is a fork, and where the other one publishes
 cut_off               whether a restore was cut off
 upgrades              the other version of a table, beside it, and the exchange of the two
+python_years          instants and dates that Python has, and rows with others named
 comparisons           what was compared of the two
 full_disk             a disk that is full under a command is named
 """

@@ -8,7 +8,6 @@ for an accident); unequal ones only ask for the comparison of rows.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import reduce
 from math import isclose, isnan
 from operator import add
@@ -16,10 +15,19 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from lakehouse.declare.columns import helper
-from lakehouse.ranges import text
 from lakehouse.storage.json_texts import json_of
 
 _SALTS = ("a", "b")
@@ -204,7 +212,7 @@ def differences(
     columns = reconciled_columns(expected)
     keys = [k for k in keys if k in columns] or columns
     values = [c for c in columns if c not in keys]
-    row, ours = _struct(values).alias(_ROW), F.col(_OURS)
+    ours = F.col(_OURS)
     expected, actual = (
         rows.select(
             *(_compared(F.col(c), rows.schema[c].dataType).alias(c) for c in columns),
@@ -214,8 +222,8 @@ def differences(
     )
     # tagged and grouped, not joined: both sides come from the same tables, in a join their columns
     # would be ambiguous
-    only_expected = expected.exceptAll(actual).select(_GROUP, *keys, row, F.lit(True).alias(_OURS))
-    only_actual = actual.exceptAll(expected).select(_GROUP, *keys, row, F.lit(False).alias(_OURS))
+    only_expected = _shown_alone(expected.exceptAll(actual), keys, values, ours=True)
+    only_actual = _shown_alone(actual.exceptAll(expected), keys, values, ours=False)
     sides = {_EXPECTED: F.when(ours, F.col(_ROW)), _ACTUAL: F.when(~ours, F.col(_ROW))}
     lists = [F.sort_array(F.collect_list(rows)).alias(side) for side, rows in sides.items()]
     pairs = only_expected.unionByName(only_actual).groupBy(_GROUP, *keys).agg(*lists).persist()
@@ -228,6 +236,34 @@ def differences(
         return {group: difference for group, difference in by_group.items() if difference.total}
     finally:
         pairs.unpersist()
+
+
+def _shown_alone(
+    rows: DataFrame, keys: Sequence[str], values: Sequence[str], *, ours: bool
+) -> DataFrame:
+    """Rows of one side, instants and dates as text, for Python has not all of them."""
+    texts = {
+        name: _with_texts(F.col(name), rows.schema[name].dataType) for name in (*keys, *values)
+    }
+    return rows.withColumns(texts).select(
+        _GROUP, *keys, _struct(values).alias(_ROW), F.lit(ours).alias(_OURS)
+    )
+
+
+def _with_texts(column: Column, kind: DataType) -> Column:
+    """The column, each instant and date in it as text."""
+    if isinstance(kind, TimestampType):
+        seconds = F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss")
+        fraction = F.date_format(column, ".SSSSSS")
+        return F.concat(seconds, F.when(fraction == ".000000", "").otherwise(fraction), F.lit("Z"))
+    if isinstance(kind, DateType | TimestampNTZType):
+        return column.cast("string")
+    if isinstance(kind, StructType):
+        parts = (_with_texts(column[each.name], each.dataType).alias(each.name) for each in kind)
+        return F.when(column.isNotNull(), F.struct(*parts))
+    if isinstance(kind, ArrayType):
+        return F.transform(column, lambda each: _with_texts(each, kind.elementType))
+    return column
 
 
 def _struct(values: Sequence[str]) -> Column:
@@ -291,5 +327,4 @@ def _shown(value: object) -> str:
         return f"[{_shown(value[0])}, {_shown(value[1])})"
     if isinstance(value, list) and value and getattr(value[0], "__fields__", None) == _ENTRY:
         return "{" + ", ".join(f"{_shown(k)}: {_shown(v)}" for k, v in value) + "}"
-    # as UTC: PySpark hands out naive local time
-    return text(value) if isinstance(value, datetime) else str(value)
+    return str(value)

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakehouse.errors import CommitError, RangeError
-from lakehouse.storage import deletion_vectors, log_state
+from lakehouse.errors import CommitError, QueryError, RangeError
+from lakehouse.storage import deletion_vectors, log_state, python_years
 from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.log_state import LogState
 from lakehouse.storage.row_keys import KEY, of_text
@@ -99,7 +99,10 @@ def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
             dead = deletion_vectors.read(path, vector)
             inside = inside[[begins + int(place) not in dead for place in inside]]
         if len(inside):
-            rows += stored.read_row_group(group).take(inside).to_pylist()
+            chosen = stored.read_row_group(group).take(inside)
+            where = f"table={path.name}, file={file.name}"
+            python_years.check(chosen, where, QueryError, "`lakehouse query` shows it as a text")
+            rows += chosen.to_pylist()
     return rows
 
 

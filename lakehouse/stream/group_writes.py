@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.errors import JobError
-from lakehouse.storage import delta_writer, keyed_files, log_state
+from lakehouse.storage import keyed_files, log_state, python_years
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.row_keys import KEY
-from lakehouse.stream.keyed import different, few_at_once, is_short, swap
+from lakehouse.stream.keyed import different, few_at_once, is_short, swap, upsert
 from lakehouse.stream.micro_batch import StreamRun
-from lakehouse.transform import plan
+from lakehouse.transform import plan, years
 
 ROW = "_row"
 """Stands for a row, as `_key` does for its group."""
@@ -57,7 +57,7 @@ class GroupWrites:
         )
 
         def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
-            return delta_writer.upsert(new, path, app, batch_id, metadata, keys)
+            return upsert(self.run, new, path, app, batch_id, metadata, keys)
 
         return new.num_rows, write
 
@@ -86,6 +86,8 @@ class GroupWrites:
         names, row = self.run.table.keys, _row_column(rows.column_names)
         if pc.count_distinct(rows[row]).as_py() == rows.num_rows:
             return
+        where = f"table={self.run.table.name}"
+        python_years.check(rows, where, JobError, years.REMEDY, names)
         several = max(rows[row].value_counts().to_pylist(), key=lambda each: each["counts"])
         example = rows.filter(pc.equal(rows[row], several["values"])).slice(0, 1).to_pylist()[0]
         shown = ", ".join(f"{name}={example[name]}" for name in names)

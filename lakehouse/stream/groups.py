@@ -35,7 +35,7 @@ from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Take
 from lakehouse.stream.counted_rows import CountedRows, Turn
 from lakehouse.stream.group_writes import ROW, GroupWrites, Write
-from lakehouse.stream.keyed import few_at_once, quiet_due, whole
+from lakehouse.stream.keyed import few_at_once, quiet_due, upsert, whole
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.sums import Sums
 from lakehouse.stream.table_steps import Due, Moved
@@ -211,7 +211,7 @@ class _Groups:
                     _, whole = self.writes.replacing(self._rows(moved, None, None), None, batch_id)
                     return whole(path, app, metadata)
                 new = pa.concat_tables([new, again.select(columns).cast(new.schema)])
-            return delta_writer.upsert(new, path, app, batch_id, metadata, differences.keys)
+            return upsert(self.run, new, path, app, batch_id, metadata, differences.keys)
 
         return len(differences.keys), write
 

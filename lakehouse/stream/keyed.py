@@ -18,8 +18,9 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from lakehouse.declare.table import Table
+from lakehouse.errors import JobError
 from lakehouse.ranges import Range, utc
-from lakehouse.storage import delta_writer, keyed_files, log_state
+from lakehouse.storage import delta_writer, keyed_files, log_state, python_years
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.storage.session import Session
@@ -27,7 +28,7 @@ from lakehouse.stream.advance import Take
 from lakehouse.stream.input_frontier import complete_at
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.table_steps import Due
-from lakehouse.transform import counting, keeping, plan, versions
+from lakehouse.transform import counting, keeping, plan, versions, years
 
 Batches = Callable[[DataFrame, int], None]
 _AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
@@ -54,7 +55,7 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
                     else None
                 )
                 if few is not None:
-                    return delta_writer.upsert(few, path, app, batch_id, metadata, few[KEY])
+                    return upsert(run, few, path, app, batch_id, metadata, few[KEY])
                 others = (
                     versions.of_keys(_there(run), batch, run.table.keys, others=True)
                     if batch_id
@@ -148,9 +149,7 @@ def _steps(
                     both = _with_stored(run, path, few)
                     upserted = in_memory(of_keys(both).select(*_columns(run)))
                     if upserted is not None:
-                        return delta_writer.upsert(
-                            upserted, path, app, batch_id, metadata, few[KEY]
-                        )
+                        return upsert(run, upserted, path, app, batch_id, metadata, few[KEY])
                     changes = in_spark(run.session.spark, few).drop(KEY)
                 every = whole(changes, first=not batch_id)
                 return swap(run, every, written, path, app, batch_id, metadata)
@@ -207,6 +206,21 @@ def is_short(run: StreamRun, path: Path, rows: int | None) -> bool:
     return rows is not None and rows <= few_at_once(run) and keyed_files.can_upsert(path)
 
 
+def upsert(
+    run: StreamRun,
+    rows: pa.Table,
+    path: Path,
+    app: str,
+    batch_id: int,
+    metadata: Mapping[str, Any],
+    touched: pa.ChunkedArray,
+) -> int:
+    """Writes the rows in place of those that the table has of the `touched` keys."""
+    table = run.table
+    python_years.check(rows, f"table={table.name}", JobError, years.REMEDY, table.keys)
+    return delta_writer.upsert(rows, path, app, batch_id, metadata, touched)
+
+
 def swap(
     run: StreamRun,
     rows: DataFrame,
@@ -222,6 +236,7 @@ def swap(
     files = max(1, math.ceil((rows_before + brought) / keyed_files.LARGE))
     keys = keys or run.table.keys
     rows = keyed(rows, keys).select(*plan.stored_schema(run.session, run.table).names)
+    rows = years.refused(rows, run.table.name, run.table.keys)
     return delta_writer.swap(rows, path, app, batch_id, metadata, files, keys)
 
 
@@ -278,10 +293,11 @@ def _reached(run: StreamRun, batch_id: int, seen: Mapping[str, Any]) -> dict[str
 
 
 def different(new: pa.Table, there: pa.Table | None, most: int) -> pa.Array:
-    """The keys whose rows are others now, or gone; all of them if the rows are more than `most`."""
+    """The keys whose rows are others now, or gone; all of them if the rows are more than `most`, or Python cannot read them."""
     if there is None:
         return pc.unique(new[KEY].combine_chunks())
-    if new.num_rows + there.num_rows > most:
+    readable = python_years.are_in_python(new) and python_years.are_in_python(there)
+    if new.num_rows + there.num_rows > most or not readable:
         both = pa.chunked_array([*new[KEY].chunks, *there[KEY].chunks])
         return pc.unique(both.combine_chunks())
     now, before = _by_key(new), _by_key(there.select(new.column_names))

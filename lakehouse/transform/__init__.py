@@ -9,6 +9,7 @@ change_feed       changes of a Delta table of others as rows
 record_columns    what of a decoded record is kept
 lateness          arrival, windows, what is late
 counting          which rows count for a keyed table at its frontier
+years             instants and dates that Python has not
 quality           expectations as columns, and as a suite
 compiled_rules    rules that were compiled before, kept as SQL
 expectation_stub  the expectations that are installed, written down for `declare`
@@ -17,6 +18,7 @@ judged_rows       good rows, and those of the quarantine
 lookups           rows that a service is asked for, and rows with their answers
 observing         what is counted while Spark computes
 determinism       what two runs of a function may differ by
+clocks            what of a function reads a clock, also as it reads texts
 shapes            what kind of operators a function is made of
 groups            by which columns rows of a result belong to rows of its inputs
 keeping           how a keyed table is kept up to date

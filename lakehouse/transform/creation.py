@@ -20,7 +20,7 @@ from lakehouse.storage import (
 )
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.transform import keeping, lookups, plan
+from lakehouse.transform import keeping, lookups, plan, validation
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,10 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     A function by which stream and batch may differ is refused here, before it has run.
     """
     declared = plan.stored_schema(session, table)
-    plan.check(session, table)
+    validation.check(session, table)
+    warning = validation.unended(session, table) if grows else ""
+    if warning:
+        _log.warning(warning)
     partitioned = session.catalog.has_quarantine(table)
     if partitioned:
         _say_if_gone(session, table)

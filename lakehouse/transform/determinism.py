@@ -1,6 +1,5 @@
 """What a function must not do, found in its plan before it runs: what two runs may differ by, what loses rows; with remedies."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -11,18 +10,10 @@ from pyspark.sql import DataFrame
 from lakehouse.declare.columns import ARRIVAL, REACH, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-from lakehouse.transform.plan_tree import analyzed, expressions_of, kind_of, nodes, seq, within
+from lakehouse.transform import clocks
+from lakehouse.transform.plan_tree import analyzed, expressions_of, nodes, seq, within
 from lakehouse.transform.shapes import GROUPS, WHOLE, asks_itself, has, is_tied, joins_itself, reads
 
-_CLOCK = {
-    "CurrentTimestamp",
-    "Now",
-    "CurrentDate",
-    "CurrentTime",
-    "LocalTimestamp",
-    "UnixTimestampNow",
-    "CurrentBatchTimestamp",
-}
 _ORDERED = {"First", "Last", "AnyValue", "CollectList", "ListAgg"}  # which take rows one by one
 _ORDER = _ORDERED | {
     "ApproximatePercentile",
@@ -34,13 +25,6 @@ _ORDER = _ORDERED | {
 _SKETCHES = ("Hll", "Kll", "Theta", "Tuple")
 _PLACES = {"RowNumber", "NTile", "Lag", "Lead", "NthValue"}
 _TAKING = ("GlobalLimit", "Offset", "Tail")
-_NOWS = {"now", "today", "tomorrow", "yesterday"}
-_NOW_IN_SQL = re.compile(
-    rf"\b(?:date|timestamp\w*)\s*'\s*(?:{'|'.join(sorted(_NOWS))})\b.*?'", re.IGNORECASE
-)
-_TWO_CLOCKS = (
-    "two runs have two clocks; use the event time, or _arrival.time for the time of arrival"
-)
 _BY = {"MaxBy", "MinBy"}
 _SORTED = {"SortArray", "ArraySort"}
 _COUNTED = _SORTED | {"Size", "ArrayContains"}
@@ -101,14 +85,9 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
         return
     if table.window or table.keeps:
         _check_collations(table, rows)
-    if written := _NOW_IN_SQL.search(table.sql):
-        raise DeclarationError(
-            f"{where}, expression={written[0]}: {_TWO_CLOCKS}; or declare deterministic=False, and its ranges stay UNVERIFIABLE"
-        )
+    clocks.check_sql(table)
     for name, rule in _found(plan, table.tolerance):
-        raise DeclarationError(
-            f"{where}, {name}: {rule}; or declare deterministic=False, and its ranges stay UNVERIFIABLE"
-        )
+        raise DeclarationError(f"{where}, {name}: {rule}; {clocks.UNVERIFIABLE}")
 
 
 def _check_collations(table: Table, rows: DataFrame) -> None:
@@ -273,8 +252,8 @@ def _found(plan, tolerance: float) -> Iterator[tuple[str, str]]:
 
 
 def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> str:
-    if kind in _CLOCK or _is_now(expression, kind):
-        return _TWO_CLOCKS
+    if of_clock := clocks.rule_of(expression, kind):
+        return of_clock
     if kind == "Mode" and not expression.reverseOpt().isDefined():
         return "of values that are as frequent it takes any; write mode() WITHIN GROUP (ORDER BY ...), or F.mode(..., True)"
     if (kind in _ORDER or (kind.startswith(_SKETCHES) and "Agg" in kind)) and not (
@@ -294,18 +273,6 @@ def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> s
     ):
         return "it is another value in each run; compute it from the row"
     return ""
-
-
-def _is_now(expression, kind: str) -> bool:
-    """Whether it reads a text that says when it is read: CAST('now' AS TIMESTAMP)."""
-    if kind not in ("Cast", "ParseToDate", "ParseToTimestamp"):
-        return False
-    if not expression.dataType().typeName().startswith(("date", "timestamp")):
-        return False
-    text = expression.children().apply(0)
-    if kind_of(text) != "Literal" or text.dataType().typeName() != "string" or text.nullable():
-        return False
-    return text.toString().strip().lower().partition(" ")[0] in _NOWS
 
 
 def _is_sorted_list(expression, kind: str) -> bool:

@@ -37,7 +37,6 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.transform import (
     decode,
-    determinism,
     lateness,
     lookups,
     observing,
@@ -45,6 +44,7 @@ from lakehouse.transform import (
     record_columns,
     returned,
     versions,
+    years,
 )
 from lakehouse.transform.function_inputs import Met, called, plain
 from lakehouse.transform.judged_rows import good
@@ -98,7 +98,7 @@ class Plan:
         """
         rows = self._called(record_columns.decoded(self, records, schemas), {RECORD})
         judged, kept = self.once(
-            f"record {timed}", lambda: record_columns.judging(self, rows.columns, timed)
+            f"record {timed}", lambda: record_columns.judging(self, rows.schema, timed)
         )
         return rows.select(*judged).select(*kept)
 
@@ -168,7 +168,9 @@ class Plan:
         inputs |= {n: self._accepted(n, r, origin, touched) for n, r in (beside or {}).items()}
         function = partial(self._called, kept={ARRIVAL} if self.kind == "row" else set())
         rows = called(function, inputs, self.driving, met)
-        judged = rows.withColumns(self.once(f"derived {origin}", lambda: self._judged(origin)))
+        judged = rows.withColumns(
+            self.once(f"derived {origin}", lambda: self._judged(rows, origin))
+        )
         placing = self._placing(F.col(self.event_time), origin) if unanswered else {}
         return lookups.with_unanswered(judged, unanswered, placing)
 
@@ -200,13 +202,12 @@ class Plan:
             return taken
         return taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
 
-    def _judged(self, origin: Origin) -> dict[str, Column]:
+    def _judged(self, rows: DataFrame, origin: Origin) -> dict[str, Column]:
         moment = lateness.instant_of(self.table.window, self.event_time)
-        reason = F.coalesce(
-            F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")),
-            quality.first_broken(self.rules),
-        )
-        return {REASON: reason} | self._placing(moment, origin)
+        missing = F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}"))
+        beyond = years.reason(rows.schema)
+        reason = F.coalesce(beyond, missing, quality.first_broken(self.rules))
+        return {REASON: reason} | self._placing(F.when(beyond.isNull(), moment), origin)
 
     def kept(
         self,
@@ -278,7 +279,8 @@ class Plan:
         Rows that break an expectation are judged bad.
         """
         rows = self._called(inputs, set())
-        return rows.withColumn(REASON, quality.first_broken(self.rules))
+        reason = F.coalesce(years.reason(rows.schema), quality.first_broken(self.rules))
+        return rows.withColumn(REASON, reason)
 
     def _placing(self, moment: Column, origin: Origin) -> dict[str, Column]:
         return {
@@ -343,18 +345,13 @@ def stored_schema(session: Session, table: Table) -> StructType:
     return schemas[table.name]
 
 
-def check(session: Session, table: Table) -> None:
-    """Raises DeclarationError if the function holds that by which stream and batch may differ (`determinism`)."""
-    step = plan_of(session, table, judged=False)
-    if step.kind in ("row", "window"):
-        determinism.check(table, on_no_rows(session, step), row_preserving=step.kind == "row")
-    if step.table.keeps or step.kind == "report":
-        determinism.check_whole(table, on_no_rows(session, step))
-
-
 def on_no_rows(session: Session, step: Plan) -> DataFrame:
-    """What the function of a table that follows others makes of empty inputs."""
+    """What the function of a table makes of empty inputs."""
     inputs = {name: no_rows(session, name) for name in step.table.inputs}
+    if step.kind == "ingest":
+        decoded = record_columns.decoded(step, inputs, NO_SCHEMAS)
+        inputs = {n: session.spark.createDataFrame([], rows.schema) for n, rows in decoded.items()}
+        return step.table(**inputs)
     timed = {name: lateness.accepted(step._flagged(inputs[name], name)) for name in step.timed}
     # of a count window they are assigned later
     if step.kind == "window" and WINDOW not in timed[step.driving].columns:

@@ -1,13 +1,14 @@
 """Decoded records of topics, judged: what is selected of them, and what is kept of those that are bad."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import REASON, RECORD
-from lakehouse.transform import decode, lateness, quality
+from lakehouse.transform import decode, lateness, quality, years
 
 if TYPE_CHECKING:
     from lakehouse.transform.plan import Plan
@@ -28,7 +29,7 @@ def decoded(
 
 
 def judging(
-    step: "Plan", columns: Sequence[str], timed: bool
+    step: "Plan", columns: StructType, timed: bool
 ) -> tuple[list[Column | str], list[Column | str]]:
     """What is selected of the function's rows, and what of that."""
     # a column each: of a struct that is passed on whole, Spark would make an object for every
@@ -48,8 +49,10 @@ def judging(
             step.event_time, step.sources.values(), own["topic"], own["timestamp"]
         )
     )
-    reason = F.coalesce(F.col(f"{RECORD}.problem"), *out_of_time, quality.first_broken(step.rules))
-    rest = [name for name in columns if name != RECORD]
+    problem = F.col(f"{RECORD}.problem")
+    rules = quality.first_broken(step.rules)
+    reason = F.coalesce(problem, *out_of_time, years.reason(columns), rules)
+    rest = [name for name in columns.names if name != RECORD]
     held = {
         name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}"))
         for name in ("key", "value")

@@ -6,20 +6,39 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from lakehouse.declare.columns import REASON
 from lakehouse.declare.sources import PythonSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, SettingsError, SourceAway, SourceError
 from lakehouse.runtime.own_source import OwnReader
 from lakehouse.sinks import column_check
 from lakehouse.storage.session import Session
-from lakehouse.transform import determinism, plan, schemas
+from lakehouse.transform import clocks, determinism, plan, quality, schemas, versions
+
+
+def check(session: Session, table: Table) -> None:
+    """Raises DeclarationError if function or expectations hold that by which stream and batch may differ (`determinism`)."""
+    step = plan.plan_of(session, table, judged=False)
+    rows = plan.on_no_rows(session, step)
+    if step.kind in ("row", "window"):
+        determinism.check(table, rows, row_preserving=step.kind == "row")
+    elif step.table.keeps or step.kind == "report":
+        determinism.check_whole(table, rows)
+    elif table.deterministic:
+        clocks.check(f"table={table.name}", rows)
+    if table.expectations and table.deterministic:
+        stored = session.spark.createDataFrame([], plan.stored_schema(session, table))
+        judged = stored.select(
+            quality.first_broken(plan.plan_of(session, table).rules).alias(REASON)
+        )
+        clocks.check(f"table={table.name}, expectations", judged)
 
 
 def refusal(session: Session, table: Table) -> str:
     """Why a start would refuse the table's function, expectations or targets; empty if it would not."""
     try:
         _check_targets(table, plan.stored_schema(session, table))
-        plan.check(session, table)
+        check(session, table)
         plan.plan_of(session, table)  # compiles the expectations
     except LakehouseError as err:
         return str(err)
@@ -42,6 +61,22 @@ def ties(session: Session, table: Table) -> list[str]:
     """What of the table's function takes any of several rows that tie (`determinism.ties`)."""
     rows = plan.on_no_rows(session, plan.plan_of(session, table, judged=False))
     return determinism.ties(rows)
+
+
+def unended(session: Session, table: Table) -> str:
+    """Says which changes do not end the version before them, of a versioned table whose function leaves some out; else empty."""
+    if table.keeps != "versions":
+        return ""
+    # without the library's own filter of late rows
+    rows = table(**{name: plan.no_rows(session, name) for name in table.inputs})
+    dropping = versions.dropping(rows, table.keys)
+    if not dropping:
+        return ""
+    return (
+        f"table={table.name}, operators={'; '.join(dropping)}: a change that is left out does not end the version before it, "
+        f"which stays valid; keep all changes of {', '.join(table.keys)} and filter where the table is read, unless what it goes "
+        "by is the same in all changes of a key"
+    )
 
 
 def unreadable(session: Session, table: Table) -> list[str]:

@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import ARRIVAL, SOURCE_ORDER, helper
+from lakehouse.transform.plan_tree import analyzed, kind_of, nodes, seq
+from lakehouse.transform.shapes import reads
 
 VALID = ("valid_from", "valid_to")
 _EVER = 2**63 - 1  # microseconds: the last instant there is
@@ -55,6 +57,48 @@ def versions(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     )
     until = newest.withColumn(VALID[1], F.lead(VALID[0]).over(so_far))
     return until.where(F.col(VALID[1]).isNull() | (F.col(VALID[1]) > F.col(VALID[0])))
+
+
+def dropping(rows: DataFrame, keys: Sequence[str]) -> list[str]:
+    """What of a function's result, `rows`, leaves out some changes of a key and not all: by more than the key, or its place.
+
+    The version before such a change is not ended by it. A filter by the keys alone leaves out all changes of a key.
+    """
+    plan = analyzed(rows)
+    found, by_key = [], {a.exprId().id() for a in seq(plan.output()) if a.name() in keys}
+    for node in nodes(plan, subqueries=False):  # from the result down to what it reads
+        if node.nodeName() == "Project":
+            aliases = {
+                e.exprId().id(): e.child() for e in seq(node.projectList()) if kind_of(e) == "Alias"
+            }
+            by_key |= {
+                child.exprId().id()
+                for number, child in aliases.items()
+                if number in by_key and kind_of(child) == "AttributeReference"
+            }
+        if _drops(node) and not _deciding(node) <= by_key:
+            found.append(node.simpleString(100))
+    return found
+
+
+def _drops(node) -> bool:
+    """Whether an operator over the changes may leave out some of them."""
+    if node.nodeName() == "Join":
+        return reads(node) and node.joinType().sql() not in ("LEFT OUTER", "FULL OUTER", "CROSS")
+    if node.nodeName() == "Generate":
+        return reads(node) and not node.outer()
+    return node.nodeName() == "Filter" and reads(node)
+
+
+def _deciding(node) -> set[int]:
+    """The columns of the changes by which it does, by id."""
+    read = {
+        a.exprId().id() for side in seq(node.children()) if reads(side) for a in seq(side.output())
+    }
+    asked = {
+        a.exprId().id() for each in seq(node.expressions()) for a in seq(each.references().toSeq())
+    }
+    return read & asked
 
 
 def changed(there: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -16,7 +16,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage
-from lakehouse.transform import plan, shapes
+from lakehouse.transform import shapes, validation
 from lakehouse.transform.process import KeyedProcess, process
 
 HERE = sys.modules[__name__]
@@ -47,7 +47,7 @@ def checked(spark, tmp_path, function, **declared) -> None:
         click_topic=click_topic, clicks=clicks, made=table(layer="gold", **declared)(made)
     )
     catalog = catalog_of([module])
-    plan.check(Session(Settings(root=tmp_path), catalog, spark), catalog.table("made"))
+    validation.check(Session(Settings(root=tmp_path), catalog, spark), catalog.table("made"))
 
 
 def in_sql(query):

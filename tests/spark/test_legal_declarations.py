@@ -17,7 +17,7 @@ from lakehouse.storage import layout
 from lakehouse.storage.session import Session
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform import plan
+from lakehouse.transform import plan, validation
 from streaming_jobs import views
 from streaming_jobs.progress import JobStatus
 from streaming_jobs.queries import SupervisedQuery
@@ -164,7 +164,7 @@ def declared(spark, tmp_path, function, **given) -> None:
     session = Session(Settings(root=tmp_path), catalog_of([module]), spark)
     made = session.catalog.table(function.__name__)
     plan.stored_schema(session, made)
-    plan.check(session, made)
+    validation.check(session, made)
 
 
 def by_ad():

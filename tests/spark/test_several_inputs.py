@@ -28,7 +28,7 @@ from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import handover, queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
-from lakehouse.transform import plan
+from lakehouse.transform import validation
 from lakehouse.transform.versions import as_of_join
 from support.sensors_job import awaited
 
@@ -321,7 +321,7 @@ def test_a_join_of_inputs_without_a_bound_is_refused(stage):
         catalog, tables={**catalog.tables, "unbounded": table(layer="silver")(unbounded)}
     )
     with pytest.raises(DeclarationError, match=r"operators=Join.*context=around"):
-        plan.check(replace(stage.session, catalog=without), without.table("unbounded"))
+        validation.check(replace(stage.session, catalog=without), without.table("unbounded"))
 
 
 def test_a_table_of_several_inputs_begins_with_all_that_they_have(stage):
