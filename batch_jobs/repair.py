@@ -22,6 +22,7 @@ from lakehouse.storage.files import append_line, values_backwards
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.session import Session
+from lakehouse.storage.typed_values import typed
 
 # what a batch run puts right without taking a decision: the input is as it was recorded, and so is
 # the declaration
@@ -212,5 +213,5 @@ def repairs(settings: Settings, table: Table) -> Iterator[Repaired]:
     """What was repaired, last first."""
     return values_backwards(
         layout.note(settings, table, "repairs.jsonl"),
-        lambda line: Repaired(**line | {"at": datetime.fromisoformat(line["at"])}),
+        lambda line: typed(Repaired, line | {"at": datetime.fromisoformat(line["at"])}),
     )

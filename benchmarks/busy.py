@@ -131,7 +131,10 @@ def _send(producer: Producer, rate: int, seconds: float, first: int) -> int:
             count += 1
         producer.poll(0)
         time.sleep(0.05)
-    producer.flush(30)
+    if left := producer.flush(30):
+        raise BenchmarkError(
+            f"{TOPIC}: the broker acknowledged {count - left:,} of {count:,} messages within 30 s; the run is void"
+        )
     return count
 
 

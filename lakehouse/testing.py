@@ -54,6 +54,7 @@ from lakehouse.transform import creation, decode
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "commit_log")
 Value = Mapping[str, object] | bytes | str | None
+_ANY_KEY = b"key"
 
 
 class Aborted(Exception):
@@ -100,7 +101,7 @@ class Stage:
         ingest_table: str,
         values: Iterable[Value | tuple[int, Value]],
         *,
-        key: bytes | None = b"key",
+        key: bytes | None = _ANY_KEY,
         sent: datetime | None = None,
         source: str = "",
         abort_at: str | None = None,
@@ -109,9 +110,9 @@ class Stage:
 
         A value is a row (sent as JSON, or as a line of CSV), text or bytes as they are, or None (a tombstone); a pair
         gives its partition too, 0 if not. Of a database's changes it is a `change_event`, and the
-        key is that of its row. `sent` is the records' own timestamp. With `abort_at`
-        (one of COMMIT_POINTS) the batch crashes there; the crash is followed by a resume of the
-        same batch, as Spark would.
+        key is that of its row, as of a row of a topic with `key=`, unless one is given. `sent` is
+        the records' own timestamp. With `abort_at` (one of COMMIT_POINTS) the batch crashes there; the crash
+        is followed by a resume of the same batch, as Spark would.
         """
         table = self.session.catalog.table(ingest_table)
         sources = self.session.catalog.sources_of(table)
@@ -122,7 +123,7 @@ class Stage:
         for value in values:
             partition, payload = value if isinstance(value, tuple) else (0, value)
             offsets[partition] = offsets.get(partition, 0) + 1
-            own = _key(sources[source], payload) if isinstance(payload, ChangeEvent) else key
+            own = _key(sources[source], payload, key)
             rows.append(
                 (
                     own,
@@ -352,10 +353,14 @@ def assert_stream_equals_batch(stage: Stage, table: str, span: Range | None = No
     return certificate
 
 
-def _key(source: RecordSource, event: ChangeEvent) -> bytes:
-    row = event["before" if event["op"] == "d" else "after"]
-    assert isinstance(row, Mapping)
-    return json.dumps({name: row[name] for name in source.keys}).encode()
+def _key(source: RecordSource, value: Value, given: bytes | None) -> bytes | None:
+    if isinstance(value, ChangeEvent):
+        row = value["before" if value["op"] == "d" else "after"]
+        assert isinstance(row, Mapping)
+        return json.dumps({name: row[name] for name in source.keys}).encode()
+    if given is _ANY_KEY and source.key and isinstance(value, Mapping):
+        return str(value.get(source.key)).encode()
+    return given
 
 
 def _as_sent(value: object) -> object:

@@ -6,6 +6,7 @@ sources            topics of Kafka, and files
 changes            a topic of the changes of a database's table
 readers            the contract of what reads a source of one's own
 own_sources        such a source
+delta              a Delta table of others
 iceberg            an Iceberg table of others
 history            a folder or a table of others that is read before a topic
 targets            where tables are published, and the contract of what writes there

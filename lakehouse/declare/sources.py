@@ -2,10 +2,11 @@
 
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from lakehouse.declare import columns
 from lakehouse.declare.readers import SourceReader
@@ -16,10 +17,13 @@ ValueFormat = Literal["json", "text", "avro", "json_schema", "protobuf", "debezi
 FolderFormat = Literal["json", "csv", "text", "parquet"]
 UnknownFields = Literal["ignore", "quarantine"]
 Isolation = Literal["", "read_uncommitted", "read_committed"]
+KeyFormat = Literal["", "text", "json", "int", "long", "avro", "json_schema"]
 OF_REGISTRY = ("avro", "json_schema", "protobuf")
 """Formats of values whose schema is in a schema registry."""
 OF_ROWS = ("parquet", "delta", "delta_changes", "iceberg")
 """Formats of rows with columns of their own, which become records as JSON."""
+_OF_KEY = re.compile(r"(STRING|INT|INTEGER|BIGINT|LONG)(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
+_METADATA = re.compile(r"key|timestamp")
 _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
@@ -44,6 +48,8 @@ class RecordSource:
     # of topics alone
     require_key: bool = False
     key: str = ""
+    key_format: KeyFormat = ""  # text, or JSON where it is an object or a string
+    metadata: tuple[tuple[str, str], ...] = ()  # columns, and what of the record is in each
     isolation: Isolation = ""  # by the settings
     keys: tuple[str, ...] = ()  # of change events: the columns of the key
 
@@ -56,6 +62,16 @@ class RecordSource:
     def of_registry(self) -> bool:
         """Whether the schema of each value is in a schema registry."""
         return self.format in OF_REGISTRY
+
+    @property
+    def has_keys_of_registry(self) -> bool:
+        """Whether keys are read, and by schemas of the registry."""
+        return self.reads_keys and self.key_format == "avro"
+
+    @property
+    def reads_keys(self) -> bool:
+        """Whether something is made of a record's key."""
+        return bool(self.key) or "key" in dict(self.metadata).values()
 
     @property
     def of_rows(self) -> bool:
@@ -129,6 +145,8 @@ def kafka(
     idle_timeout: str | timedelta = "30 seconds",
     quiet_timeout: str | timedelta = "0 seconds",
     key: str = "",
+    key_format: KeyFormat = "",
+    metadata: Mapping[str, str] | None = None,
     isolation: Isolation = "",
     history: FilesSource | None = None,
     starting: datetime | None = None,
@@ -155,8 +173,13 @@ def kafka(
     :param quiet_timeout: once all partitions have been silent for so long, event time goes on with the
         clock, so that the last windows close. What a producer held back for longer is late then; by default
         event time waits for the next record.
-    :param key: for a compacted topic: the STRING column that is the record's key. A record without a value deletes that key: a
-        row of the key and nulls. Two columns are added: `deleted`, and `sent`, the record's own timestamp, the only time it has.
+    :param key: for a compacted topic: the column that is the record's key, a STRING, INT or BIGINT. A record without a value
+        deletes that key: a row of the key and nulls. Two columns are added: `deleted`, and `sent`, the record's own timestamp,
+        the only time it has. A value may lack the column. One with another key than its record's is quarantined.
+    :param key_format: how keys are written: "text"; "json", a string, a number or an object of the one field `key`; "int" and
+        "long", the bytes of Java's serializers; "avro", "json_schema", by the registry. By default text, or JSON if it is one.
+    :param metadata: further columns and what of the record is in each, as `{"device": "key", "at": "timestamp"}`: "key", its
+        text by `key_format` (STRING), or "timestamp" (TIMESTAMP).
     :param isolation: "read_committed" leaves out messages of transactions that were aborted, and waits for
         those that are open: for a topic that a table is published to. By default as the settings say,
         else "read_uncommitted".
@@ -180,19 +203,41 @@ def kafka(
         duration(quiet_timeout, "quiet_timeout"),
         require_key=require_key,
         key=key,
+        key_format=key_format,
+        metadata=tuple((metadata or {}).items()),
         isolation=isolation,
         history=history and replace(history, until=starting),
         starting=starting,
     )
     check_records(source)
-    if key and (
-        format == "text"
-        or not re.search(rf"(^|,)\s*{re.escape(key)}\s+STRING\b", schema, re.IGNORECASE)
-    ):
-        raise DeclarationError(
-            f"key={key!r}, schema={schema!r}: the key is text; name a STRING column of the schema; format='text' has no other"
-        )
+    _check_keys(source)
     return source
+
+
+def _check_keys(source: KafkaSource) -> None:
+    key, given, declared = source.key, dict(source.metadata), dict(columns.of_ddl(source.schema))
+    one_of("key_format", source.key_format, ("", *get_args(KeyFormat)[1:]))
+    if key and (source.format == "text" or not _OF_KEY.fullmatch(declared.get(key, ""))):
+        raise DeclarationError(
+            f"key={key!r}, schema={source.schema!r}: a key is text or a whole number; name a STRING, INT or BIGINT column of the "
+            "schema; format='text' has no other"
+        )
+    names = {name.lower() for name in declared} | ({"deleted", "sent"} if key else set())
+    for name, what in given.items():
+        if not _METADATA.fullmatch(what):
+            raise DeclarationError(f"metadata, {name}={what!r}: one of key, timestamp")
+        if name.lower() in names:
+            raise DeclarationError(
+                f"metadata={given}, column={name}: the source has a column of that name; give it another name"
+            )
+    if source.key_format and not source.reads_keys:
+        raise DeclarationError(
+            f"key_format={source.key_format!r}: nothing reads the keys; add key= or metadata={{'NAME': 'key'}}, or leave it out"
+        )
+    if given and source.history:
+        raise DeclarationError(
+            f"metadata={given}, history={source.history.topic}: files have none of it; have the values hold it"
+        )
 
 
 def folder(
@@ -262,53 +307,6 @@ def folder(
         header=format == "csv" and header is not False,
         settle=duration(settle, "settle"),
         forget=duration(forget, "forget"),
-    )
-    check_records(source)
-    return source
-
-
-def delta_table(
-    path: str,
-    *,
-    schema: str,
-    changes: bool = False,
-    unknown_fields: UnknownFields = "ignore",
-    max_bytes: int = 1 << 20,
-    max_future_skew: str | timedelta = "5 minutes",
-    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
-    idle_timeout: str | timedelta = "30 seconds",
-    quiet_timeout: str | timedelta = "0 seconds",
-) -> DeltaSource:
-    """A Delta table of others, as the input of an ingest table: the rows that it has, then those that are appended to it.
-
-        order_rows = delta_table("/data/shop/orders", schema="order_id BIGINT NOT NULL, at TIMESTAMP NOT NULL")
-
-    Its versions are read one by one, without compaction. One that removes or changes rows stops the query, unless these are read.
-
-    :param path: its folder; a relative one is relative to the module that declares it.
-    :param schema: Spark DDL: those of its columns that are read, with their types there.
-    :param changes: whether what versions remove and change is read, too; adds the columns of `changes(...)`: `op` (r: there at
-        first, c: came, b: before an update, u: after it, d: gone), `deleted` (b and d), `sent` (when the version was committed),
-        `position` and `transaction` (the version).
-    :param unknown_fields: "quarantine" puts away rows with columns that the schema does not name.
-    :param max_bytes: the longest row as JSON that is parsed; a longer one is quarantined.
-    :param max_future_skew: how far an event time may be ahead of the time at which its file was written.
-    :param min_event_time: the earliest event time, with its time zone.
-    :param idle_timeout: of a table with `watermark_by`: a value silent for so long, while another is not, no longer holds
-        back the watermark.
-    :param quiet_timeout: once no row has come for so long, event time goes on with the clock.
-    :raises DeclarationError: for a schema that cannot be.
-    """
-    source = DeltaSource(
-        absolute(path),
-        schema,
-        "delta_changes" if changes else "delta",
-        unknown_fields,
-        max_bytes,
-        duration(max_future_skew, "max_future_skew"),
-        min_event_time,
-        idle_timeout=duration(idle_timeout, "idle_timeout"),
-        quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
     )
     check_records(source)
     return source

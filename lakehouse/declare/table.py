@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 from lakehouse.declare import code_version, option_rules
 from lakehouse.declare.calling import called
 from lakehouse.declare.changes import changes
+from lakehouse.declare.delta import delta_table
 from lakehouse.declare.expectations import Expectation, expect
 from lakehouse.declare.lookups import Lookup, lookup
 from lakehouse.declare.reports import Report, partition_as_window, report
-from lakehouse.declare.sources import delta_table, files, folder, kafka, one_of
+from lakehouse.declare.sources import files, folder, kafka, one_of
 from lakehouse.declare.targets import Target
 from lakehouse.declare.windows import (
     Duplicates,

@@ -35,8 +35,8 @@ def _read(files: Sequence[str]) -> Iterator[bytes]:
                     yield line.rstrip(b"\r\n")
         except (OSError, EOFError, zlib.error) as err:
             raise SettingsError(
-                f"file={file!r}: a log is read to its end, and this cannot be ({err}); what came before may have been sent; "
-                "correct the file and send the rest of it"
+                f"file={file!r}: a log is read to its end, and this cannot be ({err}); correct the file and "
+                "send the rest of it"
             ) from err
 
 

@@ -29,10 +29,13 @@ def messages(lines: Iterable[bytes], key: str | None = None) -> Iterator[Record]
 
 def _key(line: bytes, number: int, name: str) -> bytes:
     try:
-        value = json.loads(line)[name]
+        # numbers as they are written: 1.10 and 12345678901234567.89 are no doubles
+        value = json.loads(line, parse_int=str, parse_float=str)[name]
+        if value is None:
+            raise TypeError("null")
     except (ValueError, KeyError, TypeError) as err:
         raise SettingsError(
-            f"line={number}, key={name!r}: the key is a field of each line's JSON object, and this one has none ({err!r}); the "
-            "lines before have been sent; correct the line, or leave out --key"
+            f"line={number}, key={name!r}: the key is a field of each line's JSON object, and this one has none ({err!r}); "
+            "correct the line and send it with those after it, or leave out --key"
         ) from err
-    return str(value).encode()
+    return (value if isinstance(value, str) else json.dumps(value)).encode()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import confluent_kafka as kafka
 
-from lakehouse.errors import BrokerError
+from lakehouse.errors import BrokerError, LakehouseError
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, Record
 from lakehouse.stopping import Stop
 
@@ -41,35 +41,48 @@ def send(
     stop: Stop | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Summary:
-    """Send `records`, which are in the order of their instants, until they end or `stop` is set.
-
-    Then flush.
+    """Sends `records`, which are in the order of their instants, until they end or `stop` is set.
 
     To the `topic`, but those that name one of their own. A record behind the clock goes out at
     once: so history is sent at full speed, and a producer that fell behind catches up.
-    Raises BrokerError, with the number of records lost, as soon as one could not be delivered.
+    Whatever ends it, the broker has acknowledged or refused what was taken from `records` before it returns or raises, and
+    an error says how many were acknowledged. Raises BrokerError as soon as a record could not be delivered.
     """
     failures: Counter[str] = Counter()
     producer = kafka.Producer(_options(client, lambda error, _: failures.update([str(error)])))
     tally = _Tally()
     began = time.monotonic()
-    for batch in _due(records, stop or Stop()):
-        _queue(producer, topic, batch)
-        tally.add(batch)
-        if progress is not None:
-            progress(tally.sent)
-        if failures:
-            break
+    try:
+        for batch in _due(records, stop or Stop()):
+            tally.add(batch)
+            _queue(producer, topic, batch, tally)
+            if progress is not None:
+                progress(tally.sent)
+            if failures:
+                break
+    except BaseException as error:
+        producer.flush()
+        acknowledged = f"acknowledged by the broker before that: {_acknowledged(tally, failures)}"
+        if isinstance(error, LakehouseError):
+            raise type(error)(f"{error}; {acknowledged}") from error
+        error.add_note(acknowledged)
+        raise
     producer.flush()
     if failures:
         reason = failures.most_common(1)[0][0]
         may_not = "AUTHORIZATION_FAILED" in reason
         remedy = "grant the user WRITE on the topic" if may_not else "see that the broker runs"
         raise BrokerError(
-            f"delivery to {topic} (lost={failures.total()} of {tally.sent}): every record must arrive; "
-            f"{reason}; {remedy}, then send again"
+            f"delivery to {topic} (lost={failures.total()} of {tally.queued}): every record must arrive; "
+            f"{reason}; {remedy}, then send again; acknowledged by the broker: {_acknowledged(tally, failures)}"
         )
     return tally.summary(topic, time.monotonic() - began)
+
+
+def _acknowledged(tally: "_Tally", failures: Counter[str]) -> str:
+    """How many records are at the broker, after a flush."""
+    count = tally.queued - failures.total()
+    return f"{count:,} record{'' if count == 1 else 's'}"
 
 
 def _options(
@@ -91,17 +104,21 @@ def _options(
 
 
 def _due(records: Iterable[Record], stop: Stop) -> Iterator[list[Record]]:
-    """`records` in batches, each as soon as all of it is due."""
+    """`records` in batches, each as soon as all of it is due; also those before a record that raises."""
     batch: list[Record] = []
     now = _wait(0, stop)
-    for record in records:
-        if record.time_ms > now or len(batch) == _BATCH:
-            yield batch
-            batch = []
-            now = _wait(record.time_ms, stop)
-            if stop.is_set():
-                return
-        batch.append(record)
+    try:
+        for record in records:
+            if record.time_ms > now or len(batch) == _BATCH:
+                yield batch
+                batch = []
+                now = _wait(record.time_ms, stop)
+                if stop.is_set():
+                    return
+            batch.append(record)
+    except (Exception, KeyboardInterrupt):
+        yield batch
+        raise
     yield batch
 
 
@@ -112,11 +129,12 @@ def _wait(until_ms: int, stop: Stop) -> int:
     return int(time.time() * 1000)
 
 
-def _queue(producer: kafka.Producer, topic: str, batch: list[Record]) -> None:
+def _queue(producer: kafka.Producer, topic: str, batch: list[Record], tally: "_Tally") -> None:
     for key, value, partition, time_ms, _, _, own in batch:
         while True:
             try:
                 producer.produce(own or topic, value, key, partition, timestamp=time_ms)
+                tally.queued += 1
                 break
             except BufferError:  # the queue is full: the broker sets the pace
                 producer.poll(0.1)
@@ -130,6 +148,7 @@ def _queue(producer: kafka.Producer, topic: str, batch: list[Record]) -> None:
 @dataclass(slots=True)
 class _Tally:
     sent: int = 0
+    queued: int = 0  # of these, what the client has
     bytes: int = 0
     topics: set[str] = field(default_factory=set)  # of records that name their own, else ""
     kinds: Counter[str] = field(default_factory=Counter)

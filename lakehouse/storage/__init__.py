@@ -30,6 +30,7 @@ published             up to which version a table was published
 action_log            what came of each action of a target, and its position, in one file
 row_keys              the technical column `_key`
 json_texts            nested values as JSON, with instants whole
+typed_values          values of dataclasses of what a file held
 deletion_vectors      which rows of a data file are dead, as Delta has it on disk
 vectors               which files of deletion vectors no version needs
 state_files           the states that a process function keeps

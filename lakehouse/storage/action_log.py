@@ -23,6 +23,7 @@ from lakehouse.storage.files import (
     replace_text,
     values_backwards,
 )
+from lakehouse.storage.typed_values import typed
 
 Outcome = Literal["done", "refused", "failed"]
 
@@ -139,4 +140,4 @@ def _decoded(given: Mapping[str, Any]) -> Line | Position:
     if "position" in given:
         return Position.from_json(json.dumps(given["position"]))
     at = datetime.fromisoformat(given["at"]).astimezone(UTC)
-    return Line(Action(**given["action"]), given["outcome"], given["said"], at)
+    return Line(typed(Action, given["action"]), given["outcome"], given["said"], at)

@@ -288,6 +288,10 @@ def _schema(source: RecordSource) -> str:
     columns = re.sub(r"\s+NOT\s+NULL\b", "", " ".join(source.schema.split()), flags=re.IGNORECASE)
     key = ", ".join(source.keys) or source.key
     how = f", key {key}" if key else ""
+    if source.key_format:
+        how += f" ({source.key_format})"
+    if source.metadata:
+        how += ", " + ", ".join(f"{name} from {what}" for name, what in source.metadata)
     if source.format == "csv" and isinstance(source, FolderSource) and not source.header:
         how = ", without a header"
     return f"{source.format}{how}: {columns}"

@@ -22,6 +22,7 @@ from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.files import append_line, values_backwards
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.typed_values import typed
 
 _INSTANTS = ("watermark", "frontier")
 
@@ -256,7 +257,7 @@ def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginn
     # a crash tears a line before its generation has begun
     beginnings = values_backwards(
         layout.note(settings, table, "generations.jsonl"),
-        lambda line: Beginning(**line | {"after": _pair(line["after"])}),
+        lambda line: typed(Beginning, line | {"after": _pair(line["after"])}),
     )
     return next((begun for begun in beginnings if of in (None, begun.generation)), None)
 

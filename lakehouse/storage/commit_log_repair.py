@@ -37,13 +37,8 @@ _BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what decoding rai
 class _Line:
     """A line of a commit log, where it ends, and what it holds; None if that is no whole commit."""
 
-    text: bytes
     end: int
-    given: dict | None
-
-    @property
-    def commit(self) -> Commit:
-        return decoded(self.text.decode())
+    commit: Commit | None
 
 
 def mend(settings: Settings, table: Table) -> str:
@@ -62,8 +57,8 @@ def mend(settings: Settings, table: Table) -> str:
         first = _damage(settings, table, lines, position, copied)
         if first is None:
             return ""
-        kept = [line.commit for line in lines[:first] if line.given]
-        after = [line.commit for line in lines[first:] if line.given]
+        kept = [line.commit for line in lines[:first] if line.commit]
+        after = [line.commit for line in lines[first:] if line.commit]
         low = max((commit.at for commit in kept), default=_created(settings, table))
         instants = {commit.at for commit in (*kept, *after)}
         copies = [commit for commit in copied() if commit.at > low and commit.at not in instants]
@@ -73,7 +68,7 @@ def mend(settings: Settings, table: Table) -> str:
         aside = _write(
             commit_log.path, [*kept, *rest], max((c.at for c in copied()), default=None), position
         )
-        torn = sum(1 for line in lines if not line.given)
+        torn = sum(1 for line in lines if not line.commit)
     return (
         _summary(commit_log.path, aside, torn, len(copies), made) if torn or copies or made else ""
     )
@@ -189,15 +184,13 @@ def _lines(path: Path) -> list[_Line]:
     for text in path.read_bytes().splitlines(keepends=True):
         end += len(text)
         if not text.startswith(b"#"):
-            lines.append(_Line(text, end, _given(text)))
+            lines.append(_Line(end, _commit(text)))
     return lines
 
 
-def _given(text: bytes) -> dict | None:
-    """What a line holds, not decoded yet: a commit log has thousands, of which a start looks at each."""
+def _commit(text: bytes) -> Commit | None:
     try:
-        line = json.loads(text)
-        return line if {"role", "generation", "batch", "version", "at"} <= line.keys() else None
+        return decoded(text.decode())
     except _BROKEN:
         return None
 
@@ -212,21 +205,21 @@ def _damage(
     """The line from which on lines are missing or torn; None if the commit log is whole."""
     path = CommitLog(settings, table).path
     copied = position - commit_log_trimming.shift(path)
-    torn = next((n for n, line in enumerate(lines) if not line.given), None)
+    torn = next((n for n, line in enumerate(lines) if not line.commit), None)
     if is_cut(path, position):
-        known_at = {commit.at.isoformat() for commit in known()}
+        known_at = {commit.at for commit in known()}
         strange = (
             n
             for n, line in enumerate(lines)
-            if line.end <= copied and not (line.given and line.given["at"] in known_at)
+            if line.end <= copied and not (line.commit and line.commit.at in known_at)
         )
         return next(strange, len(lines) if torn is None else torn)
     if torn is not None and lines[torn].end <= copied:
         return torn  # it was whole when it was copied, or a crash tore it: then nothing is missing
-    by_stream = [line.given for line in lines if line.given and line.given["role"] == "stream"]
-    batches = {(each["generation"], each["batch"]) for each in by_stream}
+    by_stream = [line.commit for line in lines if line.commit and line.commit.role == "stream"]
+    batches = {(commit.generation, commit.batch) for commit in by_stream}
     if any(
-        unknown(settings, table, batches, max((each["version"] for each in by_stream), default=-1))
+        unknown(settings, table, batches, max((commit.version for commit in by_stream), default=-1))
     ):
         return len(lines) if torn is None else torn
     return None

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse.ranges import Range
+from lakehouse.storage.typed_values import typed
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -81,4 +82,4 @@ def decoded(line: str) -> Commit:
     }
     readings = values.get("readings", {})  # which lines of earlier versions do not have
     values["readings"] = {topic: tuple(found) for topic, found in readings.items()}
-    return Commit(**values)
+    return typed(Commit, values)

@@ -6,8 +6,8 @@ So a partition is compared again once it has other files in either, and never fo
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from lakehouse.declare.columns import PARTITION
@@ -17,6 +17,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, layout
 from lakehouse.storage.files import append_line, remove, values_backwards
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.typed_values import typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ def noted(settings: Settings, table: Table) -> dict[str, Compared]:
     return found
 
 
-def _decoded(line: Mapping) -> Compared:
-    return replace(Compared(**line), examples=tuple(line["examples"]))
+def _decoded(line: dict) -> Compared:
+    return typed(Compared, line | {"examples": tuple(line["examples"])})
 
 
 def note(settings: Settings, table: Table, compared: Iterable[Compared]) -> None:

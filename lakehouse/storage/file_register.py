@@ -18,6 +18,7 @@ from lakehouse.errors import CommitError
 from lakehouse.logs import warn_once
 from lakehouse.settings import Settings
 from lakehouse.storage import files, layout
+from lakehouse.storage.typed_values import typed
 
 _log = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class Register:
                 continue
             try:
                 self._take(decoded)
-            except (KeyError, TypeError, AttributeError) as err:
+            except (KeyError, TypeError, AttributeError, ValueError) as err:
                 raise self.damaged(f"line {number} cannot be used ({err!r})") from err
 
     def _take(self, line: Mapping) -> None:
@@ -201,7 +202,7 @@ class Register:
             self.files[place] = replace(self.files[place], path=line["to"])
             self._places[line["to"]] = place
         else:
-            file = Registered(**line["file"])
+            file = typed(Registered, line["file"])
             if file.first != self.end:
                 raise self.damaged(
                     f"{file.path} begins with record {file.first}, and the files before it end with {self.end}"

@@ -9,6 +9,7 @@ from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.files import read_json
+from lakehouse.storage.typed_values import typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,8 @@ def handover_of(settings: Settings, table: Table) -> Handover | None:
         return None
     try:
         kept = read_json(path)
-        return Handover(
-            **kept | {name: datetime.fromisoformat(kept[name]) for name in ("frontier", "at")}
-        )
+        instants = {name: datetime.fromisoformat(kept[name]) for name in ("frontier", "at")}
+        return typed(Handover, kept | instants)
     except (ValueError, TypeError, KeyError) as err:
         raise JobError(
             f"table={table.name}, file={path}: it holds the handover at which the stream begins, and cannot be read ({err!r}); "

@@ -39,6 +39,7 @@ from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.files import digest_of, link, read_json, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.typed_values import typed
 
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]*")
 _COMMIT = re.compile(r"(\d{20})\.")  # a commit of a Delta log, or a checkpoint of it
@@ -387,11 +388,11 @@ def _read(settings: Settings, name: str) -> Savepoint:
     try:
         content = read_json(path)
         tables = {
-            each: SavedTable(**saved | {"targets": tuple(saved["targets"])})
+            each: typed(SavedTable, saved | {"targets": tuple(saved["targets"])})
             for each, saved in content["tables"].items()
         }
-        return Savepoint(**content | {"tables": tables})
-    except (OSError, ValueError, TypeError, KeyError) as err:
+        return typed(Savepoint, content | {"tables": tables})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as err:
         raise SavepointError(
             f"savepoint={name}, file={path}: it says what the savepoint is of, and cannot be read ({err!r}); drop it "
             f"(`lakehouse savepoint drop {name}`)"

@@ -3,6 +3,7 @@
 plan              the plan of a table: decode, late filter, function, expectations
 decode            records of a topic, and files, as rows
 schemas           schemas of a registry: which ids values name, what of them is readable
+keys              the key of a record, as text
 protobuf          values of Protobuf as columns
 changes           change events of Debezium as rows
 change_feed       changes of a Delta table of others as rows

@@ -21,7 +21,7 @@ from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
 from lakehouse.storage.arrow import in_spark
 from lakehouse.storage.schemas import HEAD
-from lakehouse.transform import change_feed, changes, protobuf
+from lakehouse.transform import change_feed, changes, keys, protobuf
 from lakehouse.transform.schemas import (
     DECODED,
     NO_SCHEMAS,
@@ -142,7 +142,8 @@ def decoded(records: DataFrame, source: RecordSource, schemas: Schemas = NO_SCHE
     optimiser from copying the parser into every column that is computed from its result.
     `schemas`: of the values, if they are in a registry.
     """
-    writers = tuple(schemas.known.values()) if source.of_registry else ()
+    by_registry = source.of_registry or source.has_keys_of_registry
+    writers = tuple(schemas.known.values()) if by_registry else ()
     parsed, *further = _decoding(source, writers)
     rows = records.select(*parsed)
     if source.keys:
@@ -184,11 +185,13 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
             "fields where they are sent, or leave them out of the schema"
         )
     raw = {name: F.col(helper(name)) for name in RAW}
-    columns = {name: F.col(name) for name in schema.names}
+    columns = {name: F.col(f"`{name}`") for name in schema.names}
     if source.key:
-        gone = raw["value"].isNull()
-        columns[source.key] = F.when(gone, raw["key"].cast("string")).otherwise(columns[source.key])
-        columns |= {"deleted": gone, "sent": raw["timestamp"]}
+        of_key = keys.column(schema[source.key].dataType)
+        columns[source.key] = F.coalesce(columns[source.key], of_key)
+        columns |= {"deleted": raw["value"].isNull(), "sent": raw["timestamp"]}
+    of_record = {"key": F.col(keys.NAME), "timestamp": raw["timestamp"]}
+    columns |= {name: of_record[what] for name, what in source.metadata}
     if of_feed:
         columns |= change_feed.columns(raw["timestamp"])
     stages, rules = [], []
@@ -196,11 +199,16 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
         stages = changes.stages(schema, source.keys)
         columns = changes.columns(schema)
         rules = changes.rules(source, schema, raw["key"])
+    if source.reads_keys:
+        of_row = (schema[source.key].dataType, F.col(f"`{source.key}`")) if source.key else None
+        rules += keys.rules(source, raw["key"], of_row)
     problem = _problem(source, schema, sent, raw, columns, rules)
     reading = changes.reading() if source.keys else F.lit(None).cast("string")
     record = {"topic": F.lit(source.topic)} | raw | {"problem": problem, "reading": reading}
     columns[RECORD] = F.struct(*(column.alias(name) for name, column in record.items()))
     parsed = [*(F.col(name).alias(helper(name)) for name in RAW), event]
+    if source.reads_keys:
+        parsed.append(keys.text(source, F.col("key"), writers).alias(keys.NAME))
     return [parsed, *stages, [column.alias(name) for name, column in columns.items()]]
 
 

@@ -98,8 +98,9 @@ def of_records(
     ids = {
         number
         for name, source in topics.items()
-        if source.of_registry and name in records
-        for number in ids_of(records[name])
+        for column, named in (("value", source.of_registry), ("key", source.has_keys_of_registry))
+        if named and name in records
+        for number in ids_of(records[name], column)
     }
     if not ids:
         return NO_SCHEMAS
@@ -133,13 +134,13 @@ def check_registry(settings: Settings, table: Table, kept: Mapping[int, Schema])
         )
 
 
-def ids_of(records: DataFrame | pa.Table) -> set[int]:
-    """The ids in the values of raw records; a value that does not begin with one has none."""
+def ids_of(records: DataFrame | pa.Table, column: str = "value") -> set[int]:
+    """The ids in the values, or keys, of raw records; one that does not begin with an id has none."""
     if isinstance(records, DataFrame):
-        framed = (F.length("value") >= HEAD) & (F.substring("value", 1, 1) == F.lit(b"\0"))
-        heads = records.where(framed).select(F.substring("value", 1, HEAD)).distinct().collect()
+        framed = (F.length(column) >= HEAD) & (F.substring(column, 1, 1) == F.lit(b"\0"))
+        heads = records.where(framed).select(F.substring(column, 1, HEAD)).distinct().collect()
         return {int.from_bytes(row[0]) for row in heads}
-    heads = pc.unique(pc.binary_slice(records["value"].combine_chunks(), 0, HEAD)).to_pylist()
+    heads = pc.unique(pc.binary_slice(records[column].combine_chunks(), 0, HEAD)).to_pylist()
     return {int.from_bytes(head) for head in heads if head and len(head) == HEAD and head[0] == 0}
 
 

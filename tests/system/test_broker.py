@@ -1,6 +1,8 @@
 import os
 import signal
 import socket
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -9,7 +11,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from batch_jobs import maintain
-from lakehouse.errors import BrokerError
+from lakehouse.errors import BrokerError, SettingsError
+from lakehouse.producers import sender
+from lakehouse.producers.workload import ORDINARY, Record
 from lakehouse.runtime import kafka_address, kafka_broker
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config
@@ -103,6 +107,36 @@ def test_records_of_all_sizes_survive_kill_9(embedded, jars):
     assert (after.pid, after.start_time) != (before.pid, before.start_time)
     assert after.bootstrap_servers == before.bootstrap_servers
     assert read(embedded, "survivors", 1000) == values
+
+
+@pytest.mark.parametrize(
+    ("ends", "error"),
+    [
+        (SettingsError("line=5: no key"), SettingsError),  # a line without its field, a torn file
+        (ValueError("a producer that fails"), ValueError),
+        (KeyboardInterrupt(), KeyboardInterrupt),  # a second SIGINT, while a pipe is waited for
+        (None, BrokerError),  # the topic has no such partition
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_all_records_before_what_ends_a_producer_arrive(embedded, ends, error):
+    topic = f"ended-by-{type(ends).__name__}"
+    kafka_broker.ensure_topics(embedded, {topic: 1})
+    values = [b"%d" % number for number in range(1_004)]  # more than are queued at a time
+
+    def records() -> Iterator[Record]:
+        now_ms = int(time.time() * 1000)
+        for value in values:
+            yield Record(None, value, 0, now_ms, None, ORDINARY)
+        if ends is not None:
+            raise ends
+        yield Record(None, b"", 7, now_ms, None, ORDINARY)
+
+    with pytest.raises(error) as raised:
+        sender.send(records(), topic, client(embedded))
+    text = "".join([str(raised.value), *getattr(raised.value, "__notes__", [])])
+    assert "acknowledged by the broker" in text and text.endswith(": 1,004 records")
+    assert read(embedded, topic, len(values)) == values
 
 
 def test_a_taken_port_is_given_up_for_another(tmp_path, jars):

@@ -133,8 +133,12 @@ def test_events_of_ones_own_are_the_lines_of_a_file(project):
     sent = [(each.key, each.value) for each in own.messages(lines, "shop")]
     assert sent == [(b"a", lines[0]), (b"7", lines[2])]
     assert [each.key for each in own.messages(lines)] == [None, None]
-    with pytest.raises(SettingsError, match=r"line=2, key='shop'.*the lines before have been sent"):
-        list(own.messages([lines[0], b"[]"], "shop"))
+    for line in (b"[]", b"{}", b'{"shop": null}', b'{"shop": "a"'):
+        with pytest.raises(SettingsError, match=r"line=2, key='shop'.*send it with those after it"):
+            list(own.messages([lines[0], line], "shop"))
+    exact = [b"1.10", b"12345678901234567.89", b"true", b'{"of": [1.0]}']
+    keys = [each.key for each in own.messages([b'{"shop": %b}' % value for value in exact], "shop")]
+    assert keys == [*exact[:3], b'{"of": ["1.0"]}'], "of a plain value its own text"
     for arguments in (("--topic", "orders"), ("--file", "orders.jsonl", "--key", "shop")):
         refused = lakehouse("produce", *arguments)
         assert refused.exit_code == 2 and "give both" in refused.stderr, refused.stderr

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakehouse.declare.columns import column_names
-from lakehouse.declare.sources import FolderSource, delta_table, folder
+from lakehouse.declare.delta import delta_table
+from lakehouse.declare.sources import FolderSource, folder
 from lakehouse.declare.table import table
 from lakehouse.errors import CommitError, DeclarationError, SourceError
 from lakehouse.settings import Settings
