@@ -359,9 +359,8 @@ def main(arguments: list[str] | None = None) -> int:
             job.say(state="stopped")
         return 0
     except SystemExit as err:
-        if job and job.stopping.is_set():  # asked to stop as it starts
-            return 0
-        return _failed(job, JobError(f"a table's code ended the process: {err.code}"))
+        asked = job is not None and job.stopping.is_set()  # as it starts
+        return 0 if asked else _failed(job, JobError(f"a table's code ended it: {err.code}"))
     except Exception as err:
         return _failed(job, err)
 

@@ -119,7 +119,7 @@ def state_partitions_of(checkpoint: Path) -> list[Path]:
 
 
 def state_files(partition: Path, version: int) -> list[Path] | None:
-    """The files from which Spark makes a version of a partition's state: one with all of it then, if any, and each change after that.
+    """The files from which Spark makes a version of a partition's state: one with all of an earlier one, and each change since.
 
     None if one of them is gone.
     """
