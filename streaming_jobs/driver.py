@@ -352,14 +352,15 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 job.say()
                 job.run(args.available_now or settings.freshness_of(args.pipeline).cron is not None)
-            # asked to stop as it starts; the lease stays, for its JVM lives on for moments
             except SystemExit:
-                job.say(state="stopped")
+                if job.stopping.is_set():  # the lease stays, for its JVM lives on for moments
+                    job.say(state="stopped")
                 raise
             job.say(state="stopped")
         return 0
-    except SystemExit:
-        return 0
+    except SystemExit as err:
+        asked = job is not None and job.stopping.is_set()  # as it starts
+        return 0 if asked else _failed(job, JobError(f"a table's code ended it: {err.code}"))
     except Exception as err:
         return _failed(job, err)
 

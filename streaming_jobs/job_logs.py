@@ -7,9 +7,15 @@ from pathlib import Path
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, text_logs
 
-PROGRESS = "progress: "  # begins a line that says how a table is, which is no reason for an end
+PROGRESS = "progress: "  # begins a line that says how a table is
 _LOGS = 3
-_BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\S+ )?(error: )?")  # the time and the level of a line
+_LAST = 200  # lines at the end of a log among which an error is looked for
+_LEVEL = re.compile(r"(?:\d{4}-\d\d-\d\dT\S+ )?(?:error|critical): (.*)")
+# the last line of a traceback, what a JVM ends with, a line at level ERROR of Spark's
+_EXCEPTION = re.compile(
+    r"(?:Caused by: |Exception in thread \S+ )?[\w.$]+(?:Error|Exception|Interrupt)\b(?::|$)"
+    r"|Fatal |# There is insufficient memory|(?:\S+ ){0,3}(?:ERROR|FATAL)\b"
+)
 _LOG_BYTES = 16 << 20
 
 
@@ -34,20 +40,27 @@ def log_tail(settings: Settings, pipeline: str, lines: int = 15) -> str:
 
 
 def last_error(settings: Settings, pipeline: str) -> str:
-    """Why a process ended that had not come to a status of its own: the last line of its log that is no progress.
+    """Why a process ended that had not come to a status of its own: the last error in its log.
 
-    Empty if it says nothing.
+    Empty if it has none, as when the process was killed: what a JVM or a function prints is no reason.
     """
-    tail = text_logs.tail(log_path(settings, pipeline), lines=200) or ()
-    messages = (_said(line) for line in tail if line.strip())
-    lines = [message for message in messages if not message.startswith(PROGRESS)]
-    return lines[-1][:2000] if lines else ""
+    tail = text_logs.tail(log_path(settings, pipeline), _LAST) or ()
+    return next(filter(None, map(_error, reversed(tail))), "")[:2000]
 
 
-def _said(line: str) -> str:
-    """The message of a line, whichever way the job logs; a line that a function of the user's has printed, as it is."""
+def _error(line: str) -> str:
+    """The error that a line says, whichever way the job logs; empty of any other line."""
     try:
         record = json.loads(line)
+        if record["level"] not in ("error", "critical"):
+            return ""
         return (record.get("traceback") or record["message"]).splitlines()[-1]
-    except (ValueError, KeyError, AttributeError, IndexError):  # no line of a log in JSON
-        return _BEFORE.sub("", line)
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+    ):  # no line of a log in JSON
+        said = _LEVEL.match(line)
+        return said[1] if said else line if _EXCEPTION.match(line) else ""

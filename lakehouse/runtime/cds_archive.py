@@ -9,7 +9,6 @@ ignores it. It holds only what is on the class path: `session` puts Delta and Ka
 
 import hashlib
 import importlib.util
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from lakehouse.settings import java
 
 # run by its name: it stands on all that is above this room
 _RECORDING = "lakehouse.cli.record_classes"
-_LIMIT = 600.0  # seconds; a machine with other work takes minutes
+_LIMIT = 600.0  # seconds in which an archive is looked through
 
 
 PROGRAMS = ("spark", "kafka")
@@ -52,37 +51,6 @@ def _recording() -> Path:
     found = importlib.util.find_spec(_RECORDING)
     assert found is not None and found.origin is not None  # a module of ours
     return Path(found.origin)
-
-
-def make() -> bool:
-    """Makes the archives, unless all are there.
-
-    False if that did not succeed, and everything is just slower.
-    """
-    wanted = [archive(of) for of in PROGRAMS]
-    if all(each.exists() for each in wanted):
-        return True
-    beside = [each.with_suffix(f".{os.getpid()}") for each in wanted]
-    try:
-        subprocess.run(
-            [sys.executable, "-m", _RECORDING, *map(str, beside)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_LIMIT,
-            check=True,
-        )
-        for made in beside:
-            fits(made)
-        for made, to in zip(beside, wanted, strict=True):
-            # up to 200 MB each, and of use to nobody
-            for before in to.parent.glob(f"{to.stem.rpartition('-')[0]}*.jsa"):
-                before.unlink()
-            made.rename(to)
-    except (subprocess.SubprocessError, OSError):
-        for made in beside:
-            made.unlink(missing_ok=True)
-        return False
-    return True
 
 
 def fits(found: Path) -> None:

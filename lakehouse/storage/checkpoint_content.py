@@ -53,7 +53,7 @@ def set_unreadable_aside(checkpoint: Path) -> None:
     for partition in checkpoint_files.state_partitions_of(checkpoint) if done else ():
         _judge([partition / checkpoint_files.STATE_SCHEMA], _schema)
         while files := checkpoint_files.state_files(partition, done[-1] + 1):
-            # without a snapshot an earlier one and the changes since may do
+            # without one an earlier one and the changes since may do
             if _judge(files, partial(_state, codec=codec)) == len(files):
                 break
 
@@ -125,7 +125,7 @@ def _utf(content: bytes, at: int) -> tuple[str, int]:
 
 def _state(path: Path, codec: str) -> None:
     if path.suffix == ".zip":
-        _snapshot(path)
+        _rocksdb(path)
     elif codec == "lz4":
         _lz4(path.read_bytes())
     elif codec == "zstd":
@@ -158,8 +158,8 @@ def _lz4(content: bytes) -> None:
         raise ValueError(f"it goes on after byte {at}, where it ends")
 
 
-def _snapshot(path: Path) -> None:
-    """A snapshot of RocksDB: small files, and the names of those that lie beside it."""
+def _rocksdb(path: Path) -> None:
+    """All that RocksDB has: small files, and the names of those that lie beside it."""
     with zipfile.ZipFile(path) as archive:
         if damaged := archive.testzip():
             raise ValueError(f"{damaged} in it is damaged")

@@ -21,7 +21,7 @@ from lakehouse.storage import layout
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SNAPSHOTS, _CHANGES = ("zip", "snapshot"), ("changelog", "delta")  # of both of Spark's state stores
+WHOLE, _CHANGES = ("zip", "snapshot"), ("changelog", "delta")  # of both of Spark's state stores
 STATE_SCHEMA = Path("_metadata", "schema")
 
 
@@ -119,7 +119,7 @@ def state_partitions_of(checkpoint: Path) -> list[Path]:
 
 
 def state_files(partition: Path, version: int) -> list[Path] | None:
-    """The files from which Spark makes a version of a partition's state: a snapshot, if any, and each change after it.
+    """The files from which Spark makes a version of a partition's state: one with all of an earlier one, and each change since.
 
     None if one of them is gone.
     """
@@ -131,8 +131,8 @@ def state_files(partition: Path, version: int) -> list[Path] | None:
     files: list[Path] = []
     for at in range(version, 0, -1):
         endings = by_version.get(at, {})
-        if snapshot := next((endings[name] for name in SNAPSHOTS if name in endings), None):
-            return [snapshot, *files]
+        if whole := next((endings[name] for name in WHOLE if name in endings), None):
+            return [whole, *files]
         change = next((endings[name] for name in _CHANGES if name in endings), None)
         if change is None:
             return None

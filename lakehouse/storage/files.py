@@ -62,7 +62,9 @@ def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Va
     A line that holds something else is said on standard error, once in the life of a process, and
     left out.
     """
+    any_whole = False
     for line in lines_backwards(path):
+        any_whole = True
         try:
             value = decode(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError) as err:
@@ -73,6 +75,11 @@ def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Va
             warn_once(_log, message, path, line)
             continue
         yield value
+    if not any_whole and path.exists():
+        message = (
+            f"file={path}: a line holds one JSON object as the lakehouse writes it, and it has no whole one; it counts as gone"
+        )
+        warn_once(_log, message, path, "no line")
 
 
 def replace_file(path: Path, value: object) -> None:

@@ -185,6 +185,7 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "lakehouse/sinks/files.py": "the target's: files of a published table, outside of the root",
     "lakehouse/sinks/webhook.py": "none: it opens addresses of HTTP",
     "lakehouse/sinks/opensearch_server.py": "none: it opens addresses of HTTP",
+    "lakehouse/cli/record_classes.py": "the archive of classes, in the environment, and a temporary folder",
     "lakehouse/cli/project.py": "the user's: a project is begun",
     "lakehouse/processes.py": "the kernel's: /proc",
     "streaming_jobs/places.py": "the kernel's: /proc",

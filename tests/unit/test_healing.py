@@ -25,6 +25,8 @@ from streaming_jobs.healing import (
 from streaming_jobs.progress import QueryStatus
 from support.observed import BOUNDS, DEAD, FAILED, NOW, RUN, STOP, WELL, ago, restarted, status_of
 
+STARTING = replace(WELL, state="starting", started=ago(minutes=9))
+SLOWLY = timedelta(seconds=9)  # of three minutes
 AWAY = "bootstrap.servers=x: it must answer within 30 s and did not"
 
 
@@ -51,16 +53,16 @@ def broken(minutes: float) -> Event:
         (RUN, replace(WELL, heartbeat=ago(seconds=61)), (), "replace", "no sign of life for 61 s, more than 1 min"),
         (RUN, replace(WELL, busy=("t", ago(minutes=11))), (), "replace", "a micro-batch of t has run for 11 min"),
         (RUN, replace(WELL, state="starting", started=ago(minutes=4)), (), "replace", "did not run within 3 min"),
-        (RUN, replace(WELL, state="starting", started=ago(minutes=4), computed=timedelta(minutes=3)), (), "replace", "did not run within"),
+        (RUN, replace(STARTING, computed=timedelta(minutes=3)), (), "replace", "did not run within"),
         (RUN, replace(WELL, state="stopping", heartbeat=ago(minutes=3)), (), "replace", "did not end within 2 min"),
         # slow, and not dead: it passes stages, or computes as much as a loaded machine lets it
-        (RUN, replace(WELL, state="starting", started=ago(minutes=9), stage=ago(minutes=2)), (), "nothing", "starting"),
-        (RUN, replace(WELL, state="starting", started=ago(minutes=9), stage=ago(minutes=4)), (), "replace", "did not run within 3 min"),
-        (RUN, replace(WELL, state="starting", started=ago(minutes=9), computed=timedelta(seconds=30), share=0.1), (), "nothing", "starting"),
-        (RUN, replace(WELL, heartbeat=ago(minutes=3), computed=timedelta(seconds=9), share=0.1), (), "nothing", "it is running"),
-        (RUN, replace(WELL, heartbeat=ago(minutes=3), computed=timedelta(seconds=9)), (), "replace", "no sign of life"),
-        (RUN, replace(WELL, state="stopping", heartbeat=ago(minutes=3), computed=timedelta(seconds=9), share=0.1), (), "nothing", "stopping"),
-        (replace(STOP, since=ago(minutes=3).isoformat()), replace(WELL, computed=timedelta(seconds=9), share=0.1), (), "stop", "stopped"),
+        (RUN, replace(STARTING, stage=ago(minutes=2)), (), "nothing", "starting"),
+        (RUN, replace(STARTING, stage=ago(minutes=4)), (), "replace", "did not run within 3 min"),
+        (RUN, replace(STARTING, computed=SLOWLY, share=0.1), (), "nothing", "starting"),
+        (RUN, replace(WELL, heartbeat=ago(minutes=3), computed=SLOWLY, share=0.1), (), "nothing", "it is running"),
+        (RUN, replace(WELL, heartbeat=ago(minutes=3), computed=SLOWLY), (), "replace", "no sign of life"),
+        (RUN, replace(WELL, state="stopping", heartbeat=ago(minutes=3), computed=SLOWLY, share=0.1), (), "nothing", "stopping"),
+        (replace(STOP, since=ago(minutes=3).isoformat()), replace(WELL, computed=SLOWLY, share=0.1), (), "stop", "stopped"),
         # again and again: wait, then give up
         (RUN, DEAD, restarted(0.01), "nothing", "its process died; next attempt in"),
         (RUN, replace(DEAD, heartbeat=ago(seconds=20)), restarted(1), "start", "its process died"),
@@ -107,8 +109,9 @@ def test_what_is_seen_and_what_is_done(wanted, seen, history, action, why):
     ],
 )
 def test_slow_is_not_dead(silence, computed, share, overdue):
-    seconds = (timedelta(seconds=n) for n in (silence, 60, computed))
-    assert is_overdue(*seconds, share) == overdue
+    limit = timedelta(minutes=1)
+    found = is_overdue(timedelta(seconds=silence), limit, timedelta(seconds=computed), share)
+    assert found == overdue
 
 
 def test_a_restart_counts_unless_its_cause_passes_by_itself():

@@ -9,9 +9,6 @@ import pytest
 from lakehouse import logs
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings
-from streaming_jobs import control_loop, desired, progress
-from streaming_jobs.desired import Event
-from streaming_jobs.job_logs import log_path
 
 
 @pytest.fixture
@@ -54,23 +51,3 @@ def test_lines_of_json_are_objects_and_a_failure_has_its_traceback(configured, c
 def test_another_level_or_format_is_refused(name):
     with pytest.raises(SettingsError, match=f"{name}='loud': one of "):
         replace(Settings(), **{name: "loud"})
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('{"orders": 3}', '{"orders": 3}'),
-        ('{"message": ""}', '{"message": ""}'),
-        ('{"message": 3}', '{"message": 3}'),
-        ('{"message": "it ended", "traceback": "File\\nValueError: torn"}', "ValueError: torn"),
-        ("2026-01-01T00:00:00.000+00:00 error: it ended", "it ended"),
-        ("it ended\n2026-01-01T00:00:00.000Z progress: table=clicks: running", "it ended"),
-    ],
-)
-def test_whatever_a_process_printed_last_is_why_it_ended(tmp_path, line, said):
-    settings = Settings(root=tmp_path)
-    log_path(settings, "sensors").parent.mkdir(parents=True)
-    log_path(settings, "sensors").write_text(f"before\n{line}\n\n")
-    desired.note(settings, "sensors", Event(progress.now(), "started", "a test", 1, 1.0))
-    seen = control_loop.observe(settings, "sensors")
-    assert (seen.state, seen.error) == ("failed", said)
