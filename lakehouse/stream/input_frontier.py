@@ -130,7 +130,7 @@ class InputFrontier:
             news.announce(last.table)
 
     def _waits(self, offset: Mapping[str, Any]) -> bool:
-        """Whether the input is complete further than the table, as far as Spark can tell."""
+        """Whether the input is complete further than the table, in the milliseconds that Spark knows."""
         complete = self._complete(offset)
         before = next(self._run.commit_log.by_stream(), None)
         start = (before and before.frontier) or self._run.start
