@@ -86,20 +86,22 @@ class InputFrontier:
     def _advance_idle(self, query: StreamingQuery) -> None:
         """Hands it on between two micro-batches; one that runs does it at its end."""
         checkpoint, execution = self._run.checkpoint, query._jsq.streamingQuery()
+        done = checkpoint_files.done(checkpoint)
+        ended = checkpoint_files.ended(checkpoint, done[-1]) if done else None
+        milliseconds = None if ended is None else self._complete(ended)
+        if ended is None or milliseconds is None:
+            return
         lock = execution.awaitProgressLock()
-        lock.lock()  # Spark begins no micro-batch meanwhile
+        lock.lock()  # Spark begins no micro-batch meanwhile; each thread here has one of the JVM
         try:
-            last, done = execution.lastExecution(), checkpoint_files.done(checkpoint)
-            if last is None or not done or done[-1] != last.currentBatchId():
+            last = execution.lastExecution()
+            if last is None or last.currentBatchId() != done[-1]:
                 return
-            ended = checkpoint_files.ended(checkpoint, done[-1])
-            if ended is None or checkpoint_files.begun(checkpoint)[-1] != done[-1]:
+            if checkpoint_files.begun(checkpoint)[-1] != done[-1]:
                 return
             if self._run.table.keeps:
                 self._note(ended, done[-1])
-                return
-            milliseconds = self._complete(ended)
-            if milliseconds is not None and _raise(execution, milliseconds):
+            elif _raise(execution, milliseconds):
                 # as it asked whether to run a micro-batch, Spark noted the watermark of the next one
                 last.watermarkPropagator().purge(last.currentBatchId() + 1)
         finally:
@@ -128,7 +130,7 @@ class InputFrontier:
             news.announce(last.table)
 
     def _waits(self, offset: Mapping[str, Any]) -> bool:
-        """Whether the input is complete further than the table, as far as Spark can tell."""
+        """Whether the input is complete further than the table, in the milliseconds that Spark knows."""
         complete = self._complete(offset)
         before = next(self._run.commit_log.by_stream(), None)
         start = (before and before.frontier) or self._run.start

@@ -1,14 +1,17 @@
 """What an input has closed is there without a further row: in a first load, behind filtered rows, after restarts and crashes."""
 
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from deltalake import DeltaTable
 
 from lakehouse.cli.table_status import overview
 from lakehouse.stream import queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from support import first_load
+from support.changing_tables import changed
 from support.first_load import TABLES, after, at
 
 WINDOWS = [name for name in TABLES if name not in ("clicks", "of_ann", "totals", "moments")]
@@ -124,6 +127,33 @@ def test_a_table_that_waits_or_is_empty_says_why(stage):
     }
     stage.run("by_minute")
     assert waits(stage)["by_minute"] == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_longer_delay_takes_nothing_back_that_has_closed(stage):
+    stage.feed("clicks", [at(1), at(200)])
+    stage.run("by_minute")
+    catalog = changed(stage.session.catalog, "clicks", delay=timedelta(hours=3))
+    stage.session = replace(stage.session, catalog=catalog)
+    stage.feed("clicks", [at(50), at(201)])
+    assert stage.frontier("clicks") == after(200, -5)
+    stage.run("by_minute")
+    assert sum(line.late for line in lines(stage, "by_minute")) == 1
+    assert_stream_equals_batch(stage, "by_minute")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_commit_of_maintenance_does_not_hide_the_frontier(stage):
+    stage.feed("clicks", [at(1)])
+    stage.feed("clicks", [at(2), at(200)])
+    path = stage.session.path(stage.session.catalog.table("clicks"))
+    DeltaTable(str(path)).optimize.compact()
+    stage.run("by_minute", "by_hour")
+    assert {stage.frontier(name) for name in ("by_minute", "by_hour")} == {after(200, -5)}
+    assert closed(stage, "by_minute") == [("ann", 2, 1), ("ann", 3, 1)]
+    assert closed(stage, "by_hour") == [("ann", 60, 2)]
 
 
 def waits(stage: Stage) -> dict[str, str]:
