@@ -15,7 +15,7 @@ from lakehouse.declare.secrets import Secret
 from lakehouse.errors import DeclarationError
 
 _DIGEST = "digest "
-_MAKERS = frozenset(
+_VALUE_TYPES = frozenset(
     kind.__name__
     for kind in (
         Decimal,
@@ -146,7 +146,7 @@ def _in_source(name: str, value: object, module: str) -> bool:
         return bool(ast.literal_eval(made) == value)  # which may have been set again since
     except (ValueError, TypeError, SyntaxError):
         scope = vars(sys.modules[module])
-        names = {node.id for node in ast.walk(made) if isinstance(node, ast.Name)} - _MAKERS
+        names = {node.id for node in ast.walk(made) if isinstance(node, ast.Name)} - _VALUE_TYPES
         return all(
             used != name and used in scope and _in_source(used, scope[used], module)
             for used in names
