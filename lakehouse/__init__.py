@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lakehouse.declare.iceberg import iceberg_table
     from lakehouse.declare.own_sources import python_source
     from lakehouse.declare.readers import SourceReader, SourceRecord
+    from lakehouse.declare.secrets import secret
     from lakehouse.declare.table import (
         around,
         changes,
@@ -120,6 +121,7 @@ __all__ = [
     "python_source",
     "redis_keys",
     "report",
+    "secret",
     "session",
     "side_output",
     "sliding",
@@ -157,6 +159,7 @@ _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is a
     "postgres": "sinks.postgres",
     "python_source": "declare.own_sources",
     "redis_keys": "sinks.redis",
+    "secret": "declare.secrets",
     **dict.fromkeys(("SourceReader", "SourceRecord"), "declare.readers"),
     "webhook": "sinks.webhook",
 }

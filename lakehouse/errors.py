@@ -4,6 +4,7 @@ LakehouseError
 ├── SettingsError        a setting cannot be used
 ├── DeclarationError     a table or source is declared in a way that cannot be kept
 ├── RangeError           a range of event time that a run may not touch
+├── PathError            a name cannot be a folder or file, or leaves the folder it belongs in
 ├── UnknownTable         a name that no module declares
 ├── QueryError           SQL that cannot be answered
 ├── BrokerError          the broker cannot be started or reached
@@ -37,6 +38,10 @@ class DeclarationError(LakehouseError):
 
 
 class RangeError(LakehouseError):
+    pass
+
+
+class PathError(LakehouseError):
     pass
 
 

@@ -18,6 +18,7 @@ from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from lakehouse.storage.files import exists, moved_aside, read_value, replace_file
+from lakehouse.storage.root import make as make_root
 from streaming_jobs import progress
 from streaming_jobs.holders import made
 from streaming_jobs.jobs import command
@@ -160,6 +161,7 @@ def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> Iterator[Non
 
     Raises JobError if another holds it for longer than `wait` seconds.
     """
+    make_root(settings)
     try:
         lock = locks.alone(layout.job_file(settings, pipeline, "actor"), wait)
     except locks.Locked as err:

@@ -6,6 +6,7 @@ grows.
 """
 
 import logging
+import socket
 import threading
 import time
 from collections import Counter
@@ -13,12 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from socketserver import ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import psutil
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from lakehouse import own_host
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, JobError, SettingsError
@@ -278,20 +282,40 @@ def registry(lakehouse: Lakehouse) -> CollectorRegistry:
     return registry
 
 
-def serve(lakehouse: Lakehouse):
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing of a request."""
+
+
+def serve(lakehouse: Lakehouse) -> tuple[_Server, threading.Thread]:
     """Serves `/metrics` at the host and port of the settings, in a thread: (server, thread).
 
     Raises SettingsError.
     """
-    from prometheus_client import start_http_server
+    from prometheus_client import make_wsgi_app
 
     metrics = registry(lakehouse)
     # the first scrape reads every certificate there is; it need not be Prometheus that waits
     list(metrics.collect())
     try:
-        return start_http_server(
-            lakehouse.settings.metrics_port, lakehouse.settings.metrics_host, metrics
+        server = make_server(
+            lakehouse.settings.metrics_host,
+            lakehouse.settings.metrics_port,
+            own_host.guarded(make_wsgi_app(metrics), lakehouse.settings.metrics_host),
+            _Server6 if ":" in lakehouse.settings.metrics_host else _Server,
+            handler_class=_QuietHandler,
         )
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        return server, thread
     except OSError as err:
         raise SettingsError(
             f"metrics_host={lakehouse.settings.metrics_host}, metrics_port={lakehouse.settings.metrics_port}: cannot "

@@ -30,6 +30,7 @@ from typing import Literal, NamedTuple
 from lakehouse import addresses
 from lakehouse.addresses import WITHIN
 from lakehouse.ranges import text
+from lakehouse.runtime.opener import opener
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from lakehouse.storage.files import read_value, replace_file
@@ -284,7 +285,7 @@ def _post(url: str, notice: Notice) -> str:
         url, json.dumps(notice.document).encode(), headers, method="POST"
     )
     try:
-        with urllib.request.urlopen(request, timeout=WITHIN):
+        with opener().open(request, timeout=WITHIN):
             return ""
     except urllib.error.HTTPError as err:
         with err:

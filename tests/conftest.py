@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import portalocker
 import pytest
 
 from lakehouse import logs
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage import locks
 from lakehouse.testing import Stage
 from stories.suites import Player
 from stories.work import INTERPRETED, LASTING_JVM, QUICK_JVM
@@ -132,7 +132,7 @@ def filled(spark, tmp_path_factory, worker_id) -> Path:
     base = tmp_path_factory.getbasetemp()
     root = (base if worker_id == "master" else base.parent) / "filled"
     # the first worker fills it for both
-    with portalocker.Lock(root.with_suffix(".lock"), timeout=240):
+    with locks.alone(root.with_suffix(".lock"), 240):
         if not root.exists():
             beside = root.with_suffix(".new")
             _fill(Stage(spark, beside, sensors))

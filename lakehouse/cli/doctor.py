@@ -124,6 +124,13 @@ def _root(settings: Settings, name: str) -> Finding:
             f"{folder} cannot be written to",
             "commands that only read do so; to write, give this user the right, or set LAKEHOUSE_ROOT to another folder",
         )
+    if root.others_read(settings):
+        return Finding(
+            name,
+            "note",
+            f"{settings.root}: other users of this machine can read it",
+            f"chmod 700 {settings.root}, unless they are meant to",
+        )
     free = root.free(settings)
     if free < _LITTLE:
         return Finding(

@@ -1,16 +1,18 @@
 """`lakehouse serve`: the rows of a key over HTTP, from the newest version of its table, without a JVM."""
 
-import ipaddress
 import json
 import logging
 import socket
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lakehouse import own_host
 from lakehouse.cli import console
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, RangeError, UnknownTable
@@ -32,19 +34,19 @@ def run(lakehouse: Lakehouse, host: str, port: int) -> None:
         raise LakehouseError(
             f"host={host}, port={port}: cannot be listened on ({err}); choose others by --host and --port"
         ) from err
-    if not _is_loopback(host):
+    if not own_host.is_loopback(host):
         console.print_note(
             f"host={host}: whoever reaches this address reads the tables; put a proxy with authentication in front"
         )
     shown = f"[{host}]" if ":" in host else host
     console.print_text(f"http://{shown}:{listening.getsockname()[1]}/tables")
     config = uvicorn.Config(
-        application(lakehouse), log_config=None, log_level="warning", access_log=False
+        application(lakehouse, host), log_config=None, log_level="warning", access_log=False
     )
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def application(lakehouse: Lakehouse) -> Starlette:
+def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
     """The server of a catalogue's keyed and versioned tables:
 
     GET /tables                              these tables, and the columns of their keys
@@ -99,6 +101,7 @@ def application(lakehouse: Lakehouse) -> Starlette:
 
     return Starlette(
         routes=[Route("/tables", tables), Route("/tables/{table}", rows)],
+        middleware=[Middleware(_Guard, host)],
         # of what nobody foresaw the log has the traceback
         exception_handlers={LakehouseError: refused, Exception: refused},
     )
@@ -113,8 +116,16 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(text, status, media_type="application/json")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+class _Guard:
+    """Refuses a request whose header `Host` is a name of somebody else."""
+
+    def __init__(self, app: ASGIApp, listening: str) -> None:
+        self._app, self._listening = app, listening
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http":
+            header = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            if not own_host.answers(self._listening, header):
+                app = Response(own_host.REFUSED, 421, media_type="text/plain")
+        await app(scope, receive, send)

@@ -1,17 +1,38 @@
 """The code that a function runs, for its code version: comments and docstrings apart, with what it uses of its own module."""
 
 import ast
+import hashlib
 import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
 
+from lakehouse.declare.secrets import Secret
 from lakehouse.errors import DeclarationError
 
+_DIGEST = "digest "
+_VALUE_TYPES = frozenset(
+    kind.__name__
+    for kind in (
+        Decimal,
+        date,
+        datetime,
+        timedelta,
+        dict,
+        float,
+        frozenset,
+        int,
+        list,
+        range,
+        set,
+        str,
+        tuple,
+    )
+)
 _VALUES = (str, bytes, int, float, Decimal, date, timedelta)  # a bool is an int, a datetime a date
 
 
@@ -28,14 +49,53 @@ def dumped(code: FunctionType) -> tuple[str, ...]:
 
 def constants(code: Callable[..., object]) -> list[str]:
     """The constants of the same module in it, such as a condition written as text, or a pattern."""
-    return [
-        f"{name}={text}" for name, text in _read(code)[1].items() if name.startswith("constant ")
-    ]
+    return [f"{name}={text}" for name, text in _constants(code).items()]
 
 
 def written(code: Callable[..., object]) -> Mapping[str, str]:
-    """What `dumped` and `constants` hold, by name, as it would be written: for people, and to be compared by another Python."""
-    return _read(code)[1]
+    """What `dumped` and `constants` hold, by name, as it would be written: for people, and to be compared by another Python.
+
+    A constant whose value does not stand in the source, such as a key from the environment, is a digest.
+    """
+    hidden = _hidden(code)
+    constants = {
+        name: digest(name, text) if name in hidden else text
+        for name, text in _constants(code).items()
+    }
+    return {**_read(code)[1], **constants}
+
+
+@cache
+def _hidden(code: FunctionType) -> frozenset[str]:
+    """The constants whose values do not stand in the source."""
+    return frozenset(
+        f"constant {name}"
+        for each in _reached(code)
+        for name, value in _globals(each)
+        if _literal(value) is not None
+        and not isinstance(value, Secret)
+        and not _in_source(name, value, each.__module__)
+    )
+
+
+def digest(name: str, text: str) -> str:
+    """Returns what stands for a constant's value on disk. It is slow to compute, so that a short value cannot be guessed.
+
+    It has no key of its own: one that lies beside it protects nothing, and a fork would not have another.
+    """
+    if is_digest(text):
+        return text
+    return _DIGEST + _digested(name, text)
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text of `written` stands for a value."""
+    return text.startswith(_DIGEST)
+
+
+@cache
+def _digested(name: str, text: str) -> str:
+    return hashlib.scrypt(text.encode(), salt=name.encode(), n=1 << 14, r=8, p=1, dklen=16).hex()
 
 
 def same(one: str, other: str) -> bool:
@@ -57,20 +117,40 @@ def _read(code: FunctionType) -> tuple[tuple[str, ...], Mapping[str, str]]:
             f"table={code.__name__}: its code cannot be read ({err}), and the code version is computed from it; declare the "
             "table in a module file"
         ) from err
-    values = {
-        name: _text(name, value, each.__module__)
-        for each in trees
-        for name, value in _globals(each)
-        if not name.startswith("__")
-    }
-    named = {f"constant {name}": text for name, text in sorted(values.items()) if text is not None}
     dumps = tuple(map(ast.dump, trees.values()))
     _unname(trees[code])
     texts = {
         "function" if each is code else f"function {each.__name__}": ast.unparse(tree)
         for each, tree in trees.items()
     }
-    return dumps, texts | named
+    return dumps, texts
+
+
+@cache
+def _constants(code: FunctionType) -> Mapping[str, str]:
+    values = {
+        name: _text(name, value, each.__module__)
+        for each in _reached(code)
+        for name, value in _globals(each)
+        if not name.startswith("__")
+    }
+    return {f"constant {name}": text for name, text in sorted(values.items()) if text is not None}
+
+
+def _in_source(name: str, value: object, module: str) -> bool:
+    """Whether the value of a name stands in the module: a literal, or made of such values by types and operators."""
+    made = _assignments(module).get(name)
+    if made is None:
+        return False
+    try:
+        return bool(ast.literal_eval(made) == value)  # which may have been set again since
+    except (ValueError, TypeError, SyntaxError):
+        scope = vars(sys.modules[module])
+        names = {node.id for node in ast.walk(made) if isinstance(node, ast.Name)} - _VALUE_TYPES
+        return all(
+            used != name and used in scope and _in_source(used, scope[used], module)
+            for used in names
+        )
 
 
 def _unname(tree: ast.AST) -> None:

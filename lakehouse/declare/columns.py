@@ -57,3 +57,8 @@ def of_ddl(schema: str) -> list[tuple[str, str]]:
             parts[-1] += letter
     parts_of = (re.split(r"[\s:]", part.strip(), maxsplit=1) for part in parts)
     return [(name.strip("`"), "".join(said)) for name, *said in parts_of]
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a table can be called so."""
+    return "__" not in name and not name.startswith("_") and name.isidentifier()

@@ -13,6 +13,7 @@ from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Target
 from lakehouse.errors import DeclarationError
+from lakehouse.paths import check_length, is_name
 from lakehouse.settings import SOONEST_STALE
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
         for variable, table in vars(module).items():
             if not isinstance(table, Table):
                 continue
+            check_length("table", table.name)
             namesake = tables.get(table.name)
             if namesake is None or namesake.transformation is not table.transformation:
                 raise DeclarationError(
@@ -63,6 +65,7 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
                     f"own name, so this one would be left out; write {table.name} = ..., or rename the table"
                 )
         pipeline = pipeline_of(module.__name__)
+        check_length("pipeline", pipeline)
         if not any(table.pipeline == pipeline for table in tables.values()):
             raise DeclarationError(
                 f"tables={module.__name__!r}: it declares no table; add @table or leave it out"
@@ -80,6 +83,11 @@ def _check_target_names(tables: Mapping[str, Table]) -> None:
                     f"table={table.name}, target={target.name!r}: {owner} is published there, too, and a target holds the rows "
                     "of one table; name another one, or publish a table that unites them"
                 )
+            if not is_name(target.name):
+                raise DeclarationError(
+                    f"table={table.name}, target={target.name!r}: files are called by its name, which has no '/'; name another"
+                )
+            check_length("target", target.name)
     placed: list[tuple[Table, Target]] = []
     for table in tables.values():
         for target in filter(lambda each: each.place, table.publish):

@@ -24,7 +24,7 @@ from datetime import timedelta
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
-from lakehouse.declare import code_version, option_rules
+from lakehouse.declare import code_version, columns, option_rules
 from lakehouse.declare.calling import called
 from lakehouse.declare.changes import changes
 from lakehouse.declare.delta import delta_table
@@ -377,7 +377,7 @@ def sql_table(
 
 
 def _named(name: str) -> str:
-    if "__" in name or name.startswith("_") or not name.isidentifier():
+    if not columns.is_table_name(name):
         raise DeclarationError(
             f"table={name}: '__' marks side tables (quarantine, late), a leading '_' the log tables, and the rest is a Python "
             "name; rename it"

@@ -23,6 +23,7 @@ from lakehouse.runtime.jars import Jars
 from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
 from lakehouse.settings import Settings, java
 from lakehouse.storage import layout, locks, text_logs
+from lakehouse.storage.root import make as make_root
 
 __all__ = ["Broker", "bootstrap_servers", "ensure_topics", "running", "start", "stop"]
 
@@ -50,6 +51,7 @@ def start(settings: Settings, jars: Jars, jvm: Sequence[str] | None = None) -> B
     Raises BrokerError with the end of its log if it does not answer within READY_LIMIT seconds.
     """
     home = layout.broker(settings)
+    make_root(settings)
     home.mkdir(parents=True, exist_ok=True)
     with _lock(home):
         broker = running(settings)

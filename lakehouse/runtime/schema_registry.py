@@ -9,10 +9,11 @@ from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
 from lakehouse.declare.sources import OF_REGISTRY
 from lakehouse.errors import RegistryAway, SettingsError, SinkError
+from lakehouse.runtime.opener import opener
 from lakehouse.settings import Settings
 from lakehouse.storage.schemas import Schema
 
@@ -92,7 +93,7 @@ class Registry:
         """The registry's answer, with what is expected of it; None if it has no such thing."""
         try:
             request = self._request(path, body)
-            with urlopen(request, timeout=_ANSWER, context=self._tls()) as answer:
+            with opener(self._tls()).open(request, timeout=_ANSWER) as answer:
                 content = answer.read()
         except HTTPError as err:
             with err:
@@ -100,7 +101,10 @@ class Registry:
                     raise _Refused(err.read(_SAID).decode(errors="replace")) from err
                 if err.code == 404 and _code(err) in _NONE:
                     return None
-            raise self._away(path, f"HTTP {err.code} {err.reason}") from err
+            why = f"HTTP {err.code} {err.reason}"
+            if 300 <= err.code < 400:  # a password goes to the registry alone
+                why += f"; it names the address {err.headers.get('Location', '')!r}, which is not followed"
+            raise self._away(path, why) from err
         except (OSError, HTTPException, ValueError) as err:
             raise self._away(path, str(getattr(err, "reason", err))) from err
         found = _decoded(content)

@@ -13,6 +13,7 @@ from lakehouse.runtime import cds_archive, jars, quiet_daemon
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.read_holds import under_way
+from lakehouse.storage.root import make as make_root
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -150,6 +151,7 @@ def opened(settings: Settings, name: str) -> Iterator[SparkSession]:
 
     What is on disk when it begins can be read until it ends (`read_holds`).
     """
+    make_root(settings)
     with under_way(settings), lasting(settings, name) as spark:
         yield spark
 

@@ -24,7 +24,6 @@ opensearch_server   what a server is asked, and what its answers mean
 files        folders of files as targets
 actions      targets that act on rows: what all of them share
 variables    what a declaration reads from the environment
-opener       how targets ask over HTTP
 webhook      requests of HTTP
 mail         mails
 file_formats rows as Parquet, CSV and JSON

@@ -34,6 +34,7 @@ from lakehouse.declare.targets import (
     columns_of,
 )
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
+from lakehouse.paths import within
 from lakehouse.settings import Settings
 from lakehouse.sinks.encoding import key_of, text_of, value_of
 from lakehouse.sinks.file_formats import Format, decoded, encoded
@@ -145,7 +146,7 @@ class FilesSink(Sink):
             ours = {name for name in there if _OURS.fullmatch(name)}
             if found:  # what a process wrote that died before its commit
                 for name in ours - _known(found):
-                    (self._folder / name).unlink(missing_ok=True)
+                    within(self._folder, name).unlink(missing_ok=True)
             elif readable and not ours:
                 if there:
                     raise SinkError(
@@ -205,7 +206,7 @@ class FilesSink(Sink):
             replace_file(self._folder / MANIFEST, manifest)
             _sync(self._folder)
         for name in expired:
-            (self._folder / name).unlink(missing_ok=True)
+            within(self._folder, name).unlink(missing_ok=True)
         self._manifest = manifest
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
@@ -230,9 +231,9 @@ class FilesSink(Sink):
             self._manifest = state = _nothing()
         for name, fault in list(self.faults()):
             if fault == "foreign file":
-                aside = self._folder / _FOREIGN / name
+                aside = within(self._folder / _FOREIGN, name)
                 aside.parent.mkdir(parents=True, exist_ok=True)
-                (self._folder / name).rename(aside)
+                within(self._folder, name).rename(aside)
         state["files"] = [entry for entry in state["files"] if not self._fault(entry)]
 
     def close(self) -> None:
@@ -270,7 +271,7 @@ class FilesSink(Sink):
         """A new file, and what the manifest says of it."""
         self._written += 1
         name = f"v{version}-{self._epoch}-{self._written}.{self._target.format}"
-        path = self._folder / partition / name
+        path = within(self._folder, f"{partition}/{name}" if partition else name)
         assert self._schema is not None, "columns come before rows"
         content = encoded(self._target.format, rows, self._schema)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -289,7 +290,7 @@ class FilesSink(Sink):
 
     def _rows_of(self, entry: Mapping[str, Any]) -> dict[str, Row]:
         """The rows of a file by key."""
-        content = (self._folder / entry["path"]).read_bytes()
+        content = (within(self._folder, entry["path"])).read_bytes()
         rows = decoded(self._target.format, content, self._types())
         return {self._stored_key(row): row for row in rows}
 
@@ -300,7 +301,7 @@ class FilesSink(Sink):
 
     def _fault(self, entry: Mapping[str, Any]) -> Literal["missing file", "damaged file", ""]:
         try:
-            content = (self._folder / entry["path"]).read_bytes()
+            content = (within(self._folder, entry["path"])).read_bytes()
         except FileNotFoundError:
             return "missing file"
         return "" if hashlib.sha256(content).hexdigest() == entry["sha256"] else "damaged file"

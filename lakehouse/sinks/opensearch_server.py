@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import Request
 
 from lakehouse.errors import SinkAway, SinkError
-from lakehouse.sinks.opener import opener
+from lakehouse.runtime.opener import opener
 from lakehouse.sinks.variables import filled
 
 _WITHIN = 60.0  # seconds for an answer

@@ -17,6 +17,7 @@ from urllib.request import Request
 
 from lakehouse.declare.targets import Action, Change, Corrections
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
+from lakehouse.runtime.opener import opener
 from lakehouse.sinks.actions import (
     ActionTarget,
     Answer,
@@ -24,7 +25,6 @@ from lakehouse.sinks.actions import (
     Performer,
     checked,
 )
-from lakehouse.sinks.opener import opener
 from lakehouse.sinks.variables import filled
 
 _REFUSES_ALL = (301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 410)  # whatever the row

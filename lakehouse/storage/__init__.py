@@ -66,6 +66,7 @@ iceberg_rows          the rows of a file of such a table
 iceberg_feed          what has come to such a table is registered
 foreign_records       the records of registered files
 savepoints            all tables at one consistent cut, kept by links
+savepoint_checks      what a savepoint of somebody else may say and hold
 restoring             a savepoint restored, forked, or moved as one file
 forks                 whether a lakehouse is a fork, and where the other one publishes
 cut_off               whether a restore was cut off

@@ -90,7 +90,13 @@ def begin(lakehouse: Lakehouse, table: Table) -> None:
     Raises DeclarationError if it would go on as something else.
     """
     check(lakehouse, [table])
-    if _kept(lakehouse, table) is not None:
+    kept = _kept(lakehouse, table)
+    if kept is not None:
+        now = declaration(lakehouse.catalog, table)
+        if any(
+            code_version.is_digest(text) and kept.get(name) != text for name, text in now.items()
+        ):
+            keep(lakehouse, table)
         return
     if _otherwise(lakehouse, table):
         from lakehouse.storage import checkpoints
@@ -223,6 +229,8 @@ def _pinned(lakehouse: Lakehouse, table: Table) -> str:
 
 def _differs(name: str, kept: Mapping[str, str], now: Mapping[str, str]) -> bool:
     then, present = kept.get(name, ""), now.get(name, "")
+    if then and code_version.is_digest(present):  # a note of an earlier version has the value
+        then = code_version.digest(name, then)
     return then != present and not (
         name.startswith(("function", "constant")) and code_version.same(then, present)
     )
@@ -337,4 +345,7 @@ def _otherwise(lakehouse: Lakehouse, table: Table) -> bool:
     """Whether the note is of another declaration than the present one."""
     path = _path(lakehouse.settings, table)
     now = declaration(lakehouse.catalog, table)
-    return path.exists() and read_json(path)["declaration"] != now
+    if not path.exists():
+        return False
+    kept = read_json(path)["declaration"]
+    return any(_differs(name, kept, now) for name in kept.keys() | now.keys())

@@ -16,6 +16,7 @@ from lakehouse.declare.catalog import Catalog, load
 from lakehouse.declare.changes import WHOLE
 from lakehouse.declare.columns import ARRIVAL, INGESTION
 from lakehouse.declare.table import Table
+from lakehouse.paths import within
 from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.settings import Settings
 from lakehouse.storage import checkpoint_files, delta_log
@@ -209,7 +210,7 @@ def _readings(
     known = dict(before.readings) if before else {}
     added = (action["add"]["path"] for action in actions if "add" in action)
     for file in added if topics else ():
-        stored = pq.ParquetFile(path / unquote(file))
+        stored = pq.ParquetFile(within(path, unquote(file)))
         if "position" not in stored.schema_arrow.names:
             continue
         for row in stored.read(columns=["position", ARRIVAL]).to_pylist():

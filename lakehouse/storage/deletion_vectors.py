@@ -16,6 +16,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from lakehouse.errors import CommitError
+from lakehouse.paths import within
 
 _VERSION = b"\x01"
 _MAGIC = 1681511377
@@ -79,7 +80,9 @@ def file_of(path: Path, descriptor: Mapping) -> Path:
     if descriptor["storageType"] == "p":
         return Path(str(descriptor["pathOrInlineDv"]).removeprefix("file://"))
     text = str(descriptor["pathOrInlineDv"])
-    return _file(path / text[:-_ID], uuid.UUID(bytes=_bytes(text[-_ID:])))
+    return _file(
+        within(path, text[:-_ID]) if text[:-_ID] else path, uuid.UUID(bytes=_bytes(text[-_ID:]))
+    )
 
 
 def identity(descriptor: Mapping | None) -> str:

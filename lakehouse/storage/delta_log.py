@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pyspark.sql.types import StructType
-
 from lakehouse.declare.columns import PARTITION
+from lakehouse.paths import within
 from lakehouse.ranges import EPOCH, OPEN_END, Range
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from pyspark.sql.types import StructType
 
 _EVER = Range(EPOCH, OPEN_END)
 # Delta cuts the greatest timestamp of a file to milliseconds
@@ -129,7 +129,7 @@ def rows_from(path: Path) -> int | None:
 
 def data_file(path: Path, file: Mapping) -> Path:
     """Where a file is that the log names."""
-    return path / unquote(file["path"])
+    return within(path, unquote(file["path"]))
 
 
 def commit_info(path: Path, version: int) -> dict | None:
@@ -203,8 +203,10 @@ def missing(files: Iterable[Path]) -> list[Path]:
     return [file for file in files if not file.exists()]
 
 
-def schema(path: Path, version: int | None = None) -> StructType:
+def schema(path: Path, version: int | None = None) -> "StructType":
     """The columns of the table, as Spark has them."""
+    from pyspark.sql.types import StructType
+
     return StructType.fromJson(json.loads(open_table(path, version).schema().to_json()))
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
+from lakehouse.paths import within
 from lakehouse.storage import deletion_vectors, log_state
 from lakehouse.storage.arrow import plain
 from lakehouse.storage.log_state import LogState
@@ -99,7 +100,7 @@ class File:
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
-        return pq.read_metadata(self.path / unquote(self.name))
+        return pq.read_metadata(within(self.path, unquote(self.name)))
 
     @cached_property
     def groups(self) -> np.ndarray:
@@ -119,12 +120,12 @@ class File:
         living = np.ones(len(self.keys), bool)
         living[deletion_vectors.places(self.dead)] = False
         living[without] = False
-        stored = pq.read_table(self.path / unquote(self.name), partitioning=None)
+        stored = pq.read_table(within(self.path, unquote(self.name)), partitioning=None)
         return plain(stored).filter(pa.array(living))
 
     def rows(self, places: np.ndarray) -> pa.Table:
         """The rows at these places; only the row groups that have one are read."""
-        file = pq.ParquetFile(self.path / unquote(self.name), metadata=self.metadata)
+        file = pq.ParquetFile(within(self.path, unquote(self.name)), metadata=self.metadata)
         of = np.searchsorted(self.groups, places, "right") - 1
         groups = np.unique(of)
         sizes = np.diff(self.groups)[groups]
@@ -180,7 +181,7 @@ def _read(path: Path, named: Mapping, known: File | None) -> File:
     if known:
         keys = known.keys
     else:
-        stored = pq.ParquetFile(path / unquote(named["path"]))
+        stored = pq.ParquetFile(within(path, unquote(named["path"])))
         if KEY in stored.schema_arrow.names:
             keys = keys_of(stored.read(columns=[KEY])[KEY])
         else:  # of a version that had none

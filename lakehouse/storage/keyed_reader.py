@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lakehouse.paths import within
 from lakehouse.storage import key_index
 from lakehouse.storage.key_index import File, Index, keys_of
 
@@ -45,7 +46,7 @@ class KeyedReader:
         """The data files, with the places of those rows of each that are deleted."""
         assert self._index is not None, "it has been moved to a version"
         found = self._index.files.values()
-        return {each.path / unquote(each.name): each.dead for each in found}
+        return {within(each.path, unquote(each.name)): each.dead for each in found}
 
     def rows_of(self, keys: pa.ChunkedArray) -> pa.Table | None:
         """The rows of these keys; None if there are none."""

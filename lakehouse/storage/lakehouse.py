@@ -4,7 +4,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from urllib.parse import unquote
 
 from lakehouse.declare import catalog
 from lakehouse.declare.catalog import Catalog
@@ -115,6 +114,6 @@ def gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> Commit
         remedy = f"`lakehouse backfill {table.name}` has its job compute it whole, when it is started the next time"
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
     return CommitError(
-        f"table={table.name}, file={path / unquote(lost[0]['path'])}{more}: the table's log names it and it is not there, so its "
-        f"rows cannot be read; {remedy}"
+        f"table={table.name}, file={delta_log.data_file(path, lost[0])}{more}: the table's log names it and it is not there, so "
+        f"its rows cannot be read; {remedy}"
     )

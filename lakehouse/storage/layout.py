@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from lakehouse.declare.table import Table
+from lakehouse.paths import below
 from lakehouse.settings import Settings
 
 Side = Literal["", "quarantine", "early", "state", "answers"]
@@ -90,12 +91,12 @@ def reports(settings: Settings, table: Table) -> Path:
 
 def report_path(settings: Settings, table: Table, partition: str) -> Path:
     """The folder of what is drawn of a partition of a report."""
-    return reports(settings, table) / partition
+    return below(reports(settings, table), partition)
 
 
 def layer_path(settings: Settings, layer: str, name: str) -> Path:
     """The folder that a table of that name has in a layer, which need not be the one it is declared in."""
-    return settings.root / layer / name
+    return below(settings.root, layer, name)
 
 
 def commit_logs(settings: Settings) -> Path:
@@ -103,7 +104,7 @@ def commit_logs(settings: Settings) -> Path:
 
 
 def commit_log(settings: Settings, table: Table) -> Path:
-    return commit_logs(settings) / f"{table.name}.jsonl"
+    return below(commit_logs(settings), f"{table.name}.jsonl")
 
 
 def known(settings: Settings) -> list[str]:
@@ -115,11 +116,11 @@ def known(settings: Settings) -> list[str]:
 
 def note(settings: Settings, table: Table, name: Note) -> Path:
     """A file beside the table's commit log."""
-    return commit_logs(settings) / f"{table.name}.{name}"
+    return below(commit_logs(settings), f"{table.name}.{name}")
 
 
 def log_table(settings: Settings, name: LogTable) -> Path:
-    return commit_logs(settings) / name
+    return below(commit_logs(settings), name)
 
 
 def flush_lock(settings: Settings) -> Path:
@@ -133,32 +134,32 @@ def checkpoints(settings: Settings) -> Path:
 
 def query_checkpoints(settings: Settings, query: str) -> Path:
     """The folder with the generations of a query."""
-    return checkpoints(settings) / query
+    return below(checkpoints(settings), query)
 
 
 def job_folder(settings: Settings, pipeline: str) -> Path:
-    return settings.root / "_jobs" / pipeline
+    return below(settings.root / "_jobs", pipeline)
 
 
 def job_file(settings: Settings, pipeline: str, name: JobFile) -> Path:
-    return job_folder(settings, pipeline) / name
+    return below(job_folder(settings, pipeline), name)
 
 
 def failure_text(settings: Settings, pipeline: str, table: str) -> Path:
     """What Spark said when the table's query failed last."""
-    return job_folder(settings, pipeline) / f"{table}.failure.txt"
+    return below(job_folder(settings, pipeline), f"{table}.failure.txt")
 
 
 def notification_file(settings: Settings, name: Literal["sent.json", "sender"]) -> Path:
-    return settings.root / "_notifications" / name
+    return below(settings.root / "_notifications", name)
 
 
 def publish_lock(settings: Settings, table: Table) -> Path:
-    return settings.root / "_locks" / f"{table.name}.lock"
+    return below(settings.root / "_locks", f"{table.name}.lock")
 
 
 def reconcile_lock(settings: Settings, table: Table) -> Path:
-    return settings.root / "_locks" / f"{table.name}.reconcile.lock"
+    return below(settings.root / "_locks", f"{table.name}.reconcile.lock")
 
 
 def read_holds(settings: Settings) -> Path:
@@ -171,7 +172,7 @@ def savepoints(settings: Settings) -> Path:
 
 
 def savepoint(settings: Settings, name: str) -> Path:
-    return savepoints(settings) / name
+    return below(savepoints(settings), name)
 
 
 def savepoint_root(settings: Settings, name: str) -> Path:
@@ -180,7 +181,7 @@ def savepoint_root(settings: Settings, name: str) -> Path:
 
 
 def savepoint_file(settings: Settings, name: str, file: SavepointFile) -> Path:
-    return savepoint(settings, name) / file
+    return below(savepoint(settings, name), file)
 
 
 def restoring(settings: Settings) -> Path:
@@ -205,7 +206,7 @@ def upgrade(
     name: str,
     part: Literal["upgrade.json", "compared.jsonl", "beside", "taken", "gone"],
 ) -> Path:
-    return upgrades(settings) / name / part
+    return below(upgrades(settings), name, part)
 
 
 def upgraded(settings: Settings) -> list[str]:
@@ -215,27 +216,27 @@ def upgraded(settings: Settings) -> list[str]:
 
 def beside_path(settings: Settings, table: Table) -> Path:
     """The folder of the version beside a table."""
-    return upgrade(settings, table.name, "beside") / table.layer / table.name
+    return below(upgrade(settings, table.name, "beside"), table.layer, table.name)
 
 
 def upgrade_lock(settings: Settings, name: str) -> Path:
-    return upgrades(settings) / f"{name}.lock"
+    return below(upgrades(settings), f"{name}.lock")
 
 
 def notes_of(settings: Settings, name: str) -> list[Path]:
     """The commit log of the table of that name, and the notes beside it, as far as they are there."""
-    paths = (commit_logs(settings) / f"{name}.{each}" for each in ("jsonl", *get_args(Note)))
+    paths = (below(commit_logs(settings), f"{name}.{each}") for each in ("jsonl", *get_args(Note)))
     return [path for path in paths if path.exists()]
 
 
 def published(settings: Settings, target: str) -> Path:
-    return settings.root / "_published" / f"{target}.json"
+    return below(settings.root / "_published", f"{target}.json")
 
 
 def actions(
     settings: Settings, target: str, file: Literal["log.jsonl", "epoch.json", "lock"]
 ) -> Path:
-    return settings.root / "_published" / target / file
+    return below(settings.root / "_published", target, file)
 
 
 def lineage(settings: Settings) -> Path:

@@ -1,12 +1,11 @@
 """Locks between processes: a lock is a file, and goes with the process that has it."""
 
 import errno
+import fcntl
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
-
-import portalocker
 
 READ_ONLY = (
     errno.EACCES,
@@ -36,7 +35,7 @@ def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractCont
     file = path.open("a+")
     try:
         _take(file, wait)
-    except portalocker.LockException as err:
+    except BlockingIOError as err:
         with file:
             raise Locked(path, _noted(file)) from err
     if note:
@@ -69,22 +68,22 @@ def holder(path: Path) -> str:
         return ""
     with file:
         try:
-            portalocker.lock(file, portalocker.LOCK_SH | portalocker.LOCK_NB)
-        except portalocker.LockException:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return _noted(file)
     return ""
 
 
 def _take(file: IO[str], wait: float | None) -> None:
     if wait is None:
-        portalocker.lock(file, portalocker.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         return
     end = time.monotonic() + wait
     while True:
         try:
-            portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        except portalocker.LockException:
+        except BlockingIOError:
             if time.monotonic() >= end:
                 raise
             time.sleep(_LOOK)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakehouse.errors import CommitError, QueryError, RangeError
+from lakehouse.paths import within
 from lakehouse.storage import deletion_vectors, log_state, python_years
 from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.log_state import LogState
@@ -82,7 +83,7 @@ def _state(path: Path) -> tuple[LogState, dict[str, str], list[str]]:
 
 
 def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
-    file = path / unquote(named["path"])
+    file = within(path, unquote(named["path"]))
     metadata, places = _footer(file)
     groups = [n for n, place in enumerate(places) if place is None or place[0] <= key <= place[1]]
     if not groups:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
+from lakehouse.paths import below
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.files import checksum, read_value, remove, replace_bytes, replace_file
@@ -64,7 +65,7 @@ def file(settings: Settings, table: Table, partition: str) -> Path | None:
     current = kept(settings, table, partition)
     if current is None or not current.file:
         return None
-    return layout.report_path(settings, table, partition) / current.file
+    return below(layout.report_path(settings, table, partition), current.file)
 
 
 def fault(settings: Settings, table: Table, partition: str, rows: str) -> str:
@@ -79,11 +80,15 @@ def fault(settings: Settings, table: Table, partition: str, rows: str) -> str:
     if current is None:
         return f"no file in {folder} is known to be of the table's rows"
     if not current.file or current.rows != rows:
-        return f"{folder / (current.file or _CURRENT)} is of version {current.version}, whose rows were others"
-    now = checksum(folder / current.file)
+        return f"{below(folder, current.file or _CURRENT)} is of version {current.version}, whose rows were others"
+    now = checksum(below(folder, current.file))
     if now is None:
-        return f"{folder / current.file} is not there"
-    return "" if now == current.checksum else f"{folder / current.file} was changed by another hand"
+        return f"{below(folder, current.file)} is not there"
+    return (
+        ""
+        if now == current.checksum
+        else f"{below(folder, current.file)} was changed by another hand"
+    )
 
 
 def computed(settings: Settings, table: Table) -> set[str]:

@@ -20,6 +20,7 @@ from lakehouse.storage import checkpoints, cut_off, forks, layout, read_holds, s
 from lakehouse.storage.files import replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.root import make as make_root
 from lakehouse.storage.savepoints import Savepoint, copy_into
 
 BEFORE = "before-"
@@ -89,6 +90,7 @@ def fork(settings: Settings, name: str, root: Path) -> Settings:
         )
     targets = {target for table in saved.tables.values() for target in table.targets}
     with savepoints.clean(root.with_name(f".{root.name}.new"), f"root={root}") as beside:
+        make_root(replace(settings, root=beside))
         copy_into(layout.savepoint_root(settings, name), beside)
         forks.note(replace(settings, root=beside), settings.root, targets)
         if root.exists():

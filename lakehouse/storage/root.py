@@ -13,6 +13,17 @@ def nearest(settings: Settings) -> Path:
     return next(folder for folder in folders if folder.exists())
 
 
+def make(settings: Settings) -> None:
+    """Makes the root, if there is none, for this user alone: it has the rows, and what decides who writes them."""
+    settings.root.parent.mkdir(parents=True, exist_ok=True)
+    settings.root.mkdir(mode=0o700, exist_ok=True)
+
+
+def others_read(settings: Settings) -> bool:
+    """Whether other users of this machine may list the root."""
+    return settings.root.exists() and bool(settings.root.stat().st_mode & 0o055)
+
+
 def can_write(settings: Settings) -> bool:
     """Whether this process may write there, or make it."""
     return os.access(nearest(settings), os.W_OK)

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from lakehouse.declare.table import Table
-from lakehouse.errors import CommitError, SavepointError
+from lakehouse.errors import CommitError, PathError, SavepointError
+from lakehouse.paths import below, check_length, within
 from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from lakehouse.storage import (
@@ -35,10 +36,12 @@ from lakehouse.storage import (
     state_files,
     vectors,
 )
+from lakehouse.storage import savepoint_checks as checks
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.files import digest_of, link, read_json, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.root import make as make_root
 from lakehouse.storage.typed_values import typed
 
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -71,6 +74,7 @@ class Savepoint:
     files: int
     bytes: int
     contents: str  # the checksum of the list of its files
+    checksum: str = ""  # of all the above
 
 
 def create(lakehouse: Lakehouse, name: str, note: str = "") -> Savepoint:
@@ -95,6 +99,7 @@ def check_name(settings: Settings, name: str) -> None:
         raise SavepointError(
             f"savepoint={name!r}: a name has letters, digits, '_', '-' and '.', a letter or digit first; choose another"
         )
+    check_length("savepoint", name)
     if layout.savepoint(settings, name).exists():
         raise SavepointError(
             f"savepoint={name}: there is one of that name; choose another, or drop it (`lakehouse savepoint drop {name}`)"
@@ -117,6 +122,8 @@ def _made(lakehouse: Lakehouse, name: str, beside: str, note: str) -> Savepoint:
     listed = digest_of(layout.savepoint_file(lakehouse.settings, beside, "contents.jsonl"))
     library = version_of("unified-lakehouse")
     made = Savepoint(name, at, note, library, tables, files, size, listed)
+    # as it is read again: of what JSON has not, a tuple say, the checksum would differ
+    made = replace(made, checksum=checks.checksum(json.loads(json.dumps(asdict(made)))))
     replace_file(layout.savepoint_file(lakehouse.settings, beside, "savepoint.json"), asdict(made))
     return made
 
@@ -152,13 +159,18 @@ def verify(settings: Settings, name: str) -> Savepoint:
         raise SavepointError(
             f"savepoint={name}, file={listed}: the list of its files is not the one it was created with; {remedy}"
         )
-    contents = _contents(listed)
-    present = {str(path.relative_to(root)) for path in _files(root)}
+    contents = checks.contents(listed)
+    try:
+        if stranger := checks.stranger(settings, root):
+            raise SavepointError(f"savepoint={name}, {stranger}; {remedy}")
+    except (PathError, ValueError, KeyError, TypeError) as err:
+        raise SavepointError(f"savepoint={name}, {err}; {remedy}") from err
+    present = {str(path.relative_to(root)) for path in checks.files(root)}
     if others := sorted(present ^ contents.keys()):
         what = "is missing" if others[0] in contents else "is none of its files"
         raise SavepointError(f"savepoint={name}, file={root / others[0]}: it {what}; {remedy}")
     for path, checksum in contents.items():
-        if digest_of(root / path) != checksum:
+        if digest_of(within(root, path)) != checksum:
             raise SavepointError(
                 f"savepoint={name}, file={root / path}: it is damaged, for its checksum is not the one it was created with; "
                 f"{remedy}"
@@ -168,7 +180,7 @@ def verify(settings: Settings, name: str) -> Savepoint:
 
 def held(settings: Settings, name: str) -> int:
     """How many bytes the savepoint alone keeps on the disk: files that no table has any more, and its copies of logs."""
-    stats = (path.stat() for path in _files(layout.savepoint_root(settings, name)))
+    stats = (path.stat() for path in checks.files(layout.savepoint_root(settings, name)))
     return sum(each.st_size for each in stats if each.st_nlink == 1)
 
 
@@ -193,7 +205,7 @@ def drop_all_but(settings: Settings, prefix: str, newest: int) -> list[str]:
 
 def copy_into(source: Path, to: Path) -> None:
     """A folder of a root again, somewhere else: data files as links, all that may be appended to as copies."""
-    for path in _files(source):
+    for path in checks.files(source):
         beside = to / path.relative_to(source)
         beside.parent.mkdir(parents=True, exist_ok=True)
         in_log = {"_delta_log", "_checkpoints"} & {*beside.parts}
@@ -226,6 +238,7 @@ def alone(settings: Settings) -> Iterator[None]:
 
     What one that was killed has left half done, and holds room, goes first. Raises SavepointError.
     """
+    make_root(settings)
     with _locked(settings):
         for half in _halves(settings):
             shutil.rmtree(half, ignore_errors=True)
@@ -258,7 +271,7 @@ def take_table(lakehouse: Lakehouse, table: Table, to: Settings) -> None:
     checkpoint = layout.query_checkpoints(lakehouse.settings, table.name)
     if checkpoint.is_dir():
         # first: one that knows of a later micro-batch than the table would not fit it
-        for path in _files(checkpoint):
+        for path in checks.files(checkpoint):
             beside = layout.query_checkpoints(to, table.name) / path.relative_to(checkpoint)
             beside.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # Spark removes what it needs no more
@@ -287,7 +300,7 @@ def _take_states(settings: Settings, table: Table, to: Settings) -> None:
     """The kept states of a process function: those that are whole, for what is being written has no note yet."""
     source, beside = (table_path(each, table, "state") for each in (settings, to))
     for each in state_files.kept(settings, table):
-        copy_into(source / each.folder, beside / each.folder)
+        copy_into(below(source, each.folder), below(beside, each.folder))
         replace_file(beside / each.note, read_json(source / each.note))
 
 
@@ -341,7 +354,7 @@ def _list(settings: Settings, name: str) -> tuple[int, int]:
     root, size, files = layout.savepoint_root(settings, name), 0, 0
     before = _known_before(settings)
     with layout.savepoint_file(settings, name, "contents.jsonl").open("w") as listed:
-        for path in _files(root):
+        for path in checks.files(root):
             stat, relative = path.stat(), str(path.relative_to(root))
             checksum = before.get((stat.st_dev, stat.st_ino)) or digest_of(path)
             listed.write(json.dumps([relative, checksum]) + "\n")
@@ -359,10 +372,10 @@ def _known_before(settings: Settings) -> dict[tuple[int, int], str]:
     by_inode: dict[tuple[int, int], str] = {}
     for last in savepoints(settings)[-1:]:
         listed = layout.savepoint_file(settings, last.name, "contents.jsonl")
-        contents = _contents(listed) if _is_as_created(listed, last) else {}
+        contents = checks.contents(listed) if _is_as_created(listed, last) else {}
         for path, checksum in contents.items():
             with suppress(FileNotFoundError):
-                stat = (layout.savepoint_root(settings, last.name) / path).stat()
+                stat = within(layout.savepoint_root(settings, last.name), path).stat()
                 if stat.st_nlink > 1:
                     by_inode[stat.st_dev, stat.st_ino] = checksum
     return by_inode
@@ -372,21 +385,11 @@ def _is_as_created(listed: Path, saved: Savepoint) -> bool:
     return listed.is_file() and digest_of(listed) == saved.contents
 
 
-def _contents(listed: Path) -> dict[str, str]:
-    with listed.open() as lines:
-        return dict(json.loads(line) for line in lines)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for path, folders, names in os.walk(folder):
-        folders.sort()
-        yield from (Path(path, name) for name in sorted(names))
-
-
 def _read(settings: Settings, name: str) -> Savepoint:
     path = layout.savepoint_file(settings, name, "savepoint.json")
     try:
         content = read_json(path)
+        checks.check_description(name, content)
         tables = {
             each: typed(SavedTable, saved | {"targets": tuple(saved["targets"])})
             for each, saved in content["tables"].items()

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.table import Table
+from lakehouse.paths import below
 from lakehouse.settings import Settings
 from lakehouse.storage.files import read_value, remove, replace_file
 from lakehouse.storage.layout import table_path
@@ -52,15 +53,17 @@ def kept(settings: Settings, table: Table) -> list[Kept]:
     for note in sorted(folder.glob("*.json")):
         lost = f"{table.name} computes what follows from states that were kept before"
         each = read_value(note, _read, lost)
-        if each and not (folder / each.folder).is_dir():
-            _log.warning(f"table={table.name}, folder={folder / each.folder}: it is gone; {lost}")
+        if each and not below(folder, each.folder).is_dir():
+            _log.warning(
+                f"table={table.name}, folder={below(folder, each.folder)}: it is gone; {lost}"
+            )
         elif each:
             states.append(each)
     return sorted(states, key=lambda each: each.at)
 
 
 def rows(spark: SparkSession, settings: Settings, table: Table, of: Kept) -> DataFrame:
-    path = table_path(settings, table, "state") / of.folder
+    path = below(table_path(settings, table, "state"), of.folder)
     return spark.read.schema(StructType.fromJson(json.loads(of.schema))).parquet(str(path))
 
 

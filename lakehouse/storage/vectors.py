@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
+from lakehouse.paths import within
 from lakehouse.storage import log_state
 
 _FILES = "deletion_vector_*.bin"
@@ -17,9 +18,9 @@ def any_of(path: Path) -> bool:
 def removed(path: Path, candidates: Iterable[str], oldest: int, *, dry_run: bool) -> list[str]:
     """Removes, or lists, those of the candidates that hold no vector of the version `oldest`, of a checkpoint, or a later one."""
     used = of_files(path, log_state.files_since(path, oldest))
-    gone = [name for name in candidates if path / unquote(name) not in used]
+    gone = [name for name in candidates if within(path, unquote(name)) not in used]
     for name in gone if not dry_run else ():
-        (path / unquote(name)).unlink(missing_ok=True)
+        (within(path, unquote(name))).unlink(missing_ok=True)
     return gone
 
 

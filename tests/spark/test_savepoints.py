@@ -483,6 +483,7 @@ def test_a_table_that_has_read_beyond_is_named(session):
     path = layout.savepoint_file(settings, "one", "savepoint.json")
     given = json.loads(path.read_text())
     del given["tables"]["sensor_averages"]
+    del given["checksum"]  # as one has it that an earlier version made
     path.write_text(json.dumps(given))
     with pytest.raises(SavepointError, match="table=sensor_averages: it is not in the savepoint"):
         restoring.restore(Lakehouse(settings, known), "one")

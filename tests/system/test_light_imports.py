@@ -3,6 +3,9 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 
 def test_to_declare_a_table_loads_no_pyspark():
@@ -20,6 +23,39 @@ def test_help_needs_none_of_the_heavy_packages():
     code = f"import sys; from lakehouse.cli.main import app; app(); print(sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--help"],
+        ["table", "list"],
+        ["stream", "status"],
+        ["query", "SELECT 1"],
+        ["table", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_imports_no_package_that_it_has_no_use_for(tmp_path: Path, command: list[str]):
+    """`redis` and `pandas` came with packages that ask whether they are installed."""
+    code = (
+        "import sys\nfrom lakehouse.cli.main import app\nsys.argv = ['lakehouse', *sys.argv[1:]]\n"
+        "try:\n    app()()\nfinally:\n    print('LOADED', *sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, *command],
+        env=os.environ | {"LAKEHOUSE_ROOT": str(tmp_path / "root")},
+        capture_output=True,
+        text=True,
+    )
+    loaded = {name.partition(".")[0] for name in run.stdout.partition("LOADED ")[2].split()}
+    never = {"redis", "pandas", "portalocker", "dagster", "great_expectations", "duckdb", "psycopg"}
+    may = {"--help": set(), "stream": {"pyspark"}}.get(
+        command[0], {"pyspark", "deltalake", "pyarrow", "numpy"}
+    )
+    may = set() if "--help" in command else may
+    assert loaded and not loaded & never, run.stderr
+    assert loaded & {"pyspark", "deltalake", "pyarrow", "numpy"} <= may
 
 
 def test_python_m_lakehouse_is_the_same_program():

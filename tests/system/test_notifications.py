@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import get_args
 
 import dagster as dg
-import portalocker
 import psutil
 import pytest
 from aiosmtpd.controller import Controller
@@ -38,7 +37,7 @@ from lakehouse import addresses
 from lakehouse.declare import catalog
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import layout
+from lakehouse.storage import layout, locks
 from lakehouse.storage.certificates import Certificate, certify
 from streaming_jobs import desired, notices, notifications, progress
 from streaming_jobs.desired import Event
@@ -333,9 +332,7 @@ def test_an_address_that_apprise_does_not_know_stops_at_the_start(address, capfd
 def test_one_at_a_time_tells(tmp_path, webhook):
     settings, happened = Settings(root=tmp_path, notification_urls=(webhook.url,)), notice()
     (tmp_path / "_notifications").mkdir()
-    with portalocker.Lock(
-        tmp_path / "_notifications" / "sender", "a", flags=portalocker.LOCK_EX | portalocker.LOCK_NB
-    ):
+    with locks.alone(tmp_path / "_notifications" / "sender", 0):
         assert notifications.send(settings, [happened]) == []
     assert webhook.got.empty()
     assert notifications.send(settings, [happened]) == []

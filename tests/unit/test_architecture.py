@@ -27,6 +27,8 @@ ROOMS = (  # of `lakehouse`, each above what it imports
         "addresses",
         "errors",
         "logs",
+        "own_host",
+        "paths",
         "processes",
         "durations",
         "ranges",
@@ -167,7 +169,7 @@ OF_PATHS = frozenset({
 OF_MODULES = ("os", "os.path", "shutil")
 OF_NO_FILE = {"getpid", "killpg", "uname", "_exit", "which"}  # of these modules
 # packages that open files themselves
-OPENERS = ("portalocker", "deltalake", "pyarrow.parquet", "pyarrow.dataset", "fcntl", "glob")
+OPENERS = ("deltalake", "pyarrow.parquet", "pyarrow.dataset", "fcntl", "glob")
 OTHER_FILES = {  # module -> whose files it touches: none of them is below the root, or a process of its own needs it there
     "lakehouse/settings.py": "the user's: the settings file",
     "lakehouse/settings_values.py": "the user's: the settings file, a file of Spark's pools",
@@ -183,6 +185,8 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "lakehouse/producers/files.py": "the user's: what is produced",
     "lakehouse/sinks/file_formats.py": "none: content is made and read in memory",
     "lakehouse/sinks/files.py": "the target's: files of a published table, outside of the root",
+    "lakehouse/runtime/schema_registry.py": "none: it opens addresses of HTTP",
+    "streaming_jobs/notifications.py": "none: it opens addresses of HTTP",
     "lakehouse/sinks/webhook.py": "none: it opens addresses of HTTP",
     "lakehouse/sinks/opensearch_server.py": "none: it opens addresses of HTTP",
     "lakehouse/cli/record_classes.py": "the archive of classes, in the environment, and a temporary folder",
@@ -276,7 +280,7 @@ def test_modules_with_other_files_are_there_and_touch_them():
         "os.path.getsize(path)",
         "shutil.rmtree(folder)",
         "from shutil import rmtree",
-        "import portalocker",
+        "import fcntl",
         "from deltalake import DeltaTable",
         "def read():\n    import pyarrow.parquet as pq",
     ],

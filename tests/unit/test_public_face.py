@@ -8,7 +8,7 @@ FACE = {  # a name that goes, or is renamed, breaks users' modules
     "KeyedCoProcess", "KeyedProcess", "OutputTag", "Pattern", "Row", "State", "Timers", "as_of_join", "count",
     "directly_followed_by",
     "duplicates", "expect", "files",
-    "around", "begin", "changes", "kafka", "lookup", "main_output", "not_followed_by", "process", "report", "session",
+    "around", "begin", "changes", "kafka", "lookup", "main_output", "not_followed_by", "process", "report", "secret", "session",
     "side_output",
     "sliding", "sql_table", "table", "followed_by",
     "tumbling", "folder", "delta_table", "iceberg_table", "file_folder", "kafka_topic", "postgres", "redis_keys", "opensearch",

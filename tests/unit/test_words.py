@@ -68,6 +68,7 @@ ALLOWED = (  # names of others, and of files of theirs
     '"snapshot"',
     "spark.databricks.delta.snapshotPartitions",
     "loop.run_forever",
+    "server.serve_forever",
 )
 
 
