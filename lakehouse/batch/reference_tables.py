@@ -21,7 +21,7 @@ from lakehouse.storage.digest import digests
 from lakehouse.storage.files import checksum, read_value, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.transform import creation, decode, judged_rows, plan
+from lakehouse.transform import creation, judged_rows, plan, reference_files
 from lakehouse.transform.function_inputs import as_read
 
 
@@ -114,7 +114,7 @@ def _rebuilt(session: Session, table: Table) -> Commit | None:
             inputs[name] = as_read(read, _present(session, read))
         else:
             assert isinstance(source, FileSource), name  # a topic is an ingest table's
-            inputs[name] = decode.file_rows(session.spark, source)
+            inputs[name] = reference_files.file_rows(session.spark, source)
     judged = plan.plan_of(session, table).reference(inputs)
     shown = F.to_json(F.struct(*(name for name in judged.columns if name != REASON)))
     broken = judged.where(F.col(REASON).isNotNull()).select(REASON, shown.alias("row")).head()

@@ -230,7 +230,9 @@ def quarantine(
     matching = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
     if not as_json:
         counts = engine.run(
-            lakehouse, f"SELECT count(*) AS rows, reason {matching} GROUP BY 2 ORDER BY 1 DESC"
+            lakehouse,
+            f"SELECT count(*) AS rows, regexp_replace(reason, ', (got|at character) .*', '') AS reason {matching} GROUP BY 2 "
+            "ORDER BY 1 DESC",
         )
         if reason and not counts.rows:
             console.print_note(

@@ -24,8 +24,14 @@ RECORD = "_record"  # what a row was parsed from: struct<topic, key, value, part
 ROW = "_row"
 REASON = "_reason"  # of a judged row: why it is quarantined; null for a good one
 QUARANTINE = f"reason STRING, value BINARY, key BINARY, {ARRIVAL} {ARRIVAL_TYPE}, {ORIGIN} STRING, {PARTITION} STRING"
+_SENT = re.compile(r", (got|at character) .*", re.DOTALL)
 _PREFIX = "__lakehouse_"
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # a comment
+
+
+def kind_of_reason(reason: str) -> str:
+    """A reason without the value that was sent and its place, so that rows can be counted by it."""
+    return _SENT.sub("", reason)
 
 
 def helper(name: str) -> str:

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
-from lakehouse.declare.columns import ORIGIN, PARTITION, REASON
+from lakehouse.declare.columns import ORIGIN, PARTITION, REASON, kind_of_reason
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.maintenance import propagate
@@ -127,7 +127,7 @@ def _planned(session: Session, ingest: Table, judged: DataFrame, taken: Column) 
         if each["hour"]:
             hours[each["hour"].astimezone(UTC)] += each["count"]
         if each["reason"]:
-            bad[each["reason"]] += each["count"]
+            bad[kind_of_reason(each["reason"])] += each["count"]
     for topic, rows in of_other_topics(session, ingest).items():
         bad[f"topic {topic} is no input of the table any more"] += rows
     waiting = sum(each["count"] for each in found if not each["hour"] and not each["reason"])

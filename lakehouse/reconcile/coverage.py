@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.columns import ORIGIN, PARTITION
+from lakehouse.declare.columns import ORIGIN, PARTITION, kind_of_reason
 from lakehouse.declare.table import Table
 from lakehouse.ranges import (
     EPOCH,
@@ -136,7 +136,7 @@ def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict
         asked = pc.field(PARTITION).isin(list(counts))
         rows = open_table(path).to_pyarrow_dataset().to_table(["reason", PARTITION], filter=asked)
         for row in rows.group_by(["reason", PARTITION]).aggregate([([], "count_all")]).to_pylist():
-            counts[row[PARTITION]][row["reason"]] += row["count_all"]
+            counts[row[PARTITION]][kind_of_reason(row["reason"])] += row["count_all"]
     return counts
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lakehouse.runtime import jars
+from lakehouse.runtime import jars, java_classes
 from lakehouse.settings import java
 
 # run by its name: it stands on all that is above this room
@@ -43,7 +43,15 @@ def archive(of: str) -> Path:
     """The archive of `of` for this java, our jars and what is recorded now, whether it is there or not."""
     program = Path(java()).resolve()
     ours = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:12]
-    made_of = hashlib.sha256(jars.SUMS.read_bytes() + _recording().read_bytes()).hexdigest()[:12]
+    own = (
+        java_classes.JAR.stat()
+    )  # a JVM does not take the archive if one of its jars has another time
+    parts = (
+        jars.SUMS.read_bytes(),
+        _recording().read_bytes(),
+        f"{own.st_size} {own.st_mtime_ns}".encode(),
+    )
+    made_of = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
     return Path(sys.prefix) / f"{of}-{ours}-{made_of}.jsa"
 
 

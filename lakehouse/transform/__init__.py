@@ -1,7 +1,9 @@
 """One plan for stream and batch: from rows of the inputs to rows of the table.
 
 plan              the plan of a table: decode, late filter, function, expectations
-decode            records of a topic, and files, as rows
+decode            records as rows
+values            texts as values of declared types, exactly or not at all
+reference_files   files of reference data as rows
 schemas           schemas of a registry: which ids values name, what of them is readable
 keys              the key of a record, as text
 protobuf          values of Protobuf as columns

@@ -31,13 +31,15 @@ from lakehouse.declare.changes import ADDED, WHOLE
 from lakehouse.declare.columns import helper
 from lakehouse.declare.sources import RecordSource
 from lakehouse.errors import DeclarationError
+from lakehouse.transform import values
 
 _ORIGIN = (
     "lsn BIGINT, sequence STRING, file STRING, pos BIGINT, row BIGINT, snapshot STRING, ts_ms BIGINT, "
     "ts_us BIGINT, txId BIGINT"
 )
+_VALUES = f"MAP<STRING, {values.TOKEN.simpleString()}>"
 _PAYLOAD = (
-    "before MAP<STRING, VARIANT>, after MAP<STRING, VARIANT>, op STRING, "
+    f"before {_VALUES}, after {_VALUES}, op STRING, "
     f"source STRUCT<{_ORIGIN}>, transaction STRUCT<id STRING>"
 )
 _FIELD = "field STRING, type STRING, name STRING, parameters MAP<STRING, STRING>"
@@ -61,7 +63,7 @@ _DAYS = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _DATES = (-719_162, 2_932_896)  # days of the years 1 to 9999
 _INSTANTS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-_INSTANT = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)$"
+_ZONED = r"T.*(Z|[+-]\d\d:\d\d)$"
 _DATE = r"^\d{4}-\d\d-\d\dZ?$"
 _TWO_TO_64 = "18446744073709551616"
 _SHOWN = 40  # characters of a value that cannot be read
@@ -101,20 +103,19 @@ def stages(schema: StructType, keys: tuple[str, ...]) -> list[list[Column]]:
         "fields": F.map_keys(row),
     }
     for number, field in enumerate(schema):
-        value = row[field.name]
-        facts[f"text_{number}"] = value.cast("string")
-        if isinstance(field.dataType, (*_WHOLE, *_OF_KIND)):
-            is_number = ~F.schema_of_variant(value).isin("STRING", "VOID")
-            facts[f"number_{number}"] = F.coalesce(is_number, F.lit(False))
+        kind, text = (row[field.name][part] for part in values.TOKEN.names)
+        facts[f"text_{number}"] = text
+        if isinstance(field.dataType, (*_WHOLE, *_OF_KIND, BooleanType)):
+            facts[f"number_{number}"] = F.coalesce(kind == "number", F.lit(False))
         if isinstance(field.dataType, _OF_KIND):
             facts[f"kind_{number}"] = F.get(F.filter(types, _named(field.name)), F.lit(0))
-    values = {}
+    read = {}
     for number, field in enumerate(schema):
         parts = (_fact(f"{name}_{number}") for name in ("text", "kind", "number"))
         # of a row that is gone a database sends the key alone, and Debezium writes 0 for the rest
         counts = F.lit(True) if field.name in keys else _fact("op") != "d"
-        values[f"value_{number}"] = F.when(counts, _read(field.dataType, *parts))
-    return [[F.col("*"), _generated(facts)], [F.col("*"), _generated(values)]]
+        read[f"value_{number}"] = F.when(counts, _read(field.dataType, *parts))
+    return [[F.col("*"), _generated(facts)], [F.col("*"), _generated(read)]]
 
 
 def columns(schema: StructType) -> dict[str, Column]:
@@ -252,7 +253,7 @@ def _read(declared: DataType, text: Column, kind: Column, is_number: Column) -> 
     if isinstance(declared, DecimalType):
         return _decimal(declared, text, kind, is_number)
     if isinstance(declared, _WHOLE):
-        return F.when(is_number, text.try_cast(declared))
+        return F.when(is_number, values.exact(declared, text))
     if isinstance(declared, DateType):
         return _date(text, kind, is_number)
     if isinstance(declared, TimestampType):
@@ -261,8 +262,12 @@ def _read(declared: DataType, text: Column, kind: Column, is_number: Column) -> 
         is_bytes = kind.isNull() | (kind["type"] == "bytes")
         return F.when(is_bytes, F.try_to_binary(text, F.lit("base64")))
     if isinstance(declared, ArrayType):
-        return _let(F.from_json(text, "ARRAY<STRING>"), lambda found: _array(found, declared))
-    return text.try_cast(declared)
+        return values.exact(declared, text, "json")
+    if isinstance(declared, BooleanType):  # MySQL has numbers for it
+        return F.when(is_number, F.when(text.isin("0", "1"), text == "1")).otherwise(
+            values.exact(declared, text)
+        )
+    return text if isinstance(declared, StringType) else values.exact(declared, text)
 
 
 def _let(value: Column, then: Callable[[Column], Column]) -> Column:
@@ -270,16 +275,10 @@ def _let(value: Column, then: Callable[[Column], Column]) -> Column:
     return F.get(F.transform(F.array(value), then), F.lit(0))
 
 
-def _array(values: Column, declared: ArrayType) -> Column:
-    of = declared.elementType
-    bad = F.exists(values, lambda each: each.isNotNull() & each.try_cast(of).isNull())
-    return F.when(~bad, F.transform(values, lambda each: each.try_cast(of)))
-
-
 def _date(text: Column, kind: Column, is_number: Column) -> Column:
-    days = text.try_cast("int")
+    days = values.exact(IntegerType(), text)
     counted = F.when(days.between(*_DATES), F.date_add(F.lit("1970-01-01").cast("date"), days))
-    written = F.when(text.rlike(_DATE), F.left(text, F.lit(10)).try_cast("date"))
+    written = F.when(text.rlike(_DATE), values.exact(DateType(), F.left(text, F.lit(10))))
     of_days = kind.isNull() | kind["name"].isin(*_DAYS)
     return F.when(~is_number, written).when(of_days, counted)
 
@@ -289,8 +288,8 @@ def _instant(text: Column, kind: Column, is_number: Column) -> Column:
     factor = F.lit(None).cast("bigint")
     for unit, microseconds in _MICROSECONDS.items():
         factor = F.when(kind["name"] == unit, F.lit(microseconds)).otherwise(factor)
-    counted = F.try_multiply(text.try_cast("bigint"), factor)
-    written = F.when(text.rlike(_INSTANT), text.try_cast("timestamp"))
+    counted = F.try_multiply(values.exact(LongType(), text), factor)
+    written = F.when(text.rlike(_ZONED), values.exact(TimestampType(), text))
     instant = F.when(counted.between(*_INSTANTS), F.timestamp_micros(counted))
     return F.when(is_number, instant).otherwise(written)
 
@@ -312,13 +311,7 @@ def _decimal(declared: DecimalType, text: Column, kind: Column, is_number: Colum
         of_bytes = _let(_whole(found["value"]), lambda whole: _with_point(whole, found["scale"]))
         return F.when(found.isNotNull(), of_bytes).otherwise(text)
 
-    def exact(of: Column) -> Column:  # a cast rounds
-        value = of.try_cast(declared)
-        plain = of.rlike(rf"^[+-]?\d+(\.\d{{0,{declared.scale}}}0*)?$")
-        same = is_number & (value.cast("double") == of.try_cast("double"))
-        return F.when(plain | same, value)
-
-    decimal = _let(_let(F.coalesce(bytes_of_schema, beside), written), exact)
+    decimal = values.exact(declared, _let(F.coalesce(bytes_of_schema, beside), written))
     return F.when(~_either(text, kind, is_number), decimal)
 
 

@@ -11,17 +11,22 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructType,
+)
 
 from lakehouse.declare.changes import ADDED
 from lakehouse.declare.columns import RECORD, helper
-from lakehouse.declare.sources import FileSource, KafkaSource, RecordSource
+from lakehouse.declare.sources import OF_ROWS, KafkaSource, RecordSource
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
 from lakehouse.storage.arrow import in_spark
 from lakehouse.storage.schemas import HEAD
-from lakehouse.transform import change_feed, changes, keys, protobuf
+from lakehouse.transform import change_feed, changes, keys, protobuf, values
 from lakehouse.transform.schemas import (
     DECODED,
     NO_SCHEMAS,
@@ -30,16 +35,15 @@ from lakehouse.transform.schemas import (
     refusals,
     unreadable,
 )
+from lakehouse.transform.values import CORRUPT, NO_JSON
 
 KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
 RAW = ("key", "value", "partition", "offset", "timestamp")
-_CORRUPT = helper("corrupt")
-_NO_JSON = "not a JSON object of the declared types"
-_NO_ROW = "not a row of the declared types"
-_NO_CSV = "not a line of CSV with the declared columns"
+_NOT = {"csv": "not a line of CSV with the declared columns"} | dict.fromkeys(
+    OF_ROWS, "not a row of the declared types"
+)
 _OPEN = "a quote that does not end in its line: values have no line breaks"
-_CSV = {"quote": '"', "escape": '"', "columnNameOfCorruptRecord": _CORRUPT}  # as RFC 4180 has it
-# all of a row's values, as exact as they are, and `from_json` reads them
+# all of a row's values, as exact as they are
 _ROW = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -88,52 +92,6 @@ def row_records(spark: SparkSession, rows: pa.Table) -> DataFrame:
     )
 
 
-def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
-    """All rows of the files.
-
-    A row that does not fit the schema fails the read, since a reference must be whole.
-
-    Raises DeclarationError if the header line of CSV files does not name the columns, or a Delta table has others.
-    """
-    if source.format == "delta":  # which has its columns itself
-        return _table_rows(spark, source)
-    options = {"header": str(source.header).lower(), "mode": "FAILFAST"}
-    if source.format == "csv" and source.header:
-        _check_header(spark, source)
-        options["enforceSchema"] = "false"  # Spark compares the header of each further file as well
-    return (
-        spark.read.format(source.format).schema(source.schema).options(**options).load(source.path)
-    )
-
-
-def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
-    """The declared columns of a Delta table of others, at its newest version."""
-    rows = spark.read.format("delta").load(source.path)
-    types = {field.name: field.dataType for field in rows.schema}
-    fields = cast(StructType, StructType.fromDDL(source.schema)).fields
-    for field in fields:
-        if types.get(field.name) != field.dataType:
-            actual = types[field.name].simpleString() if field.name in types else "not there"
-            raise DeclarationError(
-                f"files={source.path}, column={field.name}: the schema has it as {field.dataType.simpleString()}, and in "
-                f"the Delta table it is {actual}; declare the column as it is there"
-            )
-    return rows.select(*(field.name for field in fields))
-
-
-def _check_header(spark: SparkSession, source: FileSource) -> None:
-    """Compares the first line with the columns: Spark takes columns by their place, and any first line for a header."""
-    columns = cast(StructType, StructType.fromDDL(source.schema)).fieldNames()
-    # none of a file without a line
-    named = spark.read.option("header", "true").csv(source.path).columns
-    if [name.lower() for name in named] != [name.lower() for name in columns]:
-        raise DeclarationError(
-            f"files={source.path}, first line={','.join(named)!r}: a header line names the columns of the schema in their order, "
-            f"{','.join(columns)!r}; a row would be lost, or values taken for those of other columns. Correct the file, or "
-            "declare header=False for files that have no such line"
-        )
-
-
 def decoded(records: DataFrame, source: RecordSource, schemas: Schemas = NO_SCHEMAS) -> DataFrame:
     """Raw records as rows of the source's columns and the struct `_record`: the record's own columns and `problem`.
 
@@ -161,21 +119,17 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
     of_feed = source.format == "delta_changes"
     feed = cast(StructType, StructType.fromDDL(change_feed.WIRE)).fields if of_feed else []
     sent = StructType([*schema.fields, *feed])
-    with_corrupt = StructType([*sent.fields]).add(_CORRUPT, "string")
     value = F.when(F.length("value") <= source.max_bytes, F.col("value"))
-    text = value.cast("string")
     if source.format == "text":
-        row = F.struct(text.alias(schema.names[0]), F.lit(None).cast("string").alias(_CORRUPT))
-    elif source.format == "debezium":
-        row = F.from_json(
-            text, f"{changes.WIRE}, {_CORRUPT} STRING", {"columnNameOfCorruptRecord": _CORRUPT}
-        )
-    elif source.format == "csv":
-        row = F.from_csv(text, f"{source.schema}, `{_CORRUPT}` STRING", _CSV)
-    elif source.format == "json" or source.of_rows:
-        row = F.from_json(text, with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT})
-    else:
+        text = value.cast("string")
+        row = F.struct(text.alias(schema.names[0]), F.lit(None).cast("string").alias(CORRUPT))
+    elif source.of_registry:
         row = _of_registry(source, schema, writers, value)
+    elif source.format == "debezium":
+        row = values.record("json", cast(StructType, StructType.fromDDL(changes.WIRE)), value)
+    else:
+        values.check(f"source={source.topic}", schema, source.format)
+        row = values.record("csv" if source.format == "csv" else "json", sent, value)
     event = F.inline(F.array(row))
     of_changes = source.keys or of_feed
     added = ADDED if of_changes else ("deleted", "sent") if source.key else ()
@@ -215,7 +169,7 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
 def _of_registry(
     source: RecordSource, schema: StructType, writers: tuple[WriterSchema, ...], value: Column
 ) -> Column:
-    """The struct of the declared columns and, in _CORRUPT, why a value is none; each by the schema that it names."""
+    """The struct of the declared columns and, in CORRUPT, why a value is none; each by the schema that it names."""
     head = F.substring(value, 1, HEAD)
     number = F.conv(F.hex(F.substring(value, 2, HEAD - 1)), 16, 10)
     named = (F.length(value) >= HEAD) & (F.substring(value, 1, 1) == F.lit(b"\0"))
@@ -240,7 +194,7 @@ def _of_protobuf(
     writer: WriterSchema, source: RecordSource, schema: StructType, value: Column, own: str
 ) -> Column:
     """The struct of values that a schema of Protobuf has written: any of its messages, as their index says."""
-    result = schema.toNullable().add(_CORRUPT, "string")
+    result = schema.toNullable().add(CORRUPT, "string")
     reader = protobuf.Reader(
         writer.descriptors,
         refusals(writer, source, schema),
@@ -255,17 +209,12 @@ def _written_by(writer: WriterSchema, schema: StructType, value: Column, own: st
     """The struct of values that a readable schema has written. The lambda keeps the parser from being copied into each column."""
     payload = F.substring(value, HEAD + 1, 0x7FFFFFFF)
     if writer.columns is None:
-        with_corrupt = StructType([*schema.fields]).add(_CORRUPT, "string")
-        parsed = F.from_json(
-            payload.cast("string"), with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT}
-        )
-        bad = ~F.is_valid_utf8(payload.cast("string"))
+        values.check(f"schema id={writer.schema.id}", schema, "json")
+        parsed = values.record("json", schema, payload)
 
         def rows(there: Column) -> Column:
-            why = F.when(bad | there[_CORRUPT].isNotNull(), F.lit(own + _NO_JSON))
-            return F.struct(
-                *(there[name].alias(name) for name in schema.names), why.alias(_CORRUPT)
-            )
+            why = F.concat(F.lit(f"{own}{NO_JSON}: "), there[CORRUPT])
+            return F.struct(*(there[name].alias(name) for name in schema.names), why.alias(CORRUPT))
     else:
         parsed = from_avro(
             payload, writer.schema.text, {"avroSchema": writer.reader, "mode": "PERMISSIVE"}
@@ -274,14 +223,14 @@ def _written_by(writer: WriterSchema, schema: StructType, value: Column, own: st
 
         def rows(there: Column) -> Column:
             why = F.when(there[DECODED].isNull(), F.lit(f"{own}not Avro of that schema"))
-            return F.struct(*_fields(there, columns, schema), why.alias(_CORRUPT))
+            return F.struct(*_fields(there, columns, schema), why.alias(CORRUPT))
 
     return F.transform(F.array(parsed), rows)[0]
 
 
 def _no_row(schema: StructType, why: Column) -> Column:
     nulls = (F.lit(None).cast(f.dataType).alias(f.name) for f in schema)
-    return F.struct(*nulls, why.alias(_CORRUPT))
+    return F.struct(*nulls, why.alias(CORRUPT))
 
 
 def _fields(there: Column, of: StructType, declared: StructType) -> list[Column]:
@@ -331,15 +280,15 @@ def _problem(
         (F.length(value) > source.max_bytes, f"larger than max_bytes={source.max_bytes}"),
     ]
     if source.of_registry:
-        rules.append((F.col(_CORRUPT).isNotNull(), F.col(_CORRUPT)))
+        rules.append((F.col(CORRUPT).isNotNull(), F.col(CORRUPT)))
     else:
         rules.append((~F.is_valid_utf8(value.cast("string")), "not UTF-8"))
         if source.format == "csv":
             text = value.cast("string")
             quotes = F.length(text) - F.length(F.translate(text, '"', ""))
             rules.append((quotes % 2 == 1, _OPEN))
-        corrupt = {"csv": _NO_CSV}.get(source.format, _NO_ROW if source.of_rows else _NO_JSON)
-        rules.append((F.col(_CORRUPT).isNotNull(), corrupt))
+        what = _NOT.get(source.format, NO_JSON)
+        rules.append((F.col(CORRUPT).isNotNull(), F.concat(F.lit(f"{what}: "), F.col(CORRUPT))))
     rules += further
     if source.require_key or source.key:
         rules.append((raw["key"].isNull(), "no key"))

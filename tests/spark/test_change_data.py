@@ -160,8 +160,11 @@ def test_poison_costs_one_row(spark):
     bad = "not a JSON object of the declared types"
     place = "no position: the source has neither lsn (PostgreSQL) nor file and pos (MySQL, MariaDB)"
     unknown = "no operation of Debezium: op=x"
-    expected = [bad, bad, none, unknown, bad, "no row: op=c", place]
-    assert problems == dict(enumerate(expected)) | {9: "not UTF-8", 10: bad}
+    ends, listed = f"{bad}: it is not JSON, at character 1 of 1", f"{bad}: got a list"
+    five = f"{bad}: field=after: declared MAP, got 5"
+    expected = [ends, listed, none, unknown, five, "no row: op=c", place]
+    one = f'{bad}: field=source.lsn: declared BIGINT, got "one"'
+    assert problems == dict(enumerate(expected)) | {9: "not UTF-8", 10: one}
 
 
 def test_the_binary_log_of_mysql_has_an_order(spark):

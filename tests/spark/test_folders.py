@@ -103,7 +103,7 @@ def test_a_stream_that_crashes_at_each_commit_point_has_each_record_once_and_equ
     stage.run("per_minute")
     assert numbers(stage) == list(range(sent))
     assert {each: why for each, (_, why) in quarantined(stage).items()} == {
-        f"{n}-{p}.json{'.gz' if p else ''}:3": "not a JSON object of the declared types"
+        f"{n}-{p}.json{'.gz' if p else ''}:3": "not a JSON object of the declared types: it is not JSON, at character 2 of 7"
         for n in range(4)
         for p in (0, 1)
     }
@@ -146,7 +146,8 @@ def test_lines_of_csv_and_what_is_no_such_line_as_the_test_kit_feeds_them(spark,
     bad = stage.rows("readings", side="quarantine").select("_arrival.offset", "reason").collect()
     line, quote = "not a line of CSV with the declared columns", "a quote that does not end in"
     assert {each.offset: each.reason.partition(" its line:")[0] for each in bad} == {
-        2: line, 3: line, 4: line, 5: quote, 6: quote, 8: "missing field: n",
+        2: f"{line}: it has 3 fields, and 4 are declared", 3: f"{line}: it has 5 fields, and 4 are declared",
+        4: f'{line}: field=n: declared BIGINT, got "five"', 5: quote, 6: quote, 8: "missing field: n",
     }  # fmt: skip
 
 
@@ -198,7 +199,7 @@ def test_values_of_parquet_keep_their_types_and_files_of_other_columns_go_row_by
     assert math.isnan(last.ratio) and last.at == MOMENT.replace(tzinfo=None)
     assert {each: why for each, (_, why) in quarantined(stage).items()} == {
         "2.parquet:1": "fields not declared: more",
-        "3.parquet:1": "not a row of the declared types",
+        "3.parquet:1": 'not a row of the declared types: field=n: declared BIGINT, got "nine"',
         "3.parquet:2": "missing field: n",
     }
     assert json.loads(quarantined(stage)["3.parquet:1"][0])["n"] == "nine"

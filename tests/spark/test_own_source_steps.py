@@ -90,7 +90,9 @@ def test_a_stream_that_crashes_at_each_commit_point_has_each_record_once_and_equ
             stage.run("per_minute")
     stage.run("per_minute")
     assert numbers(stage) == list(range(sent))
-    assert quarantined(stage) == dict.fromkeys(bad, "not a JSON object of the declared types")
+    assert quarantined(stage) == dict.fromkeys(
+        bad, "not a JSON object of the declared types: it is not JSON, at character 2 of 7"
+    )
     assert set(stage.crashes) == {("readings", point) for point in COMMIT_POINTS}
     assert_stream_equals_batch(stage, "per_minute")
     windows = stage.session.commit_log(stage.session.catalog.table("per_minute")).by_stream()
@@ -251,4 +253,4 @@ def test_lines_of_text_and_of_csv_are_read_as_those_of_a_topic(spark, tmp_path):
     stage = stage_of(spark, tmp_path / "root", csv)
     stage.run("readings")
     assert Counter(numbers(stage)) == Counter([1, 2])
-    assert quarantined(stage) == {"0/1": "not a line of CSV with the declared columns"}
+    assert quarantined(stage) == {"0/1": "not a line of CSV with the declared columns: it has 1 fields, and 3 are declared"}

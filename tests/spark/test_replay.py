@@ -151,7 +151,7 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
         1: 4,
     } and planned.waiting == 1
     assert sorted(planned.bad) == sorted(
-        ["not a JSON object of the declared types", *[r for r in planned.bad if "value" in r]]
+        ["not a JSON object of the declared types: it is not JSON", *[r for r in planned.bad if "value" in r]]
     )
     assert set(planned.follow) == set(RUNNING)
 
@@ -220,8 +220,8 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
     assert aside == {"2026-01-02-00": told["bad"], "2026-01-03-00": {}}
     shown = of_partition(coverage.Stored(7), aside["2026-01-02-00"])
     assert shown["rows_quarantined"].value == sum(told["bad"].values())
-    assert shown["quarantined: not a JSON object of the declared types"].value == 1
-    assert told["rows"] == 0 and told["bad"]["not a JSON object of the declared types"] == 1
+    assert shown["quarantined: not a JSON object of the declared types: it is not JSON"].value == 1
+    assert told["rows"] == 0 and told["bad"]["not a JSON object of the declared types: it is not JSON"] == 1
     job = definitions.build(stage.session.settings).resolve_job_def("replay")
     with dg.DagsterInstance.ephemeral() as instance:
         done = job.execute_in_process(

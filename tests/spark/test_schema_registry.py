@@ -190,9 +190,13 @@ def test_nested_values_are_read_by_name_and_widened(spark):
     ("value", "kind", "problem"),
     [
         (b'{"id": "a", "n": 1}', "JSON", None),
-        (b'{"id": "a", "n": "x"}', "JSON", "schema id=1: not a JSON object of the declared types"),
+        (
+            b'{"id": "a", "n": "x"}',
+            "JSON",
+            'schema id=1: not a JSON object of the declared types: field=n: declared INT, got "x"',
+        ),
         (b'{"n": 1}', "JSON", "missing field: id"),
-        (b'{"id": "\xff"}', "JSON", "schema id=1: not a JSON object of the declared types"),
+        (b'{"id": "\xff"}', "JSON", "schema id=1: not a JSON object of the declared types: it is not UTF-8"),
         (
             b"",
             "AVRO",

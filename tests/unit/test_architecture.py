@@ -176,6 +176,7 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "lakehouse/declare/expectation_names.py": "the package's: names of expectations",
     "lakehouse/transform/expectation_stub.py": "the package's: types of expectations",
     "lakehouse/runtime/jars.py": "the cache of jars",
+    "lakehouse/runtime/java_classes.py": "sources and the jar that is made of them",
     "lakehouse/runtime/cds_archive.py": "the archive of classes, in the environment",
     "lakehouse/runtime/protobuf.py": "protoc's, in a temporary folder",
     "lakehouse/runtime/kafka_options.py": "the user's: certificates of the broker",

@@ -1,0 +1,151 @@
+package lakehouse.values;
+
+import java.io.Serializable;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.Column;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
+import org.apache.spark.sql.classic.ExpressionUtils;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.types.UTF8String;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Reads texts as values of declared types, as Spark's expressions call it. Its state is what it was made of, so that several
+ * threads may use one.
+ */
+public final class Reader implements Serializable {
+  private static final long serialVersionUID = 1L;
+  private final String format;
+  private final DataType type;
+  private final int columns; // of a row, without its last one: why it is none
+  private transient volatile Json.Kind kind;
+
+  private Reader(String format, DataType type, int columns) {
+    this.format = format;
+    this.type = type;
+    this.columns = columns;
+  }
+
+  /** The struct of a binary value in JSON, or a line of CSV: the columns of `schema`, of which the last says why it is none. */
+  public static Column asRow(String format, String schema, Column value) {
+    StructType row = (StructType) DataType.fromJson(schema);
+    return call(new Reader(format, row, row.length() - 1), "row", row, value);
+  }
+
+  /** What a text is as a value of a type, by the rules of a line of CSV ("text") or of JSON; null if it is none. */
+  public static Column asValue(String format, String type, Column text) {
+    DataType wanted = DataType.fromJson(type);
+    return call(new Reader(format, wanted, 0), "exact", wanted, text);
+  }
+
+  private static Column call(Reader reader, String method, DataType result, Column argument) {
+    Expression target = Literal.fromObject(reader);
+    List<Expression> arguments = List.of(ExpressionUtils.expression(argument));
+    return ExpressionUtils.column(
+        new Invoke(target, method, result, CollectionConverters.asScala(arguments).toSeq(),
+            CollectionConverters.asScala(List.<org.apache.spark.sql.types.AbstractDataType>of()).toSeq(), true, true, true));
+  }
+
+  public InternalRow row(byte[] value) {
+    Object[] fields;
+    try {
+      String text = new String(value, StandardCharsets.UTF_8);
+      // what is no UTF-8 has become this character
+      if (text.indexOf('\uFFFD') >= 0 && !UTF8String.fromBytes(value).isValid()) throw new Refused("", "it is not UTF-8");
+      fields = format.equals("csv") ? line(text) : Json.row(text, (Json.Struct) kind(), columns + 1);
+    } catch (Refused why) {
+      fields = new Object[columns + 1];
+      fields[columns] = UTF8String.fromString(why.getMessage());
+    }
+    return new GenericInternalRow(fields);
+  }
+
+  public Object exact(UTF8String text) {
+    try {
+      return format.equals("json") ? Json.value(text.toString(), kind()) : Values.of(text.toString(), type);
+    } catch (Refused why) {
+      return null;
+    }
+  }
+
+  private Json.Kind kind() {
+    Json.Kind made = kind;
+    if (made == null) {
+      made = columns > 0 ? new Json.Struct((StructType) type, columns) : Json.kind(type);
+      kind = made;
+    }
+    return made;
+  }
+
+  private Object[] line(String text) {
+    StructType row = (StructType) type;
+    List<String> sent = fields(text);
+    if (sent.size() != columns) throw new Refused("", "it has " + sent.size() + " fields, and " + columns + " are declared");
+    Object[] values = new Object[columns + 1];
+    for (int at = 0; at < columns; at++) {
+      String field = sent.get(at);
+      if (field == null) continue;
+      DataType of = row.apply(at).dataType();
+      // there are no bytes in a line of text but its own
+      values[at] = of instanceof org.apache.spark.sql.types.BinaryType ? field.getBytes(StandardCharsets.UTF_8) : Values.of(field, of);
+      if (values[at] == null) throw Json.refused(of, Json.quoted(field)).within(row.apply(at).name());
+    }
+    return values;
+  }
+
+  /** The fields of a line as RFC 4180 has them; null of one that is empty. */
+  private static List<String> fields(String line) {
+    List<String> found = new ArrayList<>();
+    int at = 0;
+    while (true) {
+      int end;
+      String field;
+      if (at < line.length() && line.charAt(at) == '"') {
+        StringBuilder quoted = new StringBuilder();
+        end = at + 1;
+        while (true) {
+          int quote = line.indexOf('"', end);
+          if (quote < 0) throw new Refused("", "a quote does not end");
+          quoted.append(line, end, quote);
+          end = quote + 1;
+          if (end == line.length() || line.charAt(end) != '"') break;
+          quoted.append('"');
+          end++;
+        }
+        if (end < line.length() && line.charAt(end) != ',') {
+          throw new Refused("", "something follows a quote that ends, in field " + (found.size() + 1));
+        }
+        field = quoted.toString();
+      } else {
+        int comma = line.indexOf(',', at);
+        end = comma < 0 ? line.length() : comma;
+        field = line.substring(at, end);
+      }
+      found.add(field.isEmpty() ? null : field);
+      if (end == line.length()) return found;
+      at = end + 1;
+    }
+  }
+
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof Reader that && format.equals(that.format) && type.equals(that.type) && columns == that.columns;
+  }
+
+  @Override
+  public int hashCode() {
+    return 31 * format.hashCode() + type.hashCode();
+  }
+
+  @Override
+  public String toString() {
+    return "reader(" + format + ", " + type.catalogString() + ")";
+  }
+}
