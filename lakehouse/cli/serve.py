@@ -14,6 +14,7 @@ from starlette.routing import Route
 from lakehouse.cli import console
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, RangeError, UnknownTable
+from lakehouse.ranges import past_beginning
 from lakehouse.storage import delta_log, point_reads
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lakehouse import Lakehouse
@@ -79,7 +80,7 @@ def application(lakehouse: Lakehouse) -> Starlette:
         answer: dict[str, object] = {
             "table": table.name,
             "version": read.version,
-            "frontier": complete,
+            "frontier": past_beginning(complete),
             "rows": read.rows,
         }
         if not read.rows:

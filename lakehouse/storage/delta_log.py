@@ -14,12 +14,12 @@ from urllib.parse import unquote
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import PARTITION
-from lakehouse.ranges import EPOCH, OPEN_END, Range
+from lakehouse.ranges import BEGINNING, OPEN_END, Range
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_EVER = Range(EPOCH, OPEN_END)
+_EVER = Range(BEGINNING, OPEN_END)
 # Delta cuts the greatest timestamp of a file to milliseconds
 _CUT = timedelta(milliseconds=1, microseconds=1)
 

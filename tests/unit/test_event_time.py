@@ -8,7 +8,7 @@ from lakehouse.declare.table import Table, table
 from lakehouse.declare.windows import Window, count, sliding, tumbling
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.ranges import EPOCH, Range, parse_instant, parse_range, partition_range
+from lakehouse.ranges import BEGINNING, Range, parse_instant, parse_range, partition_range
 from lakehouse.transform.lateness import closes, context
 from lakehouse.watermarks import MOST_VALUES, Head, Holders, advanced, watermark
 
@@ -76,25 +76,29 @@ def test_the_context_of_a_range_is_that_of_the_windows_which_end_in_it():
 def test_the_watermark_is_the_least_head_less_the_delay():
     heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON)}
     assert (
-        watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND)) == NOON - 65 * SECOND
+        watermark(BEGINNING, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND))
+        == NOON - 65 * SECOND
     )
 
 
 def test_a_partition_silent_while_another_is_not_no_longer_holds_the_watermark_back():
     heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON - 31 * SECOND)}
     assert (
-        watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND)) == NOON - 5 * SECOND
+        watermark(BEGINNING, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND))
+        == NOON - 5 * SECOND
     )
 
 
 def test_a_stopped_job_makes_no_partition_idle():
     """Both had records in the last batch before the stop; however long it lasted, both still count."""
     heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON)}
-    assert watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, SECOND)) == NOON - 65 * SECOND
+    assert (
+        watermark(BEGINNING, heads, 5 * SECOND, dict.fromkeys(heads, SECOND)) == NOON - 65 * SECOND
+    )
 
 
 def test_the_watermark_never_moves_back_and_is_the_epoch_before_any_row():
-    assert watermark(EPOCH, {}, 5 * SECOND, {}) == EPOCH
+    assert watermark(BEGINNING, {}, 5 * SECOND, {}) == BEGINNING
     assert watermark(NOON, {"0": Head(NOON - 60 * SECOND, NOON)}, SECOND, {"0": SECOND}) == NOON
 
 
@@ -119,11 +123,11 @@ def test_a_duration_is_a_number_and_a_unit(text):
 
 def test_a_partition_that_is_not_marked_yet_holds_the_watermark_until_it_is_idle():
     idle = {"p-0": 30 * SECOND, "p-1": 30 * SECOND}
-    heads = advanced({}, {"p-0": NOON, "p-1": EPOCH}, NOON)
-    assert watermark(EPOCH, heads, SECOND, idle) == EPOCH
+    heads = advanced({}, {"p-0": NOON, "p-1": BEGINNING}, NOON)
+    assert watermark(BEGINNING, heads, SECOND, idle) == BEGINNING
     heads = advanced(heads, {"p-0": NOON + 9 * SECOND}, NOON + 31 * SECOND)
-    assert watermark(EPOCH, heads, SECOND, idle) == NOON + 8 * SECOND
-    heads = advanced(heads, {"p-1": EPOCH}, NOON + 40 * SECOND)  # it is back: nothing goes back
+    assert watermark(BEGINNING, heads, SECOND, idle) == NOON + 8 * SECOND
+    heads = advanced(heads, {"p-1": BEGINNING}, NOON + 40 * SECOND)  # it is back: nothing goes back
     assert watermark(NOON + 8 * SECOND, heads, SECOND, idle) == NOON + 8 * SECOND
 
 
@@ -133,12 +137,12 @@ def values(**moments: datetime) -> dict[tuple[str, str], datetime]:
 
 def test_a_value_holds_the_watermark_back_as_a_partition_does_and_is_forgotten_once_it_is_idle():
     holders = Holders({"clicks-0": 30 * SECOND}, {"clicks": 30 * SECOND}, "site")
-    came = holders.named(values(north=NOON, south=NOON - 60 * SECOND) | {("other", "x"): EPOCH})
+    came = holders.named(values(north=NOON, south=NOON - 60 * SECOND) | {("other", "x"): BEGINNING})
     assert len(came) == 2 and not any("north" in name for name in came)
     heads = holders.advanced({}, {"clicks-0": NOON, **came}, NOON)
-    assert holders.watermark(EPOCH, heads, 5 * SECOND) == NOON - 65 * SECOND
+    assert holders.watermark(BEGINNING, heads, 5 * SECOND) == NOON - 65 * SECOND
     # a new value, further behind: nothing moves back
-    later = holders.named(values(north=NOON + SECOND, west=EPOCH))
+    later = holders.named(values(north=NOON + SECOND, west=BEGINNING))
     heads = holders.advanced(heads, {"clicks-0": NOON + SECOND, **later}, NOON + SECOND)
     mark = holders.watermark(NOON - 65 * SECOND, heads, 5 * SECOND)
     assert (mark, len(heads)) == (NOON - 65 * SECOND, 4)
@@ -152,7 +156,7 @@ def test_a_value_holds_the_watermark_back_as_a_partition_does_and_is_forgotten_o
 
 def test_heads_of_another_column_or_of_a_partition_that_is_gone_hold_nothing_back():
     two = Holders(dict.fromkeys(("clicks-0", "clicks-1"), SECOND), {"clicks": SECOND}, "site")
-    latest = {"clicks-0": NOON, "clicks-1": NOON, **two.named(values(north=EPOCH))}
+    latest = {"clicks-0": NOON, "clicks-1": NOON, **two.named(values(north=BEGINNING))}
     heads = two.advanced({}, latest, NOON)
     stored = {name: (head.event_time, head.active) for name, head in heads.items()}
     for column in ("", "tenant"):
