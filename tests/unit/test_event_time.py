@@ -2,13 +2,25 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 
-from lakehouse.declare.table import Table, table
+from lakehouse.declare.table import Table, kafka, table
 from lakehouse.declare.windows import Window, count, sliding, tumbling
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.ranges import BEGINNING, Range, parse_instant, parse_range, partition_range
+from lakehouse.ranges import (
+    BEGINNING,
+    Range,
+    floor,
+    parse_instant,
+    parse_range,
+    partition_range,
+    past_beginning,
+)
+from lakehouse.storage import delta_log
+from lakehouse.storage.row_index import Truncated
+from lakehouse.storage.small_commits import _shown
 from lakehouse.transform.lateness import closes, context
 from lakehouse.watermarks import MOST_VALUES, Head, Holders, advanced, watermark
 
@@ -46,6 +58,40 @@ def test_a_range_knows_the_partitions_that_it_touches():
     assert partition_range("2026-01-01-13", "hour") == Range(
         NOON + timedelta(hours=1), NOON + timedelta(hours=2)
     )
+
+
+def test_a_range_across_1970_knows_the_partitions_that_it_touches():
+    midnight = datetime(1970, 1, 1, tzinfo=UTC)
+    span = Range(midnight - SECOND, midnight + SECOND)
+    assert list(span.partitions("hour")) == ["1969-12-31-23", "1970-01-01-00"]
+    assert list(span.partitions("day")) == ["1969-12-31", "1970-01-01"]
+    first = Range(datetime(1800, 3, 1, tzinfo=UTC), datetime(1800, 3, 2, tzinfo=UTC))
+    assert list(first.partitions("day")) == ["1800-03-01"]
+    assert partition_range("1800-03-01", "day") == first
+
+
+def test_hours_and_statistics_of_files_are_cut_downwards_before_1970_too():
+    instant = datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    column = pa.chunked_array([pa.array([instant], pa.timestamp("us", "UTC"))])
+    assert Truncated("at", "hour").of(column)[0].as_py() == floor(instant, timedelta(hours=1))
+    assert Truncated("at", "date").of(column)[0].as_py() == instant.date()
+    action = {
+        "stats": f'{{"minValues":{{"at":"{_shown(instant)}"}},"maxValues":{{"at":"{_shown(instant)}"}}}}'
+    }
+    held = delta_log.span_of(action, "at")
+    assert held.start <= instant < held.end
+
+
+@pytest.mark.parametrize("instant", [BEGINNING, datetime(1500, 1, 1, tzinfo=UTC)])
+def test_an_event_time_may_not_be_what_stands_for_none(instant):
+    with pytest.raises(DeclarationError, match="event times are later than 1678-01-01T00:00:00Z"):
+        kafka("events", schema="at TIMESTAMP", min_event_time=instant)
+    kafka("events", schema="at TIMESTAMP", min_event_time=BEGINNING + SECOND)
+
+
+def test_a_frontier_before_any_row_is_shown_as_none():
+    assert past_beginning(BEGINNING) is None and past_beginning(None) is None
+    assert past_beginning(BEGINNING + SECOND) == BEGINNING + SECOND
 
 
 def test_the_context_of_a_range_is_that_of_the_windows_which_end_in_it():
