@@ -15,7 +15,7 @@ from assets.metadata import of_certificate
 from assets.resources import RECONCILIATION, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, Range, text
+from lakehouse.ranges import BEGINNING, Range, past_beginning, text
 from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
@@ -85,7 +85,7 @@ def _expecting(catalog: Catalog) -> list[Table]:
 
 def _has_rows_to_judge(settings: Settings, catalog: Catalog, table: Table) -> bool:
     if table in catalog.derived:
-        return coverage.closed(settings, table, first=EPOCH) is not None
+        return coverage.closed(settings, table, first=BEGINNING) is not None
     return delta_log.latest(table_path(settings, table)) > 0
 
 
@@ -184,9 +184,9 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
 
 def closed(settings: Settings, table: Table, most: int) -> Range:
     """The last `most` closed partitions; raises Failure if there is none."""
-    span = coverage.closed(settings, table, first=EPOCH)
+    span = coverage.closed(settings, table, first=BEGINNING)
     if span is None:
-        ahead = frontier(settings, table)
+        ahead = past_beginning(frontier(settings, table))
         raise dg.Failure(
             f"table={table.name}, frontier={text(ahead) if ahead else None}: only whole {table.partition_by}s behind the "
             "frontier are checked, and none has rows yet; wait until the stream has closed one",

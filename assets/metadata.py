@@ -14,7 +14,7 @@ import dagster as dg
 
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, Range, parse_instant, text
+from lakehouse.ranges import BEGINNING, Range, parse_instant, past_beginning, text
 from lakehouse.reconcile.coverage import Coverage, Stored
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_tables, report_files
@@ -119,7 +119,7 @@ def of_report(settings: Settings, table: Table, partition: str) -> Metadata:
 
 def instant(name: str, moment: datetime | None) -> Metadata:
     """A point in event time; nothing before the first."""
-    return {name: dg.MetadataValue.timestamp(moment)} if moment and moment > EPOCH else {}
+    return {name: dg.MetadataValue.timestamp(moment)} if past_beginning(moment) else {}
 
 
 def of_certificate(certificate: Certificate) -> Metadata:
@@ -165,7 +165,7 @@ def of_coverage(found: Coverage) -> Metadata:
 
 def of_job(status: JobStatus, wanted: Desired | None, done: Sequence[Event], log: str) -> Metadata:
     """A streaming job as it is: what it is to be, what became of it, what it does, and the end of its log."""
-    restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else EPOCH)
+    restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else BEGINNING)
     texts = {
         "state": status.state,
         "freshness": status.freshness,
@@ -246,9 +246,8 @@ def _of_query(query: QueryStatus, now: datetime) -> dg.TableRecord:
 
 
 def _behind(frontier: str, now: datetime) -> float:
-    """How far a query's frontier is behind now, in seconds; 0 before the first event."""
-    ahead = parse_instant(frontier)
-    return round((now - ahead).total_seconds(), 1) if ahead > EPOCH else 0.0
+    """How far a query's frontier is behind now, in seconds."""
+    return round((now - parse_instant(frontier)).total_seconds(), 1)
 
 
 def _range(start: datetime, end: datetime) -> dg.MetadataValue:

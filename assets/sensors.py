@@ -17,7 +17,7 @@ from assets.metadata import column_schema, instant, of_commit, of_partition, of_
 from assets.streams import observed
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, Range, parse_instant, partition_range
+from lakehouse.ranges import BEGINNING, Range, parse_instant, partition_range
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog, frontier
@@ -136,7 +136,7 @@ def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefi
 def _growth(
     settings: Settings, table: Table, last: Commit, before: datetime | None
 ) -> dg.AssetMaterialization:
-    since = max(last.at - _LOOK_BACK, before or EPOCH)
+    since = max(last.at - _LOOK_BACK, before or BEGINNING)
     commits = list(takewhile(lambda c: c.at > since, CommitLog(settings, table).by_stream()))
     seconds = (last.at - (since if before else commits[-1].at)).total_seconds()
     metadata: dict[str, Any] = {

@@ -11,7 +11,7 @@ import dagster as dg
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
-from lakehouse.ranges import PARTITION_LENGTHS, text
+from lakehouse.ranges import PARTITION_LENGTHS, past_beginning, text
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import frontier
 from streaming_jobs.notifications import Notice
@@ -52,7 +52,7 @@ def stale(settings: Settings, catalog: Catalog, instance: dg.DagsterInstance) ->
     for key, record in instance.get_freshness_state_records(list(keys)).items():
         table = keys[key]
         if record.freshness_state == "FAIL" and (most := bound(settings, catalog, table)):
-            ahead = frontier(settings, table)
+            ahead = past_beginning(frontier(settings, table))
             why = f"nothing was added for {most}; its frontier is {text(ahead) if ahead else 'not known yet'}"
             yield Notice("freshness_failed", table.pipeline, why, record.updated_at, table.name)
 

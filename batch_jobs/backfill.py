@@ -15,7 +15,7 @@ from lakehouse.batch.late_merge import Dirt
 from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
-from lakehouse.ranges import EPOCH, OPEN_END, Range, partition_range
+from lakehouse.ranges import BEGINNING, OPEN_END, Range, partition_range
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.lakehouse import Lakehouse
@@ -24,7 +24,7 @@ from lakehouse.storage.session import Session
 from lakehouse.stream.lag import lag
 from lakehouse.transform import creation
 
-_EVER = Range(EPOCH, OPEN_END)
+_EVER = Range(BEGINNING, OPEN_END)
 _LOOK = 1.0  # seconds between two looks at how far the streams are
 
 
@@ -95,7 +95,7 @@ def followed(
     What is open waits until it closes.
     """
     with publishing(session.settings, table):
-        end = min(span.end, frontier(session.settings, table) or EPOCH)
+        end = min(span.end, frontier(session.settings, table) or BEGINNING)
         units = (
             partition_range(p, table.partition_by) for p in late_merge.outdated(session, table)
         )

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from batch_jobs import planning
 from lakehouse.batch import compute
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, Range, partition_range
+from lakehouse.ranges import BEGINNING, Range, partition_range
 from lakehouse.reconcile import coverage, diagnosis, reconciliation
 from lakehouse.reconcile.coverage import Coverage
 from lakehouse.settings import Repair, Settings
@@ -126,7 +126,7 @@ def unreconciled(lakehouse: Lakehouse, name: str, span: Range | None = None) -> 
     lakehouse.catalog.check_derived(table)
     covered, closed = (
         coverage.coverage(lakehouse, table),
-        coverage.closed(lakehouse.settings, table, (), EPOCH),
+        coverage.closed(lakehouse.settings, table, (), BEGINNING),
     )
     asked = [
         key

@@ -13,7 +13,7 @@ from lakehouse.batch import late_merge
 from lakehouse.declare.columns import ARRIVAL, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
-from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, partition_range
+from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, partition_range
 from lakehouse.storage import comparisons, delta_log, read_holds, upgrades
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
@@ -117,7 +117,7 @@ def _within(partition: str, table: Table, span: Range) -> bool:
 
 def _compared(session: Session, there: Session, table: Table) -> list[Compared]:
     """All closed partitions that have rows, those with other files than when they were compared last compared now."""
-    closed = min(frontier(of.settings, table) or EPOCH for of in (session, there))
+    closed = min(frontier(of.settings, table) or BEGINNING for of in (session, there))
     ahead = ranges.floor(closed, PARTITION_LENGTHS[table.partition_by])
     found = {
         key: each

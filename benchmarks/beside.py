@@ -22,7 +22,7 @@ from lakehouse.examples import producer
 from lakehouse.examples.ads import producer as ads
 from lakehouse.examples.ads.producer import WINDOW_MS
 from lakehouse.producers.sender import send
-from lakehouse.ranges import EPOCH, Range, floor, text
+from lakehouse.ranges import BEGINNING, Range, floor, text
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
@@ -100,7 +100,7 @@ def run(
 def await_closed(settings: Settings, table: Table, end: datetime) -> None:
     """Until the table is complete up to that instant. Raises BenchmarkError."""
     awaited(
-        lambda: (frontier(settings, table) or EPOCH) >= end,
+        lambda: (frontier(settings, table) or BEGINNING) >= end,
         f"{table.name}: a frontier past {end}",
         _CLOSED,
     )

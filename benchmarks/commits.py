@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from batch_jobs import maintain
 from benchmarks import keyed, measure
 from benchmarks.state_run import START, records
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.session import Session
@@ -85,7 +85,7 @@ def run(base: Settings, micro_batches: int, every: float) -> Aged:
 
 def _commit(session: Session, query: StreamRun, n: int, step: timedelta) -> None:
     at = START + step * n
-    log = BatchLog(EPOCH, at, {"keys": {"0": (n + 1) * ROWS}})
+    log = BatchLog(BEGINNING, at, {"keys": {"0": (n + 1) * ROWS}})
     batch = records(session, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
     ingest.ingest_batch(query, *query.judged({"key_topic": batch}), n, log)
 

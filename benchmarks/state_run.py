@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from benchmarks import keyed
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.session import Session
@@ -40,7 +40,7 @@ def fill(session: Session, commits: int, keys: int, step: timedelta) -> None:
             at,
             n * keys,
         )
-        log = BatchLog(EPOCH, datetime.now(UTC), {"keys": {"0": (n + 1) * keys}})
+        log = BatchLog(BEGINNING, datetime.now(UTC), {"keys": {"0": (n + 1) * keys}})
         ingest.ingest_batch(run, *run.judged({"key_topic": batch}), n, log)
 
 

@@ -9,8 +9,10 @@ from lakehouse.errors import RangeError
 
 PartitionBy = Literal["hour", "day"]
 PARTITION_LENGTHS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
-# also the watermark before any row arrived: nothing is late against it
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # from which instants and windows are counted
+# the watermark and the frontier before there is any: no event time is as early (`sources.check_event_time`), so nothing is late
+# against it. Nanoseconds of 64 bits begin in 1677, the calendar of java.sql.Timestamp differs before 1582.
+BEGINNING = datetime(1678, 1, 1, tzinfo=UTC)
 OPEN_END = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a range that is open at its end
 FORMATS = {"hour": ("%Y-%m-%d-%H", "yyyy-MM-dd-HH"), "day": ("%Y-%m-%d", "yyyy-MM-dd")}
 
@@ -84,6 +86,11 @@ def utc(moment: datetime) -> datetime:
 
 def text(instant: datetime) -> str:
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def past_beginning(instant: datetime | None) -> datetime | None:
+    """A watermark or a frontier as people are shown it; None if there is none yet."""
+    return instant if instant and instant > BEGINNING else None
 
 
 def micros(value: int | None) -> datetime | None:

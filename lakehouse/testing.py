@@ -36,7 +36,7 @@ from lakehouse.batch import compute, late_merge, reference_tables
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import column_names
 from lakehouse.declare.sources import RecordSource
-from lakehouse.ranges import EPOCH, Range
+from lakehouse.ranges import BEGINNING, EPOCH, Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime.resettable import assert_resettable as assert_resettable
 from lakehouse.settings import Settings
@@ -148,7 +148,7 @@ class Stage:
         records: DataFrame | pa.Table = arrow
         self._now += timedelta(seconds=1)
         log = BatchLog(
-            EPOCH,
+            BEGINNING,
             self._now,
             {t: {str(p): n for p, n in ends.items()} for t, ends in progress.items()},
         )
@@ -194,7 +194,7 @@ class Stage:
         self._without_rows(ingest_table, quiet=passed)
 
     def _without_rows(
-        self, ingest_table: str, watermark: datetime = EPOCH, quiet: timedelta | None = None
+        self, ingest_table: str, watermark: datetime = BEGINNING, quiet: timedelta | None = None
     ) -> None:
         """A micro-batch of an ingest table that moves its watermark and has no rows."""
         table = self.session.catalog.table(ingest_table)

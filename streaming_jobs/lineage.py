@@ -39,7 +39,7 @@ from lakehouse.declare.sources import (
 )
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, SettingsError
-from lakehouse.ranges import EPOCH, parse_instant, text
+from lakehouse.ranges import BEGINNING, parse_instant, text
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_tables, layout
@@ -123,7 +123,7 @@ class Lineage:
             raise OSError(f"{type(err).__name__}: {err}") from err
 
     def _batch(self, table: Table, known: dict) -> Iterator[RunEvent]:
-        after = parse_instant(known["batch"]) if known["batch"] else EPOCH
+        after = parse_instant(known["batch"]) if known["batch"] else BEGINNING
         commit_log = (
             c
             for c in CommitLog(self.settings, table)

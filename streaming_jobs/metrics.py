@@ -26,7 +26,7 @@ from lakehouse import own_host
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, JobError, SettingsError
-from lakehouse.ranges import EPOCH, parse_instant
+from lakehouse.ranges import parse_instant, past_beginning
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
@@ -144,12 +144,12 @@ class LakehouseCollector(Collector):
         if last.readings:
             again = any(first != later for first, later in last.readings.values())
             found.add("lakehouse_table_second_reading", labels, again)
-        if last.frontier and last.frontier > EPOCH:
-            found.add("lakehouse_table_frontier_timestamp_seconds", labels, _epoch(last.frontier))
+        if ahead := past_beginning(last.frontier):
+            found.add("lakehouse_table_frontier_timestamp_seconds", labels, _epoch(ahead))
             found.add(
                 "lakehouse_table_frontier_delay_seconds",
                 labels,
-                time.time() - _epoch(last.frontier),
+                time.time() - _epoch(ahead),
             )
 
     def _certificates(self, found: Families) -> None:

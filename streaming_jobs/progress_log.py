@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lakehouse.ranges import EPOCH, parse_instant, text
+from lakehouse.ranges import BEGINNING, parse_instant, text
 from lakehouse.stream.waiting import waiting
 from streaming_jobs.job_logs import PROGRESS
 from streaming_jobs.progress import QueryStatus
@@ -39,13 +39,13 @@ class ProgressLog:
 
 
 def _line(status: QueryStatus, inputs: Mapping[str, Any]) -> str:
-    reached = parse_instant(status.frontier) if status.frontier else EPOCH
+    reached = parse_instant(status.frontier) if status.frontier else BEGINNING
     facts = [
         status.state,
         f"{status.rows:,} rows since the start",
         f"{status.late:,} late",
         f"{status.quarantined:,} quarantined",
-        f"complete up to {text(reached) if reached > EPOCH else 'nothing'}",
+        f"complete up to {text(reached) if reached > BEGINNING else 'nothing'}",
         f"read {_position(inputs)}",
         f"{status.lag:,} to be read",
         *filter(None, (status.waits, status.trouble)),

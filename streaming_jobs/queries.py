@@ -22,7 +22,7 @@ from lakehouse.errors import (
     ServiceAway,
     SourceError,
 )
-from lakehouse.ranges import text
+from lakehouse.ranges import past_beginning, text
 from lakehouse.storage import checkpoint_files, checkpoints
 from lakehouse.storage.commit_log import note_dropped
 from lakehouse.storage.reference_versions import SEEN
@@ -237,9 +237,8 @@ class SupervisedQuery:
             )
         last = next(self._commit_log(), None)
         if last:
-            status = replace(
-                status, batch=last.batch, frontier=last.frontier and text(last.frontier)
-            )
+            ahead = past_beginning(last.frontier)
+            status = replace(status, batch=last.batch, frontier=text(ahead) if ahead else None)
             read = {name: last.inputs.get(name, {}) for name in ("references", SEEN)}
             if last.at > self.began and read != self.references:
                 self.references = read

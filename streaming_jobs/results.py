@@ -14,7 +14,7 @@ from typing import Any
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_tables
 from lakehouse.storage.commit_log import CommitLog
@@ -43,7 +43,7 @@ class LastWindows:
 
         Raises DeclarationError if `metrics` names no column of numbers.
         """
-        seen, window = self._known.get(table.name, (EPOCH, None))
+        seen, window = self._known.get(table.name, (BEGINNING, None))
         newer = takewhile(lambda c: c.at > seen, CommitLog(self._settings, table).by_stream())
         if (last := next(newer, None)) is None:
             return window

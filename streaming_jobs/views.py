@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lakehouse.ranges import EPOCH, parse_instant, text
+from lakehouse.ranges import BEGINNING, parse_instant, text
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from streaming_jobs import desired, origins, progress, scheduled, supervisor
@@ -189,7 +189,7 @@ def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]
     )
     for name, status in found:
         wanted, done = desired.read(settings, name), desired.history(settings, name)
-        restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else EPOCH)
+        restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else BEGINNING)
         asked = f"{wanted.state} by {wanted.by}" if wanted else "–"
         shown = ("never ran", asked) if status is None else (_coloured(status.state), Text(asked))
         process = (

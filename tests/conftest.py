@@ -165,9 +165,9 @@ def stage_of(player):
     """Makes stages in folders that go with the test: of a module that is asked for again, copies."""
     folders = []
 
-    def make(module) -> Stage:
+    def make(module, *, early: bool = False) -> Stage:
         folders.append(tempfile.mkdtemp())
-        return player.empty(module).copied(Path(folders[-1]))
+        return player.empty(module, early=early).copied(Path(folders[-1]))
 
     yield make
     for folder in folders:

@@ -51,8 +51,8 @@ def closed_until(lakehouse: Lakehouse, table: Table) -> datetime:
             f"table={table.name}, commit log={lakehouse.commit_log(table).path}: the table has rows, and its commit "
             "log no line of the stream, so its frontier is not known; restore the commit log, or start the job of the table"
         )
-    if ahead is None:
-        nothing = "nothing is closed before the stream's first commit; start its job"
+    if ahead is None or ahead == ranges.BEGINNING:
+        nothing = "nothing is closed before the stream's first rows; start its job"
         raise RangeError(f"table={table.name}: {nothing}")
     return ahead
 

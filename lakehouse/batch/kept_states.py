@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, floor
+from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, floor
 from lakehouse.storage import delta_log, state_files
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING
@@ -81,7 +81,7 @@ def stream_begins(
     """
     changed = rewrites(session, table)
     before = _newest(session, table, span.start, changed)
-    since = before.at if before else EPOCH
+    since = before.at if before else BEGINNING
     keep_at: datetime | None = floor(span.end, PARTITION_LENGTHS[table.partition_by])
     if keep_at and keep_at <= since:
         rows = _rows(session, table, Range(since, span.end), versions)
@@ -151,7 +151,7 @@ def _keep(session: Session, begun: Beginning) -> None:
 
 def worth_keeping(instants: list[datetime], length: timedelta) -> set[datetime]:
     """Of instants in order: the last ones; each partition's for two days, each day's for two months, then each month's."""
-    last = instants[-1] if instants else EPOCH
+    last = instants[-1] if instants else BEGINNING
 
     def wanted(at: datetime) -> bool:
         age = last - at
@@ -183,7 +183,7 @@ def _beginning(
     keep_at: datetime | None,
 ) -> Beginning:
     states = state_files.rows(session.spark, session.settings, table, before) if before else None
-    start = before.at if before else EPOCH
+    start = before.at if before else BEGINNING
     return Beginning(table, Run(span.end, states, keep_at), start, versions)
 
 

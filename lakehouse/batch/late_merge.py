@@ -18,7 +18,7 @@ from lakehouse import ranges
 from lakehouse.batch import compute
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, OPEN_END, PARTITION_LENGTHS, Range, partition_range
+from lakehouse.ranges import BEGINNING, OPEN_END, PARTITION_LENGTHS, Range, partition_range
 from lakehouse.settings import Settings
 from lakehouse.storage import answers, delta_log
 from lakehouse.storage.commit_log import CommitLog, frontier
@@ -60,7 +60,7 @@ def dirty(lakehouse: Lakehouse, table: Table) -> list[Dirt]:
     inputs = [each.name for each in lakehouse.catalog.timed_inputs(table)]
     commit_log = list(CommitLog(lakehouse.settings, table).rewriting())
     covered = _covered(table, commit_log)
-    ahead = frontier(lakehouse.settings, table) or EPOCH
+    ahead = frontier(lakehouse.settings, table) or BEGINNING
     by_partition: dict[str, Dirt] = {}
     for commit in (c for c in commit_log if c.role == "stream" and c.late_from and c.late_to):
         span = _missing(table, commit)
@@ -107,7 +107,7 @@ def _followed(settings: Settings, table: Table, changed: Table, rewrite: Commit)
     """Up to where the stream went on from states that did not know of the rewrite."""
     steps = CommitLog(settings, table).by_stream()
     before = (c for c in steps if c.version_read(changed.name) < rewrite.version)
-    return next((c.frontier for c in before if c.frontier), EPOCH)
+    return next((c.frontier for c in before if c.frontier), BEGINNING)
 
 
 def _covered(table: Table, commit_log: Iterable[Commit]) -> dict[str, dict[str, int]]:
@@ -304,9 +304,9 @@ def session_spans(session: Session, table: Table, closed: list[Dirt]) -> Iterato
     While such a session goes on nothing is rewritten: the stream is still to write it, without the
     late row.
     """
-    ahead = frontier(session.settings, table) or EPOCH
+    ahead = frontier(session.settings, table) or BEGINNING
     length = PARTITION_LENGTHS[table.partition_by]
-    done = EPOCH
+    done = BEGINNING
     for dirt in closed:
         span = partition_range(dirt.partition, table.partition_by)
         if span.start < done:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from lakehouse.cli import query
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
+from lakehouse.ranges import BEGINNING
 from lakehouse.storage.lakehouse import Lakehouse
 
 _STEPS = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400)  # seconds
@@ -52,7 +53,7 @@ def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
     # of the rows before any other, and before any watermark, nothing is known: they count as on
     # time
     marked = f"CASE WHEN {ingest.marker} THEN {moment} END" if ingest.marker else moment
-    head = f"greatest(max({marked}) OVER {before}, CASE WHEN _arrival['watermark'] > '1970-01-01' THEN {judged} END)"
+    head = f"greatest(max({marked}) OVER {before}, CASE WHEN _arrival['watermark'] > '{BEGINNING:%Y-%m-%d}' THEN {judged} END)"
     counted = ", ".join(f"count(*) FILTER (WHERE behind >= {step})" for step in _STEPS)
     rows = f"SELECT {head} - {moment} AS behind FROM {ingest.name}"
     total, *late = query.run(lakehouse, f"SELECT count(*), {counted} FROM ({rows})").rows[0]

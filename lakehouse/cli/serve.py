@@ -16,6 +16,7 @@ from lakehouse import own_host
 from lakehouse.cli import console
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, RangeError, UnknownTable
+from lakehouse.ranges import past_beginning
 from lakehouse.storage import delta_log, point_reads
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lakehouse import Lakehouse
@@ -81,7 +82,7 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
         answer: dict[str, object] = {
             "table": table.name,
             "version": read.version,
-            "frontier": complete,
+            "frontier": past_beginning(complete),
             "rows": read.rows,
         }
         if not read.rows:

@@ -16,7 +16,7 @@ from lakehouse.declare.sources import (
     PythonSource,
 )
 from lakehouse.declare.table import Layer, Table
-from lakehouse.ranges import EPOCH, text
+from lakehouse.ranges import past_beginning, text
 from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Outcomes, Verdicts
 from lakehouse.settings import Settings
@@ -105,7 +105,7 @@ def _state(
     kind = lakehouse.catalog.kind(table)
     rows, version = _rows_and_version(lakehouse.settings, table)
     quarantined, _ = _rows_and_version(lakehouse.settings, table, "quarantine")
-    ahead = commit_log.frontier(lakehouse.settings, table)
+    ahead = past_beginning(commit_log.frontier(lakehouse.settings, table))
     return TableState(
         table.layer,
         table.name,
@@ -113,7 +113,7 @@ def _state(
         table.pipeline,
         rows,
         version,
-        ahead if ahead != EPOCH else None,
+        ahead,
         late if lakehouse.catalog.has_late_rows(table) and rows is not None else None,
         quarantined,
         verdict,
@@ -252,12 +252,12 @@ def beside(lakehouse: Lakehouse, table: Table) -> Beside | None:
     if noted is None:
         return None
     other = upgrades.beside(lakehouse.settings, table)
-    ahead = commit_log.frontier(other, table)
+    ahead = past_beginning(commit_log.frontier(other, table))
     return Beside(
         f"{table.name}__beside",
         noted.state,
         datetime.fromisoformat(noted.since or noted.at),
-        ahead if ahead != EPOCH else None,
+        ahead,
         _rows_and_version(other, table)[0],
     )
 

@@ -9,6 +9,7 @@ from lakehouse.declare.sources import (
     KafkaSource,
     RecordSource,
     Source,
+    check_event_time,
 )
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
@@ -47,10 +48,7 @@ def _check_parted(topic: KafkaSource) -> None:
             f"{where}, history={history and history.topic}, starting={starting}: the instant parts the rows of the history from "
             "those of the topic; give both, or neither"
         )
-    if starting.tzinfo is None:
-        raise DeclarationError(
-            f"{where}, starting={starting}: an instant needs its time zone; add tzinfo=UTC"
-        )
+    check_event_time(f"{where}, starting", starting)
     where += f", history={history.topic}"
     if not isinstance(history, FilesSource):
         raise DeclarationError(

@@ -12,6 +12,7 @@ from lakehouse.declare import columns
 from lakehouse.declare.readers import SourceReader
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
+from lakehouse.ranges import BEGINNING, text
 
 ValueFormat = Literal["json", "text", "avro", "json_schema", "protobuf", "debezium"]
 FolderFormat = Literal["json", "csv", "text", "parquet"]
@@ -324,9 +325,16 @@ def check_records(source: RecordSource) -> None:
         raise DeclarationError(
             f"unknown_fields='quarantine', format={source.format!r}: its values have no names; leave unknown_fields out"
         )
-    if source.min_event_time.tzinfo is None:
+    check_event_time("min_event_time", source.min_event_time)
+
+
+def check_event_time(name: str, instant: datetime) -> None:
+    if instant.tzinfo is None:
+        raise DeclarationError(f"{name}={instant}: an instant needs its time zone; add tzinfo=UTC")
+    if instant <= BEGINNING:
         raise DeclarationError(
-            f"min_event_time={source.min_event_time}: an instant needs its time zone; add tzinfo=UTC"
+            f"{name}={text(instant)}: event times are later than {text(BEGINNING)}; name a later instant, and keep earlier "
+            "times in another column"
         )
 
 

@@ -10,7 +10,7 @@ from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import (
-    EPOCH,
+    BEGINNING,
     OPEN_END,
     PARTITION_LENGTHS,
     Range,
@@ -55,7 +55,7 @@ def spans(
     for table in derived(session, ingest):
         inputs = session.catalog.timed_inputs(table)
         _check_event_time(session, inputs[0], table)
-        ahead = frontier(session.settings, table) or EPOCH
+        ahead = frontier(session.settings, table) or BEGINNING
         waiting = (
             partition_range(p, table.partition_by) for p in late_merge.outdated(session, table)
         )

@@ -27,7 +27,7 @@ from lakehouse.maintenance.quarantine import (
     quarantined_rows,
     without,
 )
-from lakehouse.ranges import EPOCH, Range
+from lakehouse.ranges import BEGINNING, EPOCH, Range
 from lakehouse.storage import delta_writer
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lakehouse import Lakehouse
@@ -91,7 +91,7 @@ def _taken(lakehouse: Lakehouse, ingest: Table) -> Column:
     """
     derived = [t for t in propagate.derived(lakehouse, ingest) if lakehouse.catalog.is_streamed(t)]
     closed = min(
-        (frontier(lakehouse.settings, table) or EPOCH for table in derived),
+        (frontier(lakehouse.settings, table) or BEGINNING for table in derived),
         default=datetime.now(UTC),
     )
     hour = Range(EPOCH, EPOCH + _HOUR)

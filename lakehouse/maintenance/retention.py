@@ -20,7 +20,7 @@ from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.maintenance import needs
-from lakehouse.ranges import EPOCH, partition_range
+from lakehouse.ranges import BEGINNING, partition_range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, housekeeping, layout, read_holds
 from lakehouse.storage.commit_log import frontier
@@ -65,7 +65,9 @@ def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
     """
     kind = lakehouse.catalog.kind(table)
     # the partitions of an ingest table are hours of arrival
-    ahead = datetime.now(UTC) if kind == "ingest" else frontier(lakehouse.settings, table) or EPOCH
+    ahead = (
+        datetime.now(UTC) if kind == "ingest" else frontier(lakehouse.settings, table) or BEGINNING
+    )
 
     def closed(partition: str) -> bool:
         return (

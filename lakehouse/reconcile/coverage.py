@@ -13,7 +13,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import ORIGIN, PARTITION, kind_of_reason
 from lakehouse.declare.table import Table
 from lakehouse.ranges import (
-    EPOCH,
+    BEGINNING,
     PARTITION_LENGTHS,
     Range,
     floor,
@@ -165,7 +165,7 @@ def closed(
 
 
 def latest(
-    settings: Settings, table: Table, verdict: Verdict | None = None, first: datetime = EPOCH
+    settings: Settings, table: Table, verdict: Verdict | None = None, first: datetime = BEGINNING
 ) -> dict[str, Certificate]:
     """The last certificate of each whole partition, from `first` on: whatever it says, or the last with that verdict.
 
@@ -256,7 +256,7 @@ def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
     Of all history, also of what lies before `settings.since`.
     """
     certified = latest(lakehouse.settings, table)
-    keys, marks = _closed_and_changed(lakehouse, table, certified, EPOCH)
+    keys, marks = _closed_and_changed(lakehouse, table, certified, BEGINNING)
     gone = lost(lakehouse.settings, table)
     by_verdict: dict[str, list[str]] = {}
     for key in keys:

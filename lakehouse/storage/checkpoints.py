@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import EPOCH, past_beginning
 from lakehouse.settings import Settings
 from lakehouse.storage import checkpoint_files, delta_log, delta_writer, layout
 from lakehouse.storage.commit_log import CommitLog
@@ -349,7 +349,7 @@ def has_read(settings: Settings, table: Table, folder: Path, followed: Collectio
     if {*stands.last.inputs.get("tables", followed)} != {*followed}:
         return True
     lines = CommitLog(settings, table).by_stream()
-    return any(line.arrived or (line.frontier or EPOCH) > EPOCH for line in lines)
+    return any(line.arrived or past_beginning(line.frontier) for line in lines)
 
 
 def began(settings: Settings, table: Table) -> bool:

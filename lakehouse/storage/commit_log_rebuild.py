@@ -17,7 +17,7 @@ from lakehouse.declare.changes import WHOLE
 from lakehouse.declare.columns import ARRIVAL, INGESTION
 from lakehouse.declare.table import Table
 from lakehouse.paths import within
-from lakehouse.ranges import EPOCH, parse_instant
+from lakehouse.ranges import BEGINNING, parse_instant
 from lakehouse.settings import Settings
 from lakehouse.storage import checkpoint_files, delta_log
 from lakehouse.storage.commits import Commit
@@ -190,7 +190,7 @@ def _with_heads(
     latest |= holders.named(found.values)
     heads = holders.heads(before.heads) if before else {}
     now = holders.advanced(heads, latest, found.at or commit.at)
-    mark = commit.watermark or EPOCH
+    mark = commit.watermark or BEGINNING
     return replace(
         commit,
         frontier=holders.watermark(mark, now, table.delay),

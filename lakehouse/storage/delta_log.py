@@ -13,13 +13,13 @@ from urllib.parse import unquote
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.paths import within
-from lakehouse.ranges import EPOCH, OPEN_END, Range
+from lakehouse.ranges import BEGINNING, OPEN_END, Range
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql.types import StructType
 
-_EVER = Range(EPOCH, OPEN_END)
+_EVER = Range(BEGINNING, OPEN_END)
 # Delta cuts the greatest timestamp of a file to milliseconds
 _CUT = timedelta(milliseconds=1, microseconds=1)
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.storage import delta_log, recent
 
 _INSTANT = pa.timestamp("us", "UTC")
@@ -21,7 +21,7 @@ _INSTANT = pa.timestamp("us", "UTC")
 class LatestTimes:
     """The latest event time of each partition of a topic, and of each value in a topic of the column `watermark_by`.
 
-    With a marker, that of marked rows; EPOCH where none is marked. Nulls are no value.
+    With a marker, that of marked rows; BEGINNING where none is marked. Nulls are no value.
     """
 
     partitions: dict[tuple[str, int], datetime] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def _plain(table: Table, rows: pa.Table) -> pa.Table:
     moment = rows[table.event_time].cast(_INSTANT)
     if table.marker:
         marked = pc.fill_null(rows[table.marker], False)
-        moment = pc.if_else(marked, moment, pa.scalar(EPOCH, _INSTANT))
+        moment = pc.if_else(marked, moment, pa.scalar(BEGINNING, _INSTANT))
     if table.watermark_by:
         plain["value"] = rows[table.watermark_by].cast(pa.string())
     return pa.table({**plain, "moment": moment})

@@ -24,7 +24,7 @@ from typing import Any, get_args
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, PathError, SavepointError
 from lakehouse.paths import below, check_length, within
-from lakehouse.ranges import text
+from lakehouse.ranges import past_beginning, text
 from lakehouse.settings import Settings
 from lakehouse.storage import (
     checkpoints,
@@ -336,7 +336,7 @@ def _named(path: Path, files: Sequence[Mapping]) -> list[Path]:
 
 
 def _saved(settings: Settings, table: Table) -> SavedTable:
-    path, reached = table_path(settings, table), frontier(settings, table)
+    path, reached = table_path(settings, table), past_beginning(frontier(settings, table))
     last = checkpoints.standing(settings, table).last
     return SavedTable(
         table.layer,

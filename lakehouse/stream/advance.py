@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pyspark import InheritableThread
 
 from lakehouse.errors import ServiceAway
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.runtime.own_source import Call, unanswered
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 
@@ -245,7 +245,7 @@ class Stepped(ABC, Generic[P]):
         offset = self._offset(piece.end)
         since = json.dumps(self._offset(self._at)) if self._at else "the start"
         self.in_flight = number, f"batch {number}, offsets from {since} to {json.dumps(offset)}"
-        log = BatchLog(EPOCH, datetime.now(UTC), offset, piece.rows, piece.quiet)
+        log = BatchLog(BEGINNING, datetime.now(UTC), offset, piece.rows, piece.quiet)
         self._take(piece, number, log)
         self.in_flight = None
         self._at = piece.end

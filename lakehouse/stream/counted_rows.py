@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import ARRIVAL, ORIGIN
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, Range
+from lakehouse.ranges import BEGINNING, Range
 from lakehouse.storage import delta_log, instants, log_state
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.session import Session
@@ -109,7 +109,7 @@ class CountedRows:
     def _count_late(self, name: str, moved: Moved) -> int:
         table, by = self.inputs[name], lateness.is_late_by(self.table)
         # results of windows are never late; of other rows none is, unless its file reaches back so far
-        least = (frontier(self.session.settings, table) or EPOCH) - by
+        least = (frontier(self.session.settings, table) or BEGINNING) - by
         came = set(moved.files) if not table.window else set()
         late = [
             path

@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse.batch import compute
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, OPEN_END, Range, text
+from lakehouse.ranges import BEGINNING, OPEN_END, Range, text
 from lakehouse.storage import checkpoint_files, delta_writer, layout, streams
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.session import Session
@@ -33,7 +33,7 @@ def refresh(
     Returns the Delta version.
     """
     ahead, complete = (
-        frontier(session.settings, t) or EPOCH
+        frontier(session.settings, t) or BEGINNING
         for t in (step.table, session.catalog.table(step.driving))
     )
     # in a catch-up the table is far behind: what its input has completed comes as final rows, not

@@ -21,7 +21,7 @@ from typing import Any
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.storage import (
     checkpoint_content,
     checkpoint_files,
@@ -211,7 +211,7 @@ def _state_from(session: Session, table: Table, standing: Standing) -> dict[str,
 
     def reached(of: Written | Commit | None) -> datetime:
         begun = handover.handover_of(session.settings, table)
-        return max((of and of.frontier) or EPOCH, begun.frontier if begun else EPOCH)
+        return max((of and of.frontier) or BEGINNING, begun.frontier if begun else BEGINNING)
 
     ahead, aside = reached(standing.last), reached(standing.last)
     pending, path = standing.pending, session.path(table, "quarantine")

@@ -16,7 +16,14 @@ from lakehouse.batch import compute
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
-from lakehouse.ranges import EPOCH, OPEN_END, PARTITION_LENGTHS, Range, text
+from lakehouse.ranges import (
+    BEGINNING,
+    OPEN_END,
+    PARTITION_LENGTHS,
+    Range,
+    past_beginning,
+    text,
+)
 from lakehouse.storage import begun_with, delta_log, layout
 from lakehouse.storage.checkpoints import began
 from lakehouse.storage.commit_log import frontier
@@ -66,7 +73,7 @@ def _begin(session: Session, table: Table) -> Handover:
         )
     driving = session.catalog.driving(table)
     last = next(
-        (c for c in session.commit_log(driving).by_stream() if c.frontier and c.frontier > EPOCH),
+        (c for c in session.commit_log(driving).by_stream() if past_beginning(c.frontier)),
         None,
     )
     if last is None or last.frontier is None:
@@ -74,7 +81,7 @@ def _begin(session: Session, table: Table) -> Handover:
             f"table={table.name}: its input {driving.name} has no frontier yet; start its job first"
         )
     versioned_frontiers = [
-        frontier(session.settings, versioned) or EPOCH
+        frontier(session.settings, versioned) or BEGINNING
         for versioned in session.catalog.versioned_inputs(table)
     ]
     ahead = ranges.floor(

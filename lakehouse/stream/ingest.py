@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.sources import KafkaSource, PythonSource
-from lakehouse.ranges import EPOCH, utc
+from lakehouse.ranges import BEGINNING, utc
 from lakehouse.storage import delta_log, latest_times, reference_versions
 from lakehouse.storage.checkpoints import Written, beginning
 from lakehouse.stream import offsets, readings, records
@@ -72,7 +72,7 @@ def finish(run: StreamRun, written: Written) -> None:
         of,
         *of.judged(read, written.unknown_schemas),
         written.batch,
-        BatchLog(written.watermark or EPOCH, written.at, dict(written.inputs)),
+        BatchLog(written.watermark or BEGINNING, written.at, dict(written.inputs)),
     )
 
 
@@ -107,9 +107,9 @@ def ingest_batch(
         )
         reference_versions.take_up(run.session, run.table, readers, at)
     # not behind what has been closed: another delay, or another `watermark_by`, would set it back
-    stood = max((before and before.frontier) or EPOCH, log.watermark)
+    stood = max((before and before.frontier) or BEGINNING, log.watermark)
     mark = holders.watermark(stood, heads, delay)
-    if log.quiet is not None and heads:
+    if log.quiet is not None and heads and mark > BEGINNING:
         mark += log.quiet
     observed = [*observing.maxima(run.plan, partitions), *observing.readings(run.plan)]
     of_changes = [source.topic for source in run.plan.sources.values() if source.keys]

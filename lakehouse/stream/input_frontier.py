@@ -134,7 +134,8 @@ class InputFrontier:
         complete = self._complete(offset)
         before = next(self._run.commit_log.by_stream(), None)
         start = (before and before.frontier) or self._run.start
-        return complete is not None and complete > (start - EPOCH) // _MILLISECOND
+        # Spark's own watermark begins with 0
+        return complete is not None and complete > max(0, (start - EPOCH) // _MILLISECOND)
 
     def _can_run_again(self, batch: int) -> bool:
         """Whether the state before the micro-batch and the files that it read are still there."""

@@ -23,7 +23,7 @@ from pyspark.sql.streaming import StreamingQuery
 from lakehouse.batch import lookups
 from lakehouse.declare.columns import ORIGIN, PARTITION, REASON, WINDOW
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, micros, partition_format
+from lakehouse.ranges import BEGINNING, EPOCH, micros, partition_format
 from lakehouse.runtime.service import Service
 from lakehouse.storage import checkpoint_files, checkpoints, delta_writer, streams
 from lakehouse.storage.arrow import in_memory, in_spark
@@ -174,7 +174,7 @@ class StreamRun:
     @property
     def start(self) -> datetime:
         """The frontier before the first micro-batch."""
-        ahead = self.handover.frontier if self.handover else EPOCH
+        ahead = self.handover.frontier if self.handover else BEGINNING
         return max(ahead, datetime.fromisoformat(self.again.frontier)) if self.again else ahead
 
     @property
@@ -212,7 +212,7 @@ class StreamRun:
         # a line each source: of several topics, a topic each
         offsets = [json.loads(line) for line in checkpoint_files.sources(self.checkpoint, batch)]
         return BatchLog(
-            _instant(noted["batchWatermarkMs"]),
+            _instant(noted["batchWatermarkMs"]) if noted["batchWatermarkMs"] else BEGINNING,
             _instant(noted["batchTimestampMs"]),
             {self.plan.driving: dict(ChainMap(*offsets))},
         )

@@ -22,7 +22,7 @@ from lakehouse.batch.lookups import StepLookups
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates
 from lakehouse.durations import spark_interval
-from lakehouse.ranges import EPOCH, Range
+from lakehouse.ranges import BEGINNING, Range
 from lakehouse.storage import begun_with, delta_log, delta_writer
 from lakehouse.storage.checkpoints import began
 from lakehouse.storage.commit_log import frontier
@@ -255,7 +255,7 @@ def _near(session: Session, run: StreamRun, batch: DataFrame, duplicates: Duplic
     span = (
         Range(ranges.utc(first), ranges.utc(last) + _INSTANT)
         if first
-        else Range(EPOCH, EPOCH + timedelta(1))
+        else Range(BEGINNING, BEGINNING + timedelta(1))
     )
     within = lateness.between(F.col(moment), ranges.widened(span, duplicates.within))
     return session.read(session.catalog.table(run.plan.driving)).where(within)

@@ -15,6 +15,7 @@ the table.
 from typing import Literal
 
 from lakehouse.declare.table import Table
+from lakehouse.ranges import EPOCH
 from lakehouse.storage.session import Session
 from lakehouse.transform import keeping, plan, shapes
 from lakehouse.transform.plan import Plan
@@ -46,12 +47,22 @@ def is_stepped(session: Session, table: Table) -> bool:
 def closes_ranges(session: Session, step: Plan) -> bool:
     """Whether the stream computes each range as it closes, without Spark's operators and their state.
 
-    Spark closes windows by the watermarks that rows carry, where these say how far the input is.
+    Spark closes windows by the watermarks that rows carry, where these say how far the input is; and its own watermark
+    begins in 1970.
     """
-    window = step.table.window
-    if window and (window.short or session.catalog.follows_frontiers(step.table)):
+    table, window = step.table, step.table.window
+    if window and (
+        window.short or session.catalog.follows_frontiers(table) or _may_precede(session, table)
+    ):
         return True
     return in_batch_only(session, step)
+
+
+def _may_precede(session: Session, table: Table) -> bool:
+    """Whether event times may be as early as Spark's first watermark, against which it would drop them."""
+    ingests = session.catalog.ingest_tables_of(table)
+    sources = (s for ingest in ingests for s in session.catalog.sources_of(ingest).values())
+    return any(source.min_event_time <= EPOCH for source in sources)
 
 
 def in_batch_only(session: Session, step: Plan) -> bool:

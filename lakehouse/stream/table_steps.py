@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import ORIGIN
-from lakehouse.ranges import EPOCH, text
+from lakehouse.ranges import BEGINNING, text
 from lakehouse.storage import checkpoints, delta_log
 from lakehouse.storage.commit_log import frontier
 from lakehouse.stream import news, positions
@@ -220,12 +220,14 @@ class TableSteps(Stepped[Pieces]):
     def _held_back(self) -> str:
         """Which input the table waits for, if another is far ahead of it: else nobody would know why it stands."""
         settings, catalog = self.run.session.settings, self.run.session.catalog
-        ahead = {name: frontier(settings, catalog.table(name)) or EPOCH for name in self._awaited}
+        ahead = {
+            name: frontier(settings, catalog.table(name)) or BEGINNING for name in self._awaited
+        }
         last = min(ahead, key=lambda name: ahead[name])
         furthest = max(ahead.values())
         if furthest - ahead[last] < _FAR:
             return ""
-        reached = text(ahead[last]) if ahead[last] > EPOCH else "nothing, for no row has come"
+        reached = text(ahead[last]) if ahead[last] > BEGINNING else "nothing, for no row has come"
         return (
             f"table={self.name}, input={last}: it is complete up to {reached}, another up to {text(furthest)}, and the table "
             "goes as far as all of its inputs; send to it, or give a topic that may be silent a quiet_timeout"

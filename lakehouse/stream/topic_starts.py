@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from lakehouse.declare.sources import KafkaSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, DeclarationError
-from lakehouse.ranges import EPOCH, text
+from lakehouse.ranges import BEGINNING, EPOCH, text
 from lakehouse.runtime import kafka_topics
 from lakehouse.settings import Settings
 from lakehouse.storage.checkpoints import Written
@@ -80,13 +80,14 @@ def removed(found: Mapping[str, Broker], gaps: Sequence[Gap]) -> list[Gap]:
 
 def is_history_read(source: RecordSource, last: Written | Commit) -> bool:
     """Whether a source is a history that was read to its end by then: the commit that says so has its instant as watermark."""
-    return source.until is not None and (last.watermark or EPOCH) >= source.until
+    return source.until is not None and (last.watermark or BEGINNING) >= source.until
 
 
 def _sent_since(client, partitions: Mapping[str, Sequence[int]], instant: datetime) -> Offsets:
     """Topic -> partition -> the first offset of a message with this timestamp or a later one."""
     from confluent_kafka.admin import OffsetSpec
 
-    milliseconds = (instant - EPOCH) // timedelta(milliseconds=1)
+    # no message is older, and negative numbers mean other things
+    milliseconds = max(0, (instant - EPOCH) // timedelta(milliseconds=1))
     spec = OffsetSpec.for_timestamp(milliseconds)
     return kafka_topics.listed(client, partitions, spec, {}, least=_NONE)

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Window
-from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, floor, text
+from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, floor, text
 from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.lakehouse import Lakehouse
@@ -22,21 +22,23 @@ def waiting(lakehouse: Lakehouse, table: Table, rows: int | None) -> str:
     line = next(CommitLog(settings, table).by_stream(), None)
     if catalog.kind(table) == "ingest":
         return _of_ingest(table, line is not None, frontier(settings, table), rows)
-    inputs = {each.name: frontier(settings, each) or EPOCH for each in catalog.timed_inputs(table)}
+    inputs = {
+        each.name: frontier(settings, each) or BEGINNING for each in catalog.timed_inputs(table)
+    }
     if not inputs:
         return ""
     last = min(inputs, key=lambda name: inputs[name])
     complete = inputs[last]
-    if complete == EPOCH:
+    if complete == BEGINNING:
         return "" if rows else f"no rows: its input {last} has no frontier yet"
     if line is None:
         return f"it has read nothing yet: {last} is complete up to {text(complete)}; start its job"
-    reached = frontier(settings, table) or EPOCH
+    reached = frontier(settings, table) or BEGINNING
     ahead = complete - table.after
     if _is_behind(table, reached, ahead) and (
         ahead - reached > _FAR or datetime.now(UTC) - line.at > _A_STEP
     ):
-        stands = text(reached) if reached > EPOCH else "nothing"
+        stands = text(reached) if reached > BEGINNING else "nothing"
         return f"behind: complete up to {stands}, its input {last} up to {text(complete)}"
     if rows or table.keeps:
         return ""
@@ -46,7 +48,7 @@ def waiting(lakehouse: Lakehouse, table: Table, rows: int | None) -> str:
 def _of_ingest(table: Table, has_begun: bool, reached: datetime | None, rows: int | None) -> str:
     if not has_begun:
         return "it has read nothing yet; start its job"
-    if rows and (reached or EPOCH) == EPOCH:
+    if rows and (reached or BEGINNING) == BEGINNING:
         what = (
             f"row that meets marker={table.marker!r}" if table.marker else "row of each partition"
         )

@@ -21,6 +21,7 @@ from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates, Window
 from lakehouse.durations import spark_interval
 from lakehouse.ranges import (
+    BEGINNING,
     EPOCH,
     FORMATS,
     PARTITION_LENGTHS,
@@ -99,7 +100,7 @@ def of_windows(rows: DataFrame) -> DataFrame:
     the frontier of their table.
     """
     moment = instant_of_window()
-    values: dict[str, Column] = dict.fromkeys(("watermark", "time"), F.lit(EPOCH))
+    values: dict[str, Column] = {"watermark": F.lit(BEGINNING), "time": F.lit(EPOCH)}
     values |= {"topic": F.lit(""), "partition": F.lit(0), "offset": F.lit(0)}
     kinds = ARRIVAL_TYPE.removeprefix("struct<").removesuffix(">").split(",")
     fields = (values[name].cast(kind).alias(name) for name, kind in (f.split(":") for f in kinds))

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import ranges
 from lakehouse.declare.columns import REASON, RECORD
-from lakehouse.ranges import EPOCH, Range
+from lakehouse.ranges import BEGINNING, EPOCH, Range
 
 if TYPE_CHECKING:
     from lakehouse.transform.plan import Plan
@@ -91,7 +91,7 @@ def latest_of_values(step: "Plan", judged: DataFrame) -> dict[tuple[str, str], d
 def _moment(step: "Plan") -> Column:
     """The event time by which a record moves the watermark, if it does."""
     moment, marker = F.col(step.event_time), step.table.marker
-    return F.when(F.col(marker), moment).otherwise(F.lit(EPOCH)) if marker else moment
+    return F.when(F.col(marker), moment).otherwise(F.lit(BEGINNING)) if marker else moment
 
 
 def _of_partition(step: "Plan", topic: str, partition: int) -> Column:

@@ -160,7 +160,7 @@ class Plan:
                 self.table.keys,
                 self.event_time,
                 self.table.partition_by,
-                end or ranges.EPOCH,
+                end or ranges.BEGINNING,
             )
         if self.table.deduplicate:
             among = lateness.accepted(self._flagged(rows if others is None else others))
@@ -367,7 +367,7 @@ def on_no_rows(session: Session, step: Plan) -> DataFrame:
 def _columns(session: Session, plan: Plan) -> StructType:
     empty = {name: no_rows(session, name) for name in plan.table.inputs}
     if plan.kind == "ingest":
-        return good(plan.arrived(plan.ingest(empty), ranges.EPOCH, ranges.EPOCH)).schema
+        return good(plan.arrived(plan.ingest(empty), ranges.BEGINNING, ranges.BEGINNING)).schema
     if plan.kind == "reference":
         return good(plan.reference(empty)).schema
     if plan.kind == "report":

@@ -7,7 +7,7 @@ import pytest
 
 from lakehouse import watermarks
 from lakehouse.errors import DeclarationError
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.storage import commit_log_repair
 from lakehouse.storage.commits import Commit
 from lakehouse.stream import queries
@@ -117,7 +117,7 @@ def test_a_crash_and_a_line_that_is_lost_leave_the_same_watermarks(stage_of):
 
 def frontier_of(line: Commit) -> float | None:
     assert line.frontier is not None
-    return None if line.frontier == EPOCH else (line.frontier - START).total_seconds()
+    return None if line.frontier == BEGINNING else (line.frontier - START).total_seconds()
 
 
 def test_of_too_many_values_those_with_the_oldest_rows_are_forgotten_and_it_is_said(

@@ -92,7 +92,7 @@ def lacking(lines: list[dict], count: int, runs: int) -> tuple[list[str], list[s
     stories = sum((of_suite[suite] for suite in _SHARES), Counter())
     absent = tally.missing(stories) if count else []
     kinds = [n for s in _SHARES for n in tally.left_out(of_suite[s], SUITES[s].shown, s)]
-    kinds += tally.left_out(stories, tally.ENGINES, "any suite")
+    kinds += tally.left_out(stories, (*tally.ENGINES, tally.EARLY), "any suite")
     rules = tally.left_out(of_suite["machine"], machine.RULES, "machine")
     few: list[str] = []
     for names, size, many in ((kinds, count, _MANY["stories"]), (rules, runs, _MANY["runs"])):

@@ -14,6 +14,12 @@ from lakehouse.testing import COMMIT_POINTS
 
 # stories begin two hours later, at a midnight of Berlin before its clocks change
 START = datetime(2026, 3, 28, 21, tzinfo=UTC)
+# of other stories: in the last minutes of 1969, and in a year in which no zone had its present offset
+STARTS = (
+    START,
+    datetime(1969, 12, 31, 21, 59, 45, tzinfo=UTC),
+    datetime(1800, 2, 28, 22, tzinfo=UTC),
+)
 BEGIN = 7200  # seconds: what is late by more than an hour still lies behind the beginning of time
 PARTITIONS = (0, 1)
 IDLE_AFTER = 60  # seconds of silence, more than any source of the suites waits for a partition
@@ -53,6 +59,12 @@ class Story:
     )
     early: int = 0  # the derived queries also run after that many batches
     tables: tuple[str, ...] = ()  # which derived tables take part; none: all
+    start: datetime = START  # from which the seconds of its events count
+
+    @property
+    def is_early(self) -> bool:
+        """Whether its event times are earlier than sources take by default."""
+        return self.start < START
 
     @property
     def events(self) -> list[Event]:
@@ -60,7 +72,12 @@ class Story:
 
 
 @st.composite
-def stories(draw: st.DrawFn, tables: Sequence[str] = (), most: int = 3) -> Story:
+def stories(
+    draw: st.DrawFn,
+    tables: Sequence[str] = (),
+    most: int = 3,
+    starts: Sequence[datetime] = STARTS,
+) -> Story:
     """A story; of `tables`, if they are named, it chooses up to `most` to take part, the first of them more often."""
     clock, batches = BEGIN, []
     for number in range(draw(st.sampled_from((3, 2, 4)))):
@@ -96,6 +113,7 @@ def stories(draw: st.DrawFn, tables: Sequence[str] = (), most: int = 3) -> Story
         tuple(draw(st.lists(st.sampled_from(tables), min_size=1, max_size=most, unique=True)))
         if tables
         else (),
+        draw(st.sampled_from(starts)),
     )
 
 

@@ -4,8 +4,8 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks import operators
 from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.sources import RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import tables as sensors
@@ -23,7 +24,7 @@ from lakehouse.stream.strategy import strategy
 from lakehouse.testing import Stage
 from stories import held_back, marked, sources, tally
 from stories.filling import Filling, assert_all_is_there
-from stories.story import START, Event, Story, stories
+from stories.story import START, STARTS, Event, Story, stories
 
 _ADS = tuple(
     line.partition(",")[0]
@@ -80,6 +81,7 @@ class Suite:
     chosen: tuple[str, ...] = ()
     always: tuple[str, ...] = ()
     most: int = 3
+    starts: tuple[datetime, ...] = STARTS  # of the event times of a story
     stage: type[Stage] = Stage  # whose `feed` puts messages into their source
     assert_complete: Callable[[Stage, str], None] = assert_every_offset_is_there_once
 
@@ -90,7 +92,7 @@ class Suite:
 
     @property
     def stories(self) -> st.SearchStrategy[Story]:
-        return stories(self.chosen, self.most)
+        return stories(self.chosen, self.most, self.starts)
 
     def tables_of(self, story: Story, catalog: Catalog) -> list[Table]:
         """Those that take part, inputs first: what the story chose, and what these read."""
@@ -109,7 +111,8 @@ SUITES = {
     suite.name: suite
     for suite in (
         Suite("sensors", sensors, reading, always=("valid_readings", "sensor_averages")),
-        Suite("ads", ads, ad_event, always=("campaign_views",)),
+        # milliseconds since 1970, and no negative ones
+        Suite("ads", ads, ad_event, always=("campaign_views",), starts=(START,)),
         Suite("markers", marked, click, always=("by_ten_seconds", "marked_sessions")),
         Suite("windows", held_back, click, always=("sliding_sums", "user_sessions", "shifted")),
         Suite(
@@ -146,17 +149,23 @@ class Player:
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self.folder = Path(tempfile.mkdtemp(prefix="stories-"))
-        self._empty: dict[ModuleType, Stage] = {}
+        self._empty: dict[tuple[ModuleType, bool], Stage] = {}
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def empty(self, module: ModuleType, kind: type[Stage] = Stage) -> Stage:
-        """A stage of the tables of a module, without a row, to be copied: to make tables and plans takes longer."""
-        if module not in self._empty:
+    def empty(self, module: ModuleType, kind: type[Stage] = Stage, *, early: bool = False) -> Stage:
+        """A stage of the tables of a module, without a row, to be copied: to make tables and plans takes longer.
+
+        `early`: whether its sources take event times of earlier centuries.
+        """
+        if (module, early) not in self._empty:
             folder = Path(tempfile.mkdtemp(dir=self.folder))
-            self._empty[module] = kind(self.spark, folder, module)
-        return self._empty[module]
+            stage = kind(self.spark, folder, module)
+            if early:
+                stage.session = replace(stage.session, catalog=_early(stage.session.catalog))
+            self._empty[module, early] = stage
+        return self._empty[module, early]
 
     def play(self, suite: Suite, story: Story) -> Counter[str]:
         """Plays the story and asserts all that must hold.
@@ -165,9 +174,20 @@ class Player:
         """
         root = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            return _played(self.empty(suite.module, suite.stage).copied(root), suite, story)
+            empty = self.empty(suite.module, suite.stage, early=story.is_early)
+            return _played(empty.copied(root), suite, story)
         finally:
             shutil.rmtree(root)
+
+
+def _early(catalog: Catalog) -> Catalog:
+    sources = {
+        name: replace(source, min_event_time=datetime(1700, 1, 1, tzinfo=UTC))
+        if isinstance(source, RecordSource)
+        else source
+        for name, source in catalog.sources.items()
+    }
+    return replace(catalog, sources=sources)
 
 
 def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
@@ -179,11 +199,17 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
     references = [t for t in taking_part if catalog.kind(t) == "reference"]
     refreshed = [t for t in references if t.refresh]
     first, last = story.crashes
+    # a history ends at an instant of its own
+    shift = 0 if ingest == "history_clicks" else int((story.start - START).total_seconds())
+
+    def message(event: Event) -> Mapping[str, object]:
+        return suite.message(replace(event, at=event.at + shift))
+
     for number, batch in enumerate(story.batches, 1):
         stage.wait(timedelta(seconds=batch.silence))
         if batch.quiet:
             stage.quiet(ingest, timedelta(seconds=batch.quiet))
-        messages = [(e.partition, suite.message(e)) for e in batch.events]
+        messages = [(e.partition, message(e)) for e in batch.events]
         stage.feed(ingest, messages + [(0, b"\xff junk")] * batch.junk, abort_at=batch.crash)
         for each in refreshed:  # what the rows of the next batch see
             stage.run(*each.inputs)
@@ -191,9 +217,9 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
         if number == story.early:
             stage.run(*names, files_per_batch=story.files, abort_at=first, by_spark=True)
     end = max((e.at for e in story.events), default=0)
-    stage.advance(ingest, suite.message(Event(end + _HOUR, 1, 0, 70)))
+    stage.advance(ingest, message(Event(end + _HOUR, 1, 0, 70)))
     if any(t.partition_by == "day" for t in tables):
-        stage.advance(ingest, suite.message(Event(end + int(_DAYS.total_seconds()), 1, 0, 70)))
+        stage.advance(ingest, message(Event(end + int(_DAYS.total_seconds()), 1, 0, 70)))
     stage.run(*names, files_per_batch=story.files, abort_at=last)
     # no further row: what the input closes all the same is there as well
     stage.quiet(ingest, timedelta(seconds=_HOUR))
@@ -205,7 +231,8 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
     engines = {
         f"filled by {strategy(stage.session, t)}" for t in taking_part if t not in references
     }
-    seen = Counter([ingest, *(name for name, count in rows.items() if count), *engines])
+    early = [tally.EARLY] if shift else []
+    seen = Counter([ingest, *(name for name, count in rows.items() if count), *engines, *early])
     return (
         tally.occurred(stage, story, ingest, names)
         + seen

@@ -29,6 +29,7 @@ DISTURBANCES = (
     ),
 )
 COMPARED = "rows compared"
+EARLY = "event times before 1970"
 ENGINES = tuple(f"filled by {name}" for name in get_args(Strategy))
 
 

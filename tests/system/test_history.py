@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare.table import delta_table, folder, kafka, table, tumbling
 from lakehouse.errors import CommitError
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import kafka_broker, kafka_topics
 from lakehouse.runtime.kafka_address import bootstrap_servers
@@ -119,7 +119,7 @@ def crashing(stage: Stage, wanted: set[tuple[str, str]]) -> tuple[str, str]:
             return  # it finishes what a crash has left
         last = next(stage.session.commit_log(ingest).by_stream(), None)
         phase = "past" if holder[0]._past else "topic"
-        if phase == "topic" and (last.watermark or EPOCH) < STARTING:
+        if phase == "topic" and (last.watermark or BEGINNING) < STARTING:
             phase = "cut"
         if (phase, point) in wanted:
             met.append((phase, point))

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -40,7 +40,7 @@ def send(session: Session, *rows: dict) -> None:
 
 
 def frontier_of(session: Session, name: str) -> datetime:
-    return frontier(session.settings, session.catalog.table(name)) or EPOCH
+    return frontier(session.settings, session.catalog.table(name)) or BEGINNING
 
 
 def written(session: Session, name: str) -> int:

@@ -21,7 +21,7 @@ from lakehouse import processes
 from lakehouse.declare import catalog
 from lakehouse.errors import CommitError, JobError
 from lakehouse.examples.sensors import tables as sensors
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -363,7 +363,7 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp
     records = spark.createDataFrame(
         pa.Table.from_pylist([dict(zip(columns.names, row, strict=True))], columns)
     )
-    log = BatchLog(EPOCH, datetime(2030, 1, 1, tzinfo=UTC), {"sensor-readings": {"0": 1}})
+    log = BatchLog(BEGINNING, datetime(2030, 1, 1, tzinfo=UTC), {"sensor-readings": {"0": 1}})
     with lease.held(stage.session.settings, "sensors") as turn:
         asleep = stream_run(
             stage.session, record, lambda point: turn.check() if point == "begin" else None

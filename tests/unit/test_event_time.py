@@ -2,13 +2,25 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 
-from lakehouse.declare.table import Table, table
+from lakehouse.declare.table import Table, kafka, table
 from lakehouse.declare.windows import Window, count, sliding, tumbling
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.ranges import EPOCH, Range, parse_instant, parse_range, partition_range
+from lakehouse.ranges import (
+    BEGINNING,
+    Range,
+    floor,
+    parse_instant,
+    parse_range,
+    partition_range,
+    past_beginning,
+)
+from lakehouse.storage import delta_log
+from lakehouse.storage.row_index import Truncated
+from lakehouse.storage.small_commits import _shown
 from lakehouse.transform.lateness import closes, context
 from lakehouse.watermarks import MOST_VALUES, Head, Holders, advanced, watermark
 
@@ -48,6 +60,40 @@ def test_a_range_knows_the_partitions_that_it_touches():
     )
 
 
+def test_a_range_across_1970_knows_the_partitions_that_it_touches():
+    midnight = datetime(1970, 1, 1, tzinfo=UTC)
+    span = Range(midnight - SECOND, midnight + SECOND)
+    assert list(span.partitions("hour")) == ["1969-12-31-23", "1970-01-01-00"]
+    assert list(span.partitions("day")) == ["1969-12-31", "1970-01-01"]
+    first = Range(datetime(1800, 3, 1, tzinfo=UTC), datetime(1800, 3, 2, tzinfo=UTC))
+    assert list(first.partitions("day")) == ["1800-03-01"]
+    assert partition_range("1800-03-01", "day") == first
+
+
+def test_hours_and_statistics_of_files_are_cut_downwards_before_1970_too():
+    instant = datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    column = pa.chunked_array([pa.array([instant], pa.timestamp("us", "UTC"))])
+    assert Truncated("at", "hour").of(column)[0].as_py() == floor(instant, timedelta(hours=1))
+    assert Truncated("at", "date").of(column)[0].as_py() == instant.date()
+    action = {
+        "stats": f'{{"minValues":{{"at":"{_shown(instant)}"}},"maxValues":{{"at":"{_shown(instant)}"}}}}'
+    }
+    held = delta_log.span_of(action, "at")
+    assert held.start <= instant < held.end
+
+
+@pytest.mark.parametrize("instant", [BEGINNING, datetime(1500, 1, 1, tzinfo=UTC)])
+def test_an_event_time_may_not_be_what_stands_for_none(instant):
+    with pytest.raises(DeclarationError, match="event times are later than 1678-01-01T00:00:00Z"):
+        kafka("events", schema="at TIMESTAMP", min_event_time=instant)
+    kafka("events", schema="at TIMESTAMP", min_event_time=BEGINNING + SECOND)
+
+
+def test_a_frontier_before_any_row_is_shown_as_none():
+    assert past_beginning(BEGINNING) is None and past_beginning(None) is None
+    assert past_beginning(BEGINNING + SECOND) == BEGINNING + SECOND
+
+
 def test_the_context_of_a_range_is_that_of_the_windows_which_end_in_it():
     span = Range(NOON, NOON + timedelta(hours=1))
     assert context(span, declared(None)) == span
@@ -76,25 +122,29 @@ def test_the_context_of_a_range_is_that_of_the_windows_which_end_in_it():
 def test_the_watermark_is_the_least_head_less_the_delay():
     heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON)}
     assert (
-        watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND)) == NOON - 65 * SECOND
+        watermark(BEGINNING, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND))
+        == NOON - 65 * SECOND
     )
 
 
 def test_a_partition_silent_while_another_is_not_no_longer_holds_the_watermark_back():
     heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON - 31 * SECOND)}
     assert (
-        watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND)) == NOON - 5 * SECOND
+        watermark(BEGINNING, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND))
+        == NOON - 5 * SECOND
     )
 
 
 def test_a_stopped_job_makes_no_partition_idle():
     """Both had records in the last batch before the stop; however long it lasted, both still count."""
     heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON)}
-    assert watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, SECOND)) == NOON - 65 * SECOND
+    assert (
+        watermark(BEGINNING, heads, 5 * SECOND, dict.fromkeys(heads, SECOND)) == NOON - 65 * SECOND
+    )
 
 
 def test_the_watermark_never_moves_back_and_is_the_epoch_before_any_row():
-    assert watermark(EPOCH, {}, 5 * SECOND, {}) == EPOCH
+    assert watermark(BEGINNING, {}, 5 * SECOND, {}) == BEGINNING
     assert watermark(NOON, {"0": Head(NOON - 60 * SECOND, NOON)}, SECOND, {"0": SECOND}) == NOON
 
 
@@ -119,11 +169,11 @@ def test_a_duration_is_a_number_and_a_unit(text):
 
 def test_a_partition_that_is_not_marked_yet_holds_the_watermark_until_it_is_idle():
     idle = {"p-0": 30 * SECOND, "p-1": 30 * SECOND}
-    heads = advanced({}, {"p-0": NOON, "p-1": EPOCH}, NOON)
-    assert watermark(EPOCH, heads, SECOND, idle) == EPOCH
+    heads = advanced({}, {"p-0": NOON, "p-1": BEGINNING}, NOON)
+    assert watermark(BEGINNING, heads, SECOND, idle) == BEGINNING
     heads = advanced(heads, {"p-0": NOON + 9 * SECOND}, NOON + 31 * SECOND)
-    assert watermark(EPOCH, heads, SECOND, idle) == NOON + 8 * SECOND
-    heads = advanced(heads, {"p-1": EPOCH}, NOON + 40 * SECOND)  # it is back: nothing goes back
+    assert watermark(BEGINNING, heads, SECOND, idle) == NOON + 8 * SECOND
+    heads = advanced(heads, {"p-1": BEGINNING}, NOON + 40 * SECOND)  # it is back: nothing goes back
     assert watermark(NOON + 8 * SECOND, heads, SECOND, idle) == NOON + 8 * SECOND
 
 
@@ -133,12 +183,12 @@ def values(**moments: datetime) -> dict[tuple[str, str], datetime]:
 
 def test_a_value_holds_the_watermark_back_as_a_partition_does_and_is_forgotten_once_it_is_idle():
     holders = Holders({"clicks-0": 30 * SECOND}, {"clicks": 30 * SECOND}, "site")
-    came = holders.named(values(north=NOON, south=NOON - 60 * SECOND) | {("other", "x"): EPOCH})
+    came = holders.named(values(north=NOON, south=NOON - 60 * SECOND) | {("other", "x"): BEGINNING})
     assert len(came) == 2 and not any("north" in name for name in came)
     heads = holders.advanced({}, {"clicks-0": NOON, **came}, NOON)
-    assert holders.watermark(EPOCH, heads, 5 * SECOND) == NOON - 65 * SECOND
+    assert holders.watermark(BEGINNING, heads, 5 * SECOND) == NOON - 65 * SECOND
     # a new value, further behind: nothing moves back
-    later = holders.named(values(north=NOON + SECOND, west=EPOCH))
+    later = holders.named(values(north=NOON + SECOND, west=BEGINNING))
     heads = holders.advanced(heads, {"clicks-0": NOON + SECOND, **later}, NOON + SECOND)
     mark = holders.watermark(NOON - 65 * SECOND, heads, 5 * SECOND)
     assert (mark, len(heads)) == (NOON - 65 * SECOND, 4)
@@ -152,7 +202,7 @@ def test_a_value_holds_the_watermark_back_as_a_partition_does_and_is_forgotten_o
 
 def test_heads_of_another_column_or_of_a_partition_that_is_gone_hold_nothing_back():
     two = Holders(dict.fromkeys(("clicks-0", "clicks-1"), SECOND), {"clicks": SECOND}, "site")
-    latest = {"clicks-0": NOON, "clicks-1": NOON, **two.named(values(north=EPOCH))}
+    latest = {"clicks-0": NOON, "clicks-1": NOON, **two.named(values(north=BEGINNING))}
     heads = two.advanced({}, latest, NOON)
     stored = {name: (head.event_time, head.active) for name, head in heads.items()}
     for column in ("", "tenant"):

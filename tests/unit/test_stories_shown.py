@@ -8,7 +8,14 @@ EVERYTHING = [
     {
         "suite": suite,
         "occurred": dict.fromkeys(
-            (*SUITES[suite].shown, *tally.DISTURBANCES, *tally.ENGINES, tally.COMPARED), 1
+            (
+                *SUITES[suite].shown,
+                *tally.DISTURBANCES,
+                *tally.ENGINES,
+                tally.COMPARED,
+                tally.EARLY,
+            ),
+            1,
         ),
     }
     for suite in _SHARES
@@ -39,7 +46,7 @@ def test_each_kind_that_never_came_up_is_named_and_fails_a_run_of_many():
             lines = without(name, suite)
             assert lacking(lines, 500, 10) == ([f"{name} ({suite})"], [])
             assert lacking(lines, 100, 10) == ([], [f"{name} ({suite})"])
-    for engine in tally.ENGINES:
+    for engine in (*tally.ENGINES, tally.EARLY):
         assert lacking(without(engine), 500, 0)[0] == [f"{engine} (any suite)"]
     assert lacking(without("is_merged"), 0, 10)[0] == ["is_merged (machine)"]
     assert lacking(without("is_merged"), 500, 5) == ([], ["is_merged (machine)"])

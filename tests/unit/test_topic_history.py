@@ -15,7 +15,7 @@ from lakehouse.cli import table_status
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import delta_table, folder, kafka, table
 from lakehouse.errors import CommitError, DeclarationError
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import BEGINNING
 from lakehouse.settings import Settings
 from lakehouse.storage import begun_with
 from lakehouse.storage.file_register import Register, Registered
@@ -53,6 +53,7 @@ def catalog(function=readings, event_time="at", **sources):
         (replace(TOPIC, history=None), "give both, or neither"),
         (replace(TOPIC, starting=None), "give both, or neither"),
         (replace(TOPIC, starting=datetime(2026, 1, 1)), "needs its time zone"),
+        (replace(TOPIC, starting=BEGINNING), "topic=events, starting=1678-01-01T00:00:00Z: event times are later than"),
         (replace(TOPIC, key="n"), "files do not say that a key was deleted"),
         (
             kafka("events", schema=SCHEMA, history=folder("/a", schema="at TIMESTAMP, n BIGINT"), starting=CUT),
@@ -155,7 +156,7 @@ def test_the_watermark_of_the_last_commit_says_whether_the_history_is_read():
         return topic_starts.is_history_read(source, SimpleNamespace(watermark=watermark))
 
     assert TOPIC.history is not None
-    assert not read(TOPIC.history, None) and not read(TOPIC.history, EPOCH)
+    assert not read(TOPIC.history, None) and not read(TOPIC.history, BEGINNING)
     assert read(TOPIC.history, CUT)
     assert not read(ARCHIVE, CUT), "a folder that is no history has no end"
 
