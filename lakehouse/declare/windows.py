@@ -47,6 +47,11 @@ class Window:
         return self.kind in ("tumbling", "sliding") and self.zone == "UTC"
 
     @property
+    def starts_apart(self) -> bool:
+        """Whether no two windows start together: then the start says which one it is, and so does the end."""
+        return self.kind in ("tumbling", "sliding")
+
+    @property
     def short(self) -> bool:
         """Whether to read its rows once more, when it closes, costs less than to keep state.
 

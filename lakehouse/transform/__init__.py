@@ -18,6 +18,9 @@ lookups           rows that a service is asked for, and rows with their answers
 observing         what is counted while Spark computes
 determinism       what two runs of a function may differ by
 shapes            what kind of operators a function is made of
+origins           which columns of the inputs each column of a plan is equal to
+equal_columns     what equality of columns says: spans and their ends, truncated instants
+window_rule       whether each row of a window table is made of rows of one window
 groups            by which columns rows of a result belong to rows of its inputs
 keeping           how a keyed table is kept up to date
 plan_tree         Spark's plan of a function, node by node

@@ -8,11 +8,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.columns import ARRIVAL, REACH, WINDOW
+from lakehouse.declare.columns import ARRIVAL, REACH
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.transform.plan_tree import analyzed, expressions_of, kind_of, nodes, seq, within
-from lakehouse.transform.shapes import GROUPS, WHOLE, asks_itself, has, is_tied, joins_itself, reads
+from lakehouse.transform.shapes import GROUPS, WHOLE, asks_itself, joins_itself, reads
+from lakehouse.transform.window_rule import across_windows
 
 _CLOCK = {
     "CurrentTimestamp",
@@ -95,7 +96,7 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
                 "over the frame that ends before the row); or declare deterministic=False, and its ranges stay UNVERIFIABLE"
             )
     if table.window and not table.report:  # of which a partition is computed by itself
-        for shown, rule in _across_windows(plan):
+        for shown, rule in across_windows(rows, one_end=table.window.starts_apart):
             raise DeclarationError(f"{where}, {shown}: {rule}")
     if not table.deterministic:
         return
@@ -234,37 +235,6 @@ def _counting_rows(plan) -> Iterator[str]:
                 yield expression.sql()
 
 
-def _across_windows(plan) -> Iterator[tuple[str, str]]:
-    """What makes a window's rows depend on other windows that happen to be computed with it."""
-    rule = "it is over all windows that are computed at once"
-    if not all(is_tied(each, WINDOW) for each in asks_itself(plan)):
-        yield "operators=Subquery", f"{rule}; hold its window equal to that of the row outside"
-    for node in nodes(plan):
-        kind = node.nodeName()
-        if kind in ("GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample") and has(node, WINDOW):
-            yield f"operators={kind}", f"{rule}; rank the rows of each, partitioned by window"
-        elif (
-            kind == "Join"
-            and joins_itself(node)
-            and len(_named(WINDOW, _option(node.condition()))) < 2
-        ):
-            yield (
-                "operators=Join",
-                "it joins its input with itself across windows; add window to what it is joined by",
-            )
-        elif kind == "Window" and reads(node):
-            parts = {
-                a.name()
-                for each in seq(node.partitionSpec())
-                for a in seq(each.references().toSeq())
-            }
-            if WINDOW not in parts:
-                yield (
-                    f"expression={node.windowExpressions().apply(0).sql()}",
-                    f"{rule}; add window to its PARTITION BY",
-                )
-
-
 def _found(plan, tolerance: float) -> Iterator[tuple[str, str]]:
     for expression, kind, parents in _expressions(plan):
         rule = _rule(expression, kind, parents, tolerance)
@@ -377,10 +347,6 @@ def _named(column: str, expressions: list) -> set[int]:
     """The columns of that name that the expressions refer to, by id."""
     attributes = (a for each in expressions for a in seq(each.references().toSeq()))
     return {a.exprId().id() for a in attributes if a.name() == column}
-
-
-def _option(value) -> list:
-    return [value.get()] if value.isDefined() else []
 
 
 def _operators(rows: DataFrame) -> Counter[str]:

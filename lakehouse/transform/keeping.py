@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.table import Table
 from lakehouse.storage.session import Session
@@ -63,12 +62,6 @@ def key_columns(session: Session, table: Table) -> Sequence[str]:
 
 def _on_marked(session: Session, step: Plan) -> DataFrame:
     """What the function makes of no rows, whose columns say which input they are of."""
-    marked = {name: _marked(plan.no_rows(session, name), name) for name in step.followed}
+    marked = {name: shapes.marked(plan.no_rows(session, name), name) for name in step.followed}
     others = {n: plan.no_rows(session, n) for n in step.table.inputs if n not in marked}
     return step.kept(marked, others)
-
-
-def _marked(rows: DataFrame, name: str) -> DataFrame:
-    """No rows of an input, whose columns say which input they are of."""
-    columns = [StructField(f.name, f.dataType, True, {shapes.INPUT: name}) for f in rows.schema]
-    return rows.sparkSession.createDataFrame([], StructType(columns))

@@ -44,6 +44,7 @@ from lakehouse.transform import (
     quality,
     record_columns,
     returned,
+    shapes,
     versions,
 )
 from lakehouse.transform.function_inputs import Met, called, plain
@@ -362,6 +363,7 @@ def on_no_rows(session: Session, step: Plan) -> DataFrame:
         timed[step.driving] = timed[step.driving].withColumn(WINDOW, none)
     if step.table.lookup:
         timed[step.driving] = lookups.without_answers(step.table.lookup, timed[step.driving])
+    timed = {name: shapes.marked(rows, name, {WINDOW}) for name, rows in timed.items()}
     return step.table(**{name: plain(each) for name, each in inputs.items()} | timed)
 
 

@@ -1,11 +1,13 @@
 """What kind of operators a function is made of, by its plan: what decides how a stream computes it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
 
-from lakehouse.declare.columns import ARRIVAL, WINDOW
+from lakehouse.declare.columns import ARRIVAL
+from lakehouse.transform.equal_columns import SPAN
 from lakehouse.transform.plan_tree import (
     analyzed,
     expressions_of,
@@ -35,7 +37,7 @@ WHOLE = GROUPS | {
     "Sample",
 }
 
-_ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "ResolvedHint"}
+ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "ResolvedHint"}
 SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
 _ASKING = {"Exists", "InSubquery", "LateralSubquery", "ScalarSubquery"}
 INPUT = "lakehouse.input"
@@ -43,6 +45,15 @@ INPUT = "lakehouse.input"
 _MERGED = {"sum": "sum", "count": "sum", "count_if": "sum"} | {
     name: name for name in ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")
 }
+
+
+def marked(rows: DataFrame, name: str, never_null: Set[str] = frozenset()) -> DataFrame:
+    """No rows of an input, whose columns say which input they are of."""
+    columns = [
+        StructField(f.name, f.dataType, f.name not in never_null, f.metadata | {INPUT: name})
+        for f in rows.schema
+    ]
+    return rows.sparkSession.createDataFrame([], StructType(columns))
 
 
 def is_one_aggregation(rows: DataFrame) -> bool:
@@ -168,7 +179,7 @@ def _is_row_by_row(node) -> bool:
             of_left = ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
             if how not in (of_left if reading[0] else ("INNER", "CROSS", "RIGHT OUTER")):
                 return False
-        elif name not in _ROW_BY_ROW:
+        elif name not in ROW_BY_ROW:
             return False
         node = below[reading.index(True)]
     return True
@@ -199,25 +210,32 @@ def needs_whole_windows(rows: DataFrame) -> bool:
     """Whether a window table's function does what Spark's streams do not, or do a micro-batch late: more than one aggregation.
 
     Ranks within a window, duplicates taken out, distinct values counted, an aggregation of an
-    aggregation, a join of its rows.
+    aggregation, one that is not by the window itself, a join of its rows.
     """
     rows_plan = analyzed(rows)
     every = list(nodes(rows_plan))
-    together = [n for n in every if n.nodeName() in WHOLE and has(n, WINDOW)]
+    together = [n for n in every if n.nodeName() in WHOLE and reads(n)]
     if any(joins_itself(node) for node in every) or list(asks_itself(rows_plan)):
         return True
     return [n.nodeName() for n in together] not in ([], ["Aggregate"]) or any(
-        kind == "AggregateExpression" and expression.isDistinct()
+        not any(map(_is_span, seq(node.groupingExpressions())))
+        or any(
+            kind == "AggregateExpression" and expression.isDistinct()
+            for expression, kind, _ in expressions_of(node)
+        )
         for node in together
-        for expression, kind, _ in expressions_of(node)
     )
+
+
+def _is_span(expression) -> bool:
+    """Whether it is a column of spans as it is, such as a window: of what is made of one Spark does not know its watermark."""
+    of_column = kind_of(unaliased(expression)) == "AttributeReference"
+    return of_column and expression.dataType().catalogString() == SPAN
 
 
 def groups_by_window_alone(rows: DataFrame) -> bool:
     """Whether an aggregation is by the window and nothing else."""
-    aggregates = [
-        n for n in nodes(analyzed(rows)) if n.nodeName() == "Aggregate" and has(n, WINDOW)
-    ]
+    aggregates = [n for n in nodes(analyzed(rows)) if n.nodeName() == "Aggregate" and reads(n)]
     return any(node.groupingExpressions().size() == 1 for node in aggregates)
 
 
@@ -248,53 +266,5 @@ def asks_itself(plan) -> Iterator[Any]:
                 yield expression
 
 
-def is_tied(subquery, column: str) -> bool:
-    """Whether all that a subquery reads of the driving input has the same value in that column as the row outside."""
-    plan = _query_of(subquery).plan()
-    if kind_of(subquery) == "InSubquery":
-        pairs = zip(seq(subquery.values()), seq(plan.output()), strict=True)
-        if any(_is(column, outside) and inside.name() == column for outside, inside in pairs):
-            return True
-    return _is_filtered(plan, column)
-
-
-def _is_filtered(plan, column: str) -> bool:
-    if not reads(plan):
-        return True
-    if plan.nodeName() == "Filter" and any(
-        _holds_equal(each, column) for each in _conjuncts(plan.condition())
-    ):
-        return True
-    below = seq(plan.children())
-    return bool(below) and all(_is_filtered(each, column) for each in below)
-
-
-def _conjuncts(condition) -> Iterator[Any]:
-    if kind_of(condition) != "And":
-        yield condition
-        return
-    for each in (condition.left(), condition.right()):
-        yield from _conjuncts(each)
-
-
-def _holds_equal(condition, column: str) -> bool:
-    """Whether it is `outer(column) = column`, either way round."""
-    if kind_of(condition) not in ("EqualTo", "EqualNullSafe"):
-        return False
-    both = (condition.left(), condition.right())
-    outside = [each.e() for each in both if kind_of(each) == "OuterReference"]
-    inside = [each for each in both if kind_of(each) != "OuterReference"]
-    return len(outside) == 1 and _is(column, outside[0]) and _is(column, inside[0])
-
-
-def _is(column: str, expression) -> bool:
-    return kind_of(expression) == "AttributeReference" and expression.name() == column
-
-
 def _query_of(subquery):
     return subquery.query() if kind_of(subquery) == "InSubquery" else subquery
-
-
-def has(node, column: str) -> bool:
-    """Whether rows with that column pass through the operator."""
-    return any(a.name() == column for child in seq(node.children()) for a in seq(child.output()))

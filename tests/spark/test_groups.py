@@ -22,7 +22,7 @@ from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import groups as groups_of
-from lakehouse.transform import keeping, plan
+from lakehouse.transform import keeping, plan, shapes
 from support import auctions
 from support.auctions import KEPT, auction, bid, person
 from support.kept import equal_at_every_version
@@ -71,7 +71,7 @@ def test_a_day_or_hour_of_an_instant_is_such_a_column_where_there_is_no_other(sp
     made = [auctions.START + timedelta(hours=7.3 * n) for n in range(-90_000, 90_000, 600)]
     instants = pa.table({"at": pa.array(made, pa.timestamp("us", "UTC"))})
     rows = in_spark(spark, instants.append_column("id", pa.array(range(len(made)))))
-    marked = keeping._marked(rows, "bids")
+    marked = shapes.marked(rows, "bids")
 
     def found(by: str, *keys: str, instant: str = "at") -> dict:
         counted = marked.groupBy(F.expr(by.format(instant)).alias("by"), "id").count()
