@@ -56,6 +56,7 @@ own_server       a server of another program, in a folder of its own
 change_events    what Debezium sends, recorded
 taken_orders     a row table of orders, as text that is declared with another filter
 changed_accounts  accounts of a database as tables that follow its log, and what they must be
+window_queries   random queries over windows, and what DuckDB makes of them
 change_chain     database, Debezium, broker and job under kills
 """
 
