@@ -188,7 +188,9 @@ def partition_types(path: Path) -> pa.Schema:
     metadata = about(path)["metaData"]
     columns = StructType.fromJson(json.loads(metadata["schemaString"]))
     named = metadata.get("partitionColumns") or ()
-    return pa.schema([(name, to_arrow_type(columns[name].dataType)) for name in named])
+    return pa.schema(
+        [(name, to_arrow_type(columns[name].dataType, timezone="UTC")) for name in named]
+    )
 
 
 def location(table: Path, path: str) -> Path:
