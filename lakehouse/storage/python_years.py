@@ -106,5 +106,6 @@ def text_of(value: "pa.Scalar") -> str:
     import numpy as np
     import pyarrow as pa
 
-    unit = "D" if pa.types.is_date32(value.type) else value.type.unit
-    return str(np.datetime64(value.value, unit))
+    if pa.types.is_date32(value.type):
+        return str(np.datetime64(value.value, "D"))
+    return str(np.datetime64(value.value, "us"))
