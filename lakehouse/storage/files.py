@@ -76,9 +76,7 @@ def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Va
             continue
         yield value
     if not any_whole and path.exists():
-        message = (
-            f"file={path}: a line holds one JSON object as the lakehouse writes it, and it has no whole one; it counts as gone"
-        )
+        message = f"file={path}: a line holds one whole JSON object, and it has no such line; it counts as gone"
         warn_once(_log, message, path, "no line")
 
 

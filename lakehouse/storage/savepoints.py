@@ -85,9 +85,8 @@ def create(lakehouse: Lakehouse, name: str, note: str = "") -> Savepoint:
     """
     with alone(lakehouse.settings), read_holds.under_way(lakehouse.settings):
         check_name(lakehouse.settings, name)
-        with clean(
-            layout.savepoint(lakehouse.settings, f".{name}.new"), f"savepoint={name}"
-        ) as beside:
+        folder = layout.savepoint(lakehouse.settings, f".{name}.new")
+        with clean(folder, f"savepoint={name}") as beside:
             made = _made(lakehouse, name, beside.name, note)
             beside.rename(layout.savepoint(lakehouse.settings, name))
     return made
@@ -397,6 +396,5 @@ def _read(settings: Settings, name: str) -> Savepoint:
         return typed(Savepoint, content | {"tables": tables})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as err:
         raise SavepointError(
-            f"savepoint={name}, file={path}: it says what the savepoint is of, and cannot be read ({err!r}); drop it "
-            f"(`lakehouse savepoint drop {name}`)"
+            f"savepoint={name}, file={path}: it cannot be read ({err!r}); drop it (`lakehouse savepoint drop {name}`)"
         ) from err

@@ -123,7 +123,10 @@ def test_a_contract_tells_what_a_producer_adds_or_renames(spark, tmp_path):
     aside = [
         r.reason for r in stage.rows("notes", "quarantine").orderBy("_arrival.offset").collect()
     ]
-    assert aside == ["fields not declared: Note , by", "not a JSON object of the declared types: got a list"]
+    assert aside == [
+        "fields not declared: Note , by",
+        "not a JSON object of the declared types: got a list",
+    ]
     with pytest.raises(
         DeclarationError, match="its values have no names; leave unknown_fields out"
     ):

@@ -253,4 +253,6 @@ def test_lines_of_text_and_of_csv_are_read_as_those_of_a_topic(spark, tmp_path):
     stage = stage_of(spark, tmp_path / "root", csv)
     stage.run("readings")
     assert Counter(numbers(stage)) == Counter([1, 2])
-    assert quarantined(stage) == {"0/1": "not a line of CSV with the declared columns: it has 1 fields, and 3 are declared"}
+    assert quarantined(stage) == {
+        "0/1": "not a line of CSV with the declared columns: it has 1 fields, and 3 are declared"
+    }

@@ -151,7 +151,10 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
         1: 4,
     } and planned.waiting == 1
     assert sorted(planned.bad) == sorted(
-        ["not a JSON object of the declared types: it is not JSON", *[r for r in planned.bad if "value" in r]]
+        [
+            "not a JSON object of the declared types: it is not JSON",
+            *[r for r in planned.bad if "value" in r],
+        ]
     )
     assert set(planned.follow) == set(RUNNING)
 
@@ -221,7 +224,10 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
     shown = of_partition(coverage.Stored(7), aside["2026-01-02-00"])
     assert shown["rows_quarantined"].value == sum(told["bad"].values())
     assert shown["quarantined: not a JSON object of the declared types: it is not JSON"].value == 1
-    assert told["rows"] == 0 and told["bad"]["not a JSON object of the declared types: it is not JSON"] == 1
+    assert (
+        told["rows"] == 0
+        and told["bad"]["not a JSON object of the declared types: it is not JSON"] == 1
+    )
     job = definitions.build(stage.session.settings).resolve_job_def("replay")
     with dg.DagsterInstance.ephemeral() as instance:
         done = job.execute_in_process(

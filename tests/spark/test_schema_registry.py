@@ -196,7 +196,11 @@ def test_nested_values_are_read_by_name_and_widened(spark):
             'schema id=1: not a JSON object of the declared types: field=n: declared INT, got "x"',
         ),
         (b'{"n": 1}', "JSON", "missing field: id"),
-        (b'{"id": "\xff"}', "JSON", "schema id=1: not a JSON object of the declared types: it is not UTF-8"),
+        (
+            b'{"id": "\xff"}',
+            "JSON",
+            "schema id=1: not a JSON object of the declared types: it is not UTF-8",
+        ),
         (
             b"",
             "AVRO",

@@ -79,7 +79,10 @@ def test_each_topic_has_its_own_rules_and_a_bad_row_names_its_topic(stage_of):
     )
     assert aside == {
         ("tills", "event time before 2025-01-01T00:00:00Z"): 1,
-        ("tills", "not a JSON object of the declared types: it is not JSON, at character 5 of 4"): 1,
+        (
+            "tills",
+            "not a JSON object of the declared types: it is not JSON, at character 5 of 4",
+        ): 1,
         ("web", "missing field: at"): 1,
     }
     assert [r._arrival.topic for r in stage.rows("purchases").collect()] == ["web"]

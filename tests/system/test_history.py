@@ -164,7 +164,11 @@ def test_history_cut_and_topic_with_a_crash_in_each_have_each_row_once(spark, tm
     assert min(row.watermark.timestamp() for row in of_topic) == STARTING.timestamp()
     bad = stage.rows("events", side="quarantine").groupBy("_arrival.topic", "reason").count()
     assert {tuple(row) for row in bad.collect()} == {
-        (str(there), "not a JSON object of the declared types: it is not JSON, at character 2 of 7", 1),
+        (
+            str(there),
+            "not a JSON object of the declared types: it is not JSON, at character 2 of 7",
+            1,
+        ),
         (str(there), "event time from 2026-01-01T01:00:00Z on, of which the topic has the rows", 5),
         ("crashed", "event time before 2026-01-01T01:00:00Z, of which the history has the rows", 6),
     }
