@@ -10,10 +10,9 @@ from pyspark.sql import functions as F
 
 from lakehouse.cli import query
 from lakehouse.declare.table import kafka, session, table, tumbling
-from lakehouse.settings import Settings
 from lakehouse.stream import early_results
 from lakehouse.testing import Stage
-from streaming_jobs.driver import Job
+from streaming_jobs.previews import Previews
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -92,10 +91,14 @@ def test_early_results_that_fail_are_told_of_and_the_job_goes_on(spark, tmp_path
     preview = failing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(StreamingQueryException):
         preview.awaitTermination()
-    job = Job(Settings(root=tmp_path), "clicks")
-    job.previews["minutes__early"] = preview
-    job._check_previews()
-    assert job.previews == {} and job.status.state == "starting"
-    assert job.status.error.endswith(
-        "until the job is started again; OSError: no space left on device"
+    errors: list[str] = []
+    stage = Stage(spark, tmp_path / "root", HERE)
+    previews = Previews(stage.session, [stage.session.catalog.table("minutes")], errors.append)
+    previews.queries["minutes"] = preview
+    previews.check()
+    previews.check()
+    assert previews.queries == {}
+    (error,) = errors
+    assert error == (
+        "table=minutes__early: early results stand still until the job is started again; OSError: no space left on device"
     )
