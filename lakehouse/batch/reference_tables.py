@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.columns import REASON
+from lakehouse.declare.columns import REASON, quoted
 from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError
@@ -116,7 +116,7 @@ def _rebuilt(session: Session, table: Table) -> Commit | None:
             assert isinstance(source, FileSource), name  # a topic is an ingest table's
             inputs[name] = reference_files.file_rows(session.spark, source)
     judged = plan.plan_of(session, table).reference(inputs)
-    shown = F.to_json(F.struct(*(name for name in judged.columns if name != REASON)))
+    shown = F.to_json(F.struct(*(quoted(name) for name in judged.columns if name != REASON)))
     broken = judged.where(F.col(REASON).isNotNull()).select(REASON, shown.alias("row")).head()
     if broken:
         raise DeclarationError(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.columns import PARTITION, WINDOW
+from lakehouse.declare.columns import PARTITION, WINDOW, quoted
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import partition_range
@@ -22,8 +22,10 @@ def drawn(table: Table, rows: DataFrame, partitions: Iterable[str]) -> dict[str,
     drawings: dict[str, bytes | None] = {}
     for partition in partitions:
         of_partition = rows.where(F.col(PARTITION) == partition)
-        of_partition = of_partition.orderBy(*table.keys) if table.keys else of_partition
-        shown = [c for c in rows.columns if not c.startswith("_") and c != WINDOW]
+        of_partition = (
+            of_partition.orderBy(*map(quoted, table.keys)) if table.keys else of_partition
+        )
+        shown = [quoted(c) for c in rows.columns if not c.startswith("_") and c != WINDOW]
         made = draw(
             of_partition.select(*shown).toArrow(), partition_range(partition, table.partition_by)
         )

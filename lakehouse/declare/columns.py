@@ -39,6 +39,16 @@ def helper(name: str) -> str:
     return f"{_PREFIX}{name}"
 
 
+def quoted(name: str) -> str:
+    """The name as Spark reads it whatever it holds: a dot would name a field of a struct."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quoted_column(name: str, columns: Iterable[str]) -> str:
+    """The name quoted if it is of one of the columns; else as it is, for it may say a field of a struct."""
+    return quoted(name) if name in columns else name
+
+
 def reserved(names: Iterable[str]) -> list[str]:
     """Those of the names that a helper column might have.
 

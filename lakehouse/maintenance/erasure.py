@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.batch import compute, lookups
-from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION
+from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION, quoted
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
 from lakehouse.maintenance import needs, propagate, retention
@@ -127,7 +127,9 @@ def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataF
     """The rows quarantined that meet the condition as far as their value can be decoded: partition and position of each."""
     rows = quarantined_rows(session, ingest, judged=False)
     known = [
-        F.col(c).cast("string") for c in rows.columns if not c.startswith("_") and c != INGESTION
+        F.col(quoted(c)).cast("string")
+        for c in rows.columns
+        if not c.startswith("_") and c != INGESTION
     ]
     undecoded = rows.where(F.coalesce(*known).isNull()).count() + sum(
         of_other_topics(session, ingest).values()

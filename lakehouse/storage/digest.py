@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakehouse.declare.columns import helper
+from lakehouse.declare.columns import helper, quoted
 from lakehouse.storage.json_texts import json_of
 
 _SALTS = ("a", "b")
@@ -114,7 +114,7 @@ def row_hashes(rows: DataFrame) -> list[Column]:
     leaves = [
         leaf
         for name in reconciled_columns(rows)
-        for leaf in _leaves(F.col(name), rows.schema[name].dataType)
+        for leaf in _leaves(F.col(quoted(name)), rows.schema[name].dataType)
     ]
     values, flags = zip(*leaves, strict=True)
     return [F.xxhash64(F.lit(salt), *values, *_bits(flags)) for salt in _SALTS]
@@ -215,7 +215,7 @@ def differences(
     ours = F.col(_OURS)
     expected, actual = (
         rows.select(
-            *(_compared(F.col(c), rows.schema[c].dataType).alias(c) for c in columns),
+            *(_compared(F.col(quoted(c)), rows.schema[c].dataType).alias(c) for c in columns),
             F.col(group).alias(_GROUP),
         )
         for rows in (expected, actual)
@@ -226,7 +226,12 @@ def differences(
     only_actual = _shown_alone(actual.exceptAll(expected), keys, values, ours=False)
     sides = {_EXPECTED: F.when(ours, F.col(_ROW)), _ACTUAL: F.when(~ours, F.col(_ROW))}
     lists = [F.sort_array(F.collect_list(rows)).alias(side) for side, rows in sides.items()]
-    pairs = only_expected.unionByName(only_actual).groupBy(_GROUP, *keys).agg(*lists).persist()
+    pairs = (
+        only_expected.unionByName(only_actual)
+        .groupBy(_GROUP, *map(quoted, keys))
+        .agg(*lists)
+        .persist()
+    )
     try:
         by_group: dict[object, Difference] = {}
         for pair in pairs.toLocalIterator():
@@ -243,10 +248,11 @@ def _shown_alone(
 ) -> DataFrame:
     """Rows of one side, instants and dates as text, for Python has not all of them."""
     texts = {
-        name: _with_texts(F.col(name), rows.schema[name].dataType) for name in (*keys, *values)
+        name: _with_texts(F.col(quoted(name)), rows.schema[name].dataType)
+        for name in (*keys, *values)
     }
     return rows.withColumns(texts).select(
-        _GROUP, *keys, _struct(values).alias(_ROW), F.lit(ours).alias(_OURS)
+        _GROUP, *map(quoted, keys), _struct(values).alias(_ROW), F.lit(ours).alias(_OURS)
     )
 
 
@@ -267,7 +273,7 @@ def _with_texts(column: Column, kind: DataType) -> Column:
 
 
 def _struct(values: Sequence[str]) -> Column:
-    return F.struct(*values) if values else F.struct(F.lit(1).alias("row"))
+    return F.struct(*map(quoted, values)) if values else F.struct(F.lit(1).alias("row"))
 
 
 def _counted(

@@ -11,6 +11,7 @@ from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
+from lakehouse.declare.columns import quoted
 from lakehouse.errors import RangeError
 from lakehouse.storage.json_texts import json_of
 
@@ -40,7 +41,7 @@ def column(schema: "StructType", keys: Sequence[str]) -> "Column":
 def _text(name: str, of: "DataType") -> "Column":
     from pyspark.sql import functions as F
 
-    value, kind = _as_grouped(F.col(name), of), of.typeName()
+    value, kind = _as_grouped(F.col(quoted(name)), of), of.typeName()
     shown = json_of(F.struct(value.alias(name)), of) if kind in _NESTED else value.cast("string")
     encoded = F.concat(F.lit("v"), F.octet_length(shown).cast("string"), F.lit(":"), shown)
     return F.when(value.isNull(), F.lit("n")).otherwise(encoded)

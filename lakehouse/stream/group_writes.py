@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse.declare.columns import quoted
 from lakehouse.errors import JobError
 from lakehouse.storage import keyed_files, log_state, python_years
 from lakehouse.storage.arrow import in_memory, in_spark
@@ -69,7 +70,7 @@ class GroupWrites:
         if rows.select(row).distinct().count() < count:
             twice = rows.groupBy(row).count().where("count > 1").limit(1).drop("count")
             self._check_keys(rows.join(F.broadcast(twice), row, "left_semi").toArrow())
-        rows = rows.select(*plan.stored_schema(session, table).names)
+        rows = rows.select(*map(quoted, plan.stored_schema(session, table).names))
 
         def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
             others = rows

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
+from lakehouse.declare.columns import quoted
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.ranges import Range, utc
@@ -108,10 +109,14 @@ def merge_steps(run: StreamRun) -> tuple[Take, Due, Due]:
 
     def of_keys(rows: DataFrame) -> DataFrame:
         by = [column for column in (KEY, *table.keys) if column in rows.columns]
-        return rows.groupBy(*by).agg(*merged)
+        return rows.groupBy(*map(quoted, by)).agg(*merged)
 
     def whole(new: DataFrame, *, first: bool) -> DataFrame:
-        return new if first else of_keys(_there(run).select(*new.columns).unionByName(new))
+        return (
+            new
+            if first
+            else of_keys(_there(run).select(*map(quoted, new.columns)).unionByName(new))
+        )
 
     return _steps(run, of_keys, whole)
 
@@ -147,7 +152,7 @@ def _steps(
                 changes = new
                 if few is not None:
                     both = _with_stored(run, path, few)
-                    upserted = in_memory(of_keys(both).select(*_columns(run)))
+                    upserted = in_memory(of_keys(both).select(*map(quoted, _columns(run))))
                     if upserted is not None:
                         return upsert(run, upserted, path, app, batch_id, metadata, few[KEY])
                     changes = in_spark(run.session.spark, few).drop(KEY)
@@ -169,8 +174,7 @@ def _steps(
 
 
 def _call(function: str, column: str) -> Column:
-    name = column.replace("`", "``")
-    return F.expr(f"{function}(`{name}`)")
+    return F.expr(f"{function}({quoted(column)})")
 
 
 def _with_stored(run: StreamRun, path: Path, few: pa.Table) -> DataFrame:
@@ -235,7 +239,7 @@ def swap(
     rows_before = log_state.rows(path) if batch_id else 0
     files = max(1, math.ceil((rows_before + brought) / keyed_files.LARGE))
     keys = keys or run.table.keys
-    rows = keyed(rows, keys).select(*plan.stored_schema(run.session, run.table).names)
+    rows = keyed(rows, keys).select(*map(quoted, _columns(run)))
     rows = years.refused(rows, run.table.name, run.table.keys)
     return delta_writer.swap(rows, path, app, batch_id, metadata, files, keys)
 

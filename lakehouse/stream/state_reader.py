@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from lakehouse.declare.columns import quoted_column
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage import checkpoint_files
@@ -70,7 +71,7 @@ def _of_key(
 ) -> DataFrame:
     try:
         for name, value in (key or {}).items():
-            rows = rows.where(F.col(name).cast("string") == value)
+            rows = rows.where(F.col(quoted_column(name, rows.columns)).cast("string") == value)
     except AnalysisException as err:
         raise RangeError(
             f"table={table.name}, key={name}: the columns of its key are {', '.join(names)}; name one of them"

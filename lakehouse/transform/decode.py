@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from lakehouse.declare.changes import ADDED
-from lakehouse.declare.columns import RECORD, helper
+from lakehouse.declare.columns import RECORD, helper, quoted
 from lakehouse.declare.sources import OF_ROWS, KafkaSource, RecordSource
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime.kafka_options import isolated, spark_options
@@ -139,7 +139,7 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
             "fields where they are sent, or leave them out of the schema"
         )
     raw = {name: F.col(helper(name)) for name in RAW}
-    columns = {name: F.col(f"`{name}`") for name in schema.names}
+    columns = {name: F.col(quoted(name)) for name in schema.names}
     if source.key:
         of_key = keys.column(schema[source.key].dataType)
         columns[source.key] = F.coalesce(columns[source.key], of_key)
@@ -154,7 +154,7 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
         columns = changes.columns(schema)
         rules = changes.rules(source, schema, raw["key"])
     if source.reads_keys:
-        of_row = (schema[source.key].dataType, F.col(f"`{source.key}`")) if source.key else None
+        of_row = (schema[source.key].dataType, F.col(quoted(source.key))) if source.key else None
         rules += keys.rules(source, raw["key"], of_row)
     problem = _problem(source, schema, sent, raw, columns, rules)
     reading = changes.reading() if source.keys else F.lit(None).cast("string")

@@ -320,7 +320,7 @@ def _operators(rows: DataFrame) -> Counter[str]:
     """The operators of a plan that may drop or multiply rows."""
     names = (node.nodeName() for node in nodes(analyzed(rows)))
     return Counter(
-        name for name in names if name not in ("Project", "SubqueryAlias", "CollectMetrics")
+        name for name in names if name not in ("Project", "SubqueryAlias", "View", "CollectMetrics")
     )
 
 

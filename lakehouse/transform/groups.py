@@ -15,6 +15,7 @@ from operator import and_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse.declare.columns import quoted
 from lakehouse.storage.row_index import Value
 from lakehouse.transform.equal_columns import End, Origins
 from lakehouse.transform.origins import Walk
@@ -77,8 +78,8 @@ def values(use: Sequence[Value], names: Sequence[str]) -> list[Column]:
 
 def _column(value: Value) -> Column:
     if isinstance(value, str):
-        return F.col(value)
-    unit, instant = value.unit, F.col(value.column)
+        return F.col(quoted(value))
+    unit, instant = value.unit, F.col(quoted(value.column))
     return F.to_date(instant) if unit == "date" else F.date_trunc(unit, instant)
 
 

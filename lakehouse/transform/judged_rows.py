@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, ORIGIN, PARTITION, REASON, RECORD
+from lakehouse.declare.columns import (
+    ARRIVAL,
+    ARRIVAL_TYPE,
+    ORIGIN,
+    PARTITION,
+    REASON,
+    RECORD,
+    quoted,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -13,7 +21,7 @@ if TYPE_CHECKING:
 
 def good(judged: DataFrame) -> DataFrame:
     rows = judged.where(F.col(REASON).isNull()).drop(REASON)
-    return rows.select(*(c for c in rows.columns if not c.startswith(RECORD)))
+    return rows.select(*(quoted(c) for c in rows.columns if not c.startswith(RECORD)))
 
 
 def bad(judged: DataFrame) -> DataFrame:
@@ -22,9 +30,9 @@ def bad(judged: DataFrame) -> DataFrame:
     if f"{RECORD}_value" in judged.columns:
         value, key = F.col(f"{RECORD}_value"), F.col(f"{RECORD}_key")
     else:
-        value = F.to_json(F.struct(*[c for c in judged.columns if not c.startswith("_")])).cast(
-            "binary"
-        )
+        value = F.to_json(
+            F.struct(*[quoted(c) for c in judged.columns if not c.startswith("_")])
+        ).cast("binary")
         key = F.lit(None).cast("binary")
     arrival = F.col(ARRIVAL) if ARRIVAL in judged.columns else F.lit(None).cast(ARRIVAL_TYPE)
     columns = {"reason": F.col(REASON), "value": value, "key": key, ARRIVAL: arrival}

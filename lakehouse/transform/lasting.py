@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
+from lakehouse.declare.columns import quoted
 from lakehouse.transform.lives import LAST, LIFE, NEXT, Life, Row, Rules, in_order, lived
 
 if TYPE_CHECKING:
@@ -131,9 +132,12 @@ def _parted(
     kept: DataFrame, rows: DataFrame, by: Sequence[str], end: datetime | None
 ) -> tuple[DataFrame, DataFrame]:
     """The states of keys with a row or a timer before the end, and the others, which stay as they are."""
-    keys = rows.select(*(F.col(name).alias(f"_key_{name}") for name in by)).distinct()
-    same = reduce(and_, (kept[name].eqNullSafe(F.col(f"_key_{name}")) for name in by))
+    keys = rows.select(*(F.col(quoted(name)).alias(f"_key_{name}") for name in by)).distinct()
+    same = reduce(
+        and_, (kept[quoted(name)].eqNullSafe(F.col(quoted(f"_key_{name}"))) for name in by)
+    )
     states = kept.join(keys.withColumn("_has_row", F.lit(True)), same, "left")
     due = F.col(NEXT) < F.lit(end) if end else F.col(NEXT).isNotNull()
     touched = F.col("_has_row").isNotNull() | F.coalesce(due, F.lit(False))
-    return states.where(touched).select(*kept.columns), states.where(~touched).select(*kept.columns)
+    columns = [*map(quoted, kept.columns)]
+    return states.where(touched).select(columns), states.where(~touched).select(columns)

@@ -15,7 +15,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Sql
 from pyspark.sql import functions as F
 
-from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, SOURCE_ORDER, WINDOW, WINDOW_TIME
+from lakehouse.declare.columns import (
+    ARRIVAL,
+    ARRIVAL_TYPE,
+    SOURCE_ORDER,
+    WINDOW,
+    WINDOW_TIME,
+    quoted,
+)
 from lakehouse.declare.sources import KafkaSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates, Window
@@ -318,13 +325,13 @@ def counted(
     """
     closes, every = _end_of(PARTITION_LENGTHS[length], event_time), window.every
     order = [F.col(event_time), *(F.col(f"{ARRIVAL}.{name}") for name in SOURCE_ORDER)]
-    of_key = Sql.partitionBy(*keys, closes)
+    of_key = Sql.partitionBy(*map(quoted, keys), closes)
     numbered = rows.withColumn("_row", F.row_number().over(of_key.orderBy(*order)))
     # window n, from 1 on, ends with row n * every
     first = F.ceil(F.col("_row") / every)
     last = F.floor((F.col("_row") + window.rows - 1) / every)
     number = first if every == window.rows else F.explode(F.sequence(first, last))
-    of_window = Sql.partitionBy(*keys, closes, "_number")
+    of_window = Sql.partitionBy(*map(quoted, keys), closes, "_number")
     newest = F.max("_row").over(of_window)
     full = newest == F.col("_number") * every
     # the first window that the end of the partition cuts short has rows that no full one has
@@ -336,7 +343,7 @@ def counted(
     }
     placed = numbered.withColumn("_number", number).withColumns(bounds | {"_complete": full | cut})
     # windows with the same bounds would be one: of those with one end each starts before the next
-    of_end = Sql.partitionBy(*keys, closes, "_end").orderBy(F.desc("_number"))
+    of_end = Sql.partitionBy(*map(quoted, keys), closes, "_end").orderBy(F.desc("_number"))
     start = F.timestamp_micros(F.unix_micros("_start") - F.dense_rank().over(of_end) + 1)
     windowed = placed.where("_complete").withColumn(
         WINDOW, F.struct(start.alias("start"), F.col("_end").alias("end"))
@@ -353,12 +360,12 @@ def firsts(
     it. So what is kept is decided when a row arrives, and no row that comes later changes it.
     """
     order = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in SOURCE_ORDER))
-    keys = [F.col(key).alias(f"_key_{key}") for key in duplicates.keys]
+    keys = [F.col(quoted(key)).alias(f"_key_{key}") for key in duplicates.keys]
     before = others.select(*keys, F.col(event_time).alias("_then"), order.alias("_before"))
     apart = F.abs(
         F.unix_micros(event_time) - F.unix_micros("_then")
     ) <= duplicates.within // timedelta(microseconds=1)
-    same = [F.col(key) == F.col(f"_key_{key}") for key in duplicates.keys]
+    same = [F.col(quoted(key)) == F.col(quoted(f"_key_{key}")) for key in duplicates.keys]
     return rows.join(before, reduce(and_, [*same, apart, F.col("_before") < order]), "left_anti")
 
 
@@ -380,5 +387,8 @@ def driven_by_stored_watermark(rows: DataFrame, event_time: str) -> DataFrame:
     )
     lent = {event_time: _WATERMARKED, _WATERMARK: {}}
     return rows.select(
-        *(F.col(c).alias(c, metadata=lent[c]) if c in lent else F.col(c) for c in rows.columns)
+        *(
+            F.col(quoted(c)).alias(c, metadata=lent[c]) if c in lent else F.col(quoted(c))
+            for c in rows.columns
+        )
     )

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
-from lakehouse.declare.columns import ARRIVAL, PARTITION, REASON, ROW, helper
+from lakehouse.declare.columns import ARRIVAL, PARTITION, REASON, ROW, helper, quoted
 from lakehouse.declare.lookups import Lookup
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
@@ -72,7 +72,7 @@ def questions(table: Table, lookup: Lookup, rows: DataFrame, event_time: str) ->
     partition = lateness.partition_of(F.col(event_time), table.partition_by)
     asked = rows.where(_has_key(lookup)).select(
         _row(lookup, rows, event_time).alias(ROW),
-        F.struct(*lookup.keys).alias("key"),
+        F.struct(*map(quoted, lookup.keys)).alias("key"),
         partition.alias(PARTITION),
     )
     return asked.dropDuplicates([ROW])
@@ -111,7 +111,7 @@ def with_unanswered(
     placed = unanswered.withColumns(dict(placing))
     kinds = {field.name: field.dataType for field in placed.schema}
     columns = [
-        F.col(field.name)
+        F.col(quoted(field.name))
         if kinds.get(field.name) == field.dataType
         else F.lit(None).cast(field.dataType).alias(field.name)
         for field in judged.schema
@@ -125,7 +125,7 @@ def _row(lookup: Lookup, rows: DataFrame, event_time: str) -> Column:
 
 
 def _has_key(lookup: Lookup) -> Column:
-    present = [F.col(name).isNotNull() for name in lookup.keys]
+    present = [F.col(quoted(name)).isNotNull() for name in lookup.keys]
     all_present = present[0]
     for each in present[1:]:
         all_present &= each

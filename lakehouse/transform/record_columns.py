@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.declare.columns import REASON, RECORD
+from lakehouse.declare.columns import REASON, RECORD, quoted
 from lakehouse.transform import decode, lateness, quality, years
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def judging(
     problem = F.col(f"{RECORD}.problem")
     rules = quality.first_broken(step.rules)
     reason = F.coalesce(problem, *out_of_time, years.reason(columns), rules)
-    rest = [name for name in columns.names if name != RECORD]
+    rest = [quoted(name) for name in columns.names if name != RECORD]
     held = {
         name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}"))
         for name in ("key", "value")

@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from lakehouse.declare.columns import quoted
 from lakehouse.declare.sources import FileSource
 from lakehouse.errors import DeclarationError
 from lakehouse.transform import values
@@ -31,7 +32,7 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
         F.inline(F.array(values.record("json", schema, F.col("value").cast("binary"))))
     )
     problem = F.concat(F.lit(f"{values.NO_JSON}: "), F.col(values.CORRUPT))
-    return _whole(rows, source, problem).select(*schema.names)
+    return _whole(rows, source, problem).select(*map(quoted, schema.names))
 
 
 def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> DataFrame:
@@ -44,7 +45,7 @@ def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> Da
     rows = spark.read.format("csv").schema(texts).options(**options).load(source.path)
     columns = []
     for field in schema:
-        text = F.col(f"`{field.name}`")
+        text = F.col(quoted(field.name))
         if isinstance(field.dataType, StringType | BinaryType):
             columns.append(text.cast(field.dataType))
             continue
@@ -75,7 +76,7 @@ def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
                 f"files={source.path}, column={field.name}: the schema has it as {field.dataType.simpleString()}, and in "
                 f"the Delta table it is {actual}; declare the column as it is there"
             )
-    return rows.select(*(field.name for field in fields))
+    return rows.select(*(quoted(field.name) for field in fields))
 
 
 def _check_header(spark: SparkSession, source: FileSource) -> None:

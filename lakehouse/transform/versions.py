@@ -13,7 +13,7 @@ from operator import and_
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.columns import ARRIVAL, SOURCE_ORDER, helper
+from lakehouse.declare.columns import ARRIVAL, SOURCE_ORDER, helper, quoted, quoted_column
 from lakehouse.transform.plan_tree import analyzed, kind_of, nodes, seq
 from lakehouse.transform.shapes import reads
 
@@ -48,7 +48,7 @@ def versions(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     whatever comes, so that the versions there are and the changes that are new give the same as all
     changes together.
     """
-    so_far = Window.partitionBy(*keys).orderBy(VALID[0], _ORDER)
+    so_far = Window.partitionBy(*map(quoted, keys)).orderBy(VALID[0], _ORDER)
     before = so_far.rowsBetween(Window.unboundedPreceding, -1)
     newest = (
         changes.withColumn("_newest", F.max(_ORDER).over(before))
@@ -111,8 +111,10 @@ def of_keys(
     rows: DataFrame, few: DataFrame, keys: Sequence[str], *, others: bool = False
 ) -> DataFrame:
     """The `rows` of those keys that the `few` have, or of all `others`."""
-    keys_of_few = few.select(*(F.col(key).alias(f"_key_{key}") for key in keys))
-    same = reduce(and_, (F.col(key).eqNullSafe(F.col(f"_key_{key}")) for key in keys))
+    keys_of_few = few.select(*(F.col(quoted(key)).alias(f"_key_{key}") for key in keys))
+    same = reduce(
+        and_, (F.col(quoted(key)).eqNullSafe(F.col(quoted(f"_key_{key}"))) for key in keys)
+    )
     return rows.join(F.broadcast(keys_of_few), same, "left_anti" if others else "left_semi")
 
 
@@ -135,12 +137,16 @@ def as_of_join(
     keys = {on: on} if isinstance(on, str) else dict(on)
     taken = dict(take) if isinstance(take, Mapping) else {name: name for name in take}
     periods = versioned.where(~F.col("deleted")) if "deleted" in versioned.columns else versioned
-    own = {helper(name): name for name in (*keys.values(), *VALID)}
-    periods = periods.select(*(F.col(c).alias(n) for n, c in (own | taken).items()))
+    key_names = {helper(f"on_{number}"): name for number, name in enumerate(keys.values())}
+    own = key_names | {helper(name): name for name in VALID}
+    periods = periods.select(
+        *(F.col(quoted_column(c, versioned.columns)).alias(n) for n, c in (own | taken).items())
+    )
     # looked at for each row and version: an end that is never null is compared in three quarters of
     # the time
     begin, end = map(helper, VALID)
     periods = periods.withColumn(end, F.coalesce(end, F.timestamp_micros(F.lit(_EVER))))
+    at, *lefts = (quoted_column(name, rows.columns) for name in (at, *keys))
     valid = (F.col(begin) <= F.col(at)) & (F.col(at) < F.col(end))
-    same = (F.col(left) == F.col(helper(right)) for left, right in keys.items())
+    same = (F.col(left) == F.col(right) for left, right in zip(lefts, key_names, strict=True))
     return rows.join(periods, reduce(and_, same, valid), "left").drop(*own)

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from lakehouse.declare.columns import quoted
 from lakehouse.storage.python_years import RULE
 
 REMEDY = "correct it in the table's function, or leave its row out"
@@ -57,13 +58,13 @@ def is_beyond(column: Column, kind: DataType) -> Column | None:
 
 def refused(rows: DataFrame, table: str, keys: Sequence[str]) -> DataFrame:
     """The rows of a table without a quarantine, where one with such a value ends the query with an error that names it."""
-    key = F.to_json(F.struct(*keys))
+    key = F.to_json(F.struct(*map(quoted, keys)))
     checked = {}
     for name, beyond in _by_column(rows.schema):
         text = F.concat(
             F.lit(f"table={table}, row="), key, F.lit(f", column={name}: {RULE}; {REMEDY}")
         )
-        checked[name] = F.when(beyond, F.raise_error(text)).otherwise(F.col(name))
+        checked[name] = F.when(beyond, F.raise_error(text)).otherwise(F.col(quoted(name)))
     return rows.withColumns(checked) if checked else rows
 
 
@@ -72,7 +73,7 @@ def _by_column(columns: StructType) -> Iterator[tuple[str, Column]]:
     for field in columns:
         if field.name.startswith("_"):
             continue
-        beyond = is_beyond(F.col(f"`{field.name}`"), field.dataType)
+        beyond = is_beyond(F.col(quoted(field.name)), field.dataType)
         if beyond is not None:
             yield field.name, beyond
 

@@ -1,0 +1,133 @@
+"""Fields whose names hold dots and other letters, as of the Elastic Common Schema: read, kept and compared."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.declare.table import expect, files, kafka, sql_table, table, tumbling
+from lakehouse.storage.digest import differences
+from lakehouse.testing import Stage, assert_stream_equals_batch
+from lakehouse.transform.reference_files import file_rows
+from lakehouse.transform.versions import as_of_join
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+KEPT = ("log.level", "host.name", "ünï.çode")
+READ = ("a b", "it's", "quo`te", "x`.`y", "semi;colon")
+NAMES = (*KEPT, *READ)
+
+
+def ddl(*names: str) -> str:
+    return ", ".join("`{}` STRING".format(name.replace("`", "``")) for name in names)
+
+
+log_topic = kafka("logs", schema=f"{ddl(*NAMES)}, at TIMESTAMP NOT NULL")
+plain_topic = kafka("plain", schema="`log.level` STRING NOT NULL, at TIMESTAMP NOT NULL")
+
+
+@table(
+    layer="bronze",
+    event_time="at",
+    delay="5 seconds",
+    expectations=[expect.column_values_to_not_be_null("host_name")],
+)
+def log_lines(log_topic: DataFrame) -> DataFrame:
+    return log_topic.withColumnsRenamed(
+        {name: f"read_{number}" for number, name in enumerate(READ)}
+    ).withColumn("host_name", F.col("`host.name`"))
+
+
+@table(layer="silver", keys=["log.level", "host_name"])
+def log_rows(log_lines: DataFrame) -> DataFrame:
+    return log_lines
+
+
+@table(layer="gold", window=tumbling("1 minute"), keys=["log.level"], late="update")
+def log_counts(log_lines: DataFrame) -> DataFrame:
+    return log_lines.groupBy("window", "`log.level`").agg(F.count("*").alias("n"))
+
+
+@table(layer="gold", keeps="latest", keys=["log.level"])
+def log_states(log_lines: DataFrame) -> DataFrame:
+    return log_lines.groupBy("`log.level`").agg(F.count("*").alias("n"))
+
+
+@table(layer="gold", keeps="versions", keys=["log.level"])
+def log_versions(log_lines: DataFrame) -> DataFrame:
+    return log_lines
+
+
+sql_lines = sql_table(
+    "sql_lines",
+    "SELECT * FROM {plain_topic}",
+    layer="bronze",
+    event_time="at",
+    delay="5 seconds",
+)
+
+
+def row(number: int) -> dict[str, object]:
+    at = (START + timedelta(seconds=20 * number)).isoformat()
+    return {name: f"{name} {number % 2}" for name in NAMES} | {"at": at}
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_sql_table_may_take_all_columns_of_a_topic(spark, tmp_path):
+    stage = Stage(spark, tmp_path, HERE)
+    stage.feed("sql_lines", [row(1)])
+    assert stage.rows("sql_lines").select("`log.level`").head()[0] == "log.level 1"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.parametrize("name", ["log_rows", "log_counts", "log_states", "log_versions"])
+def test_a_table_has_fields_with_dots(spark, tmp_path, name):
+    stage = Stage(spark, tmp_path, HERE)
+    for lot in range(0, 12, 4):
+        stage.feed("log_lines", [row(number) for number in range(lot, lot + 4)])
+        stage.run(name)
+    stage.feed("log_lines", [row(40)])
+    stage.run(name)
+    read = stage.rows("log_lines").where("at < '2026-01-01 00:00:30'").orderBy("at").first()
+    assert [read[name] for name in KEPT] == [f"{name} 0" for name in KEPT]
+    assert [read[f"read_{n}"] for n in range(len(READ))] == [f"{name} 0" for name in READ]
+    levels = {result["log.level"] for result in stage.rows(name).collect()}
+    assert levels == {"log.level 0", "log.level 1"}
+    if name in ("log_rows", "log_counts"):
+        assert assert_stream_equals_batch(stage, name).verdict == "EQUAL"
+
+
+def test_differences_are_found_by_columns_with_dots(spark):
+    rows = spark.createDataFrame([("a", 1), ("b", 2)], "`log.level` STRING, `n.of` INT")
+    rows = rows.withColumn("_all", F.lit(1))
+    other = rows.withColumn("n.of", F.abs(F.col("`n.of`") - 3) * F.lit(2) - F.col("`n.of`") + 1)
+    difference = differences(rows, other, ["log.level"], "_all")[1]
+    assert (difference.missing, difference.extra, difference.changed) == (0, 0, 2)
+    assert any("log.level=b: batch n.of=2, table n.of=1" in text for text in difference.examples)
+
+
+def test_versions_are_joined_by_columns_with_dots_and_fields_of_structs(spark):
+    sent = spark.sql("SELECT 'a' AS `log.level`, TIMESTAMP'2026-01-02' AS `sent.at`")
+    known = spark.sql(
+        "SELECT 'a' AS `log.level`, 1 AS `n.of`, struct(2 AS cents) AS price, "
+        "TIMESTAMP'2026-01-01' AS valid_from, CAST(NULL AS TIMESTAMP) AS valid_to"
+    )
+    take = {"n.of": "n.of", "cents": "price.cents"}
+    rows = as_of_join(sent, known, on="log.level", at="sent.at", take=take)
+    assert rows.columns == ["log.level", "sent.at", "n.of", "cents"]
+    assert [tuple(row)[2:] for row in rows.collect()] == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [("csv", "log.level,n.of\nwarn,1\n"), ("json", '{"log.level": "warn", "n.of": 1}\n')],
+)
+def test_files_of_a_reference_have_columns_with_dots(spark, tmp_path, form, lines):
+    path = tmp_path / f"levels.{form}"
+    path.write_text(lines)
+    source = files(str(path), schema="`log.level` STRING, `n.of` INT", format=form)
+    assert [tuple(line) for line in file_rows(spark, source).collect()] == [("warn", 1)]
