@@ -11,7 +11,8 @@ from lakehouse.errors import DeclarationError
 # of such a window the rows are worth keeping state for: they may be too many to read at once
 _LONG = timedelta(minutes=10)
 _DAY = timedelta(days=1)
-_OF_PYTHON_ALONE = {"Factory", "ROC", "localtime", "posixrules"}
+# America/Coyhaique is of 2025, and a Java of before lacks it
+_OF_PYTHON_ALONE = {"America/Coyhaique", "Factory", "ROC", "localtime", "posixrules"}
 
 
 @dataclass(frozen=True, slots=True)
