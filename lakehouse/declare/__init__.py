@@ -19,6 +19,7 @@ expectation_names  what each expectation takes, without importing Great Expectat
 catalog            the graph of all tables, checked, in order
 modules            the modules that the settings name, imported
 option_rules       the rules of single options
+remarks            all that is wrong, said at once
 rules              what is refused or warned of by the declarations alone
 code_version       the code that a function runs, by which a change is noticed
 columns            the names of the columns that the library adds, and those of Spark DDL

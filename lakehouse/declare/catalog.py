@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from types import ModuleType
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from lakehouse.declare import history, rules
 from lakehouse.declare.columns import WINDOW, WINDOW_TIME
 from lakehouse.declare.modules import imported, pipeline_of
+from lakehouse.declare.remarks import check_all
 from lakehouse.declare.sources import KafkaSource, RecordSource, Source
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Target
@@ -358,8 +360,8 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
     for each in [t for t in catalog if t.report]:
         timed = tuple(catalog.timed_inputs(each))
         catalog.tables[each.name] = replace(each, closes_with=timed)
+    check_all(*(partial(rules.check_table, catalog, each) for each in catalog))
     for each in catalog:
-        rules.check_table(catalog, each)
         _ = each.code_version  # read now, while the file is what was imported
     return catalog
 

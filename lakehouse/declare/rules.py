@@ -1,14 +1,16 @@
 """The rules that declarations keep, decided by them alone: names, expectations, inputs, policies."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from lakehouse.declare import expectation_names, history, option_rules
 from lakehouse.declare.columns import INGESTION
 from lakehouse.declare.modules import pipeline_of
+from lakehouse.declare.remarks import check_all
 from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Target
@@ -40,10 +42,11 @@ _OF_MANY_ROWS = {  # what changes nothing, and why something else cannot be kept
 
 def check(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> None:
     """Raises DeclarationError for a name by which something is not found."""
-    _check_names(modules, tables)
-    _check_target_names(tables)
-    for table in tables.values():
-        _check_expectations(table)
+    check_all(
+        lambda: _check_names(modules, tables),
+        lambda: _check_target_names(tables),
+        *(partial(_check_expectations, table) for table in tables.values()),
+    )
 
 
 def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> None:
@@ -169,23 +172,26 @@ def check_table(catalog: "Catalog", table: Table) -> None:
             f"{where}, input={ended[0]}: a report is computed after its partition has closed, and nothing reads it; read what it "
             "reads"
         )
-    if table.report:
-        option_rules.check_report(catalog, table)
-    if table.keeps:
-        _check_keyed(catalog, table, driving)
-    if table.as_of:
-        _check_as_of(catalog, table, where)
-    option_rules.check_targets(catalog, table, where)
-    _check_ingest(catalog, table, where)
-    _check_driving(catalog, table, driving, where)
-    _check_row_by_row(table, kind, where)
-    if table.ttl:
-        option_rules.check_ttl_inputs(catalog, table, driving, where)
-    option_rules.check_final_rows(catalog, table, driving, where)
-    option_rules.check_lookup(catalog, table, kind, where)
-    option_rules.check_refreshed(catalog, table, kind, where)
-    if not table.keeps:  # which keep every row, and are judged as a whole
-        check_single_rows(table)
+    checks: list[tuple[object, Callable[[], None]]] = [
+        (table.report, partial(option_rules.check_report, catalog, table)),
+        (table.keeps, partial(_check_keyed, catalog, table, driving)),
+        (table.as_of, partial(_check_as_of, catalog, table, where)),
+        (True, partial(option_rules.check_targets, catalog, table, where)),
+        (True, partial(_check_ingest, catalog, table, where)),
+        (True, partial(_check_driving, catalog, table, driving, where)),
+        (True, partial(_check_row_by_row, table, kind, where)),
+        (table.ttl, partial(option_rules.check_ttl_inputs, catalog, table, driving, where)),
+        (True, partial(option_rules.check_final_rows, catalog, table, driving, where)),
+        (True, partial(option_rules.check_lookup, catalog, table, kind, where)),
+        (True, partial(option_rules.check_refreshed, catalog, table, kind, where)),
+        # those that keep something keep every row, and are judged as a whole
+        (not table.keeps, partial(check_single_rows, table)),
+        (True, partial(_check_meaningless, catalog, table, kind, where)),
+    ]
+    check_all(*(check for applies, check in checks if applies))
+
+
+def _check_meaningless(catalog: "Catalog", table: Table, kind: str, where: str) -> None:
     if table.stale_after and (
         not catalog.has_quarantine(table) or table.stale_after < SOONEST_STALE
     ):

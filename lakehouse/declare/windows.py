@@ -11,6 +11,8 @@ from lakehouse.errors import DeclarationError
 # of such a window the rows are worth keeping state for: they may be too many to read at once
 _LONG = timedelta(minutes=10)
 _DAY = timedelta(days=1)
+# America/Coyhaique is of 2025, and a Java of before lacks it
+_OF_PYTHON_ALONE = {"America/Coyhaique", "Factory", "ROC", "localtime", "posixrules"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +90,33 @@ def tumbling(
     """Windows of one size that do not overlap: `tumbling("10 seconds")`.
 
     :param size: how long each is.
-    :param offset: windows are counted from 1970-01-01T00:00 plus this.
+    :param offset: windows are counted from 1970-01-01T00:00 plus this; "-6 hours" is 6 hours before.
     :param zone: an IANA name, with `size="1 day"`: the days of that zone, from midnight to midnight
         there, 23 or 25 hours long when its clocks change.
     :raises DeclarationError: for a size of nothing, or a zone with another size than a day.
     """
-    span, shift = _positive(size, "tumbling size"), duration(offset, "offset")
+    span, shift = _positive(size, "tumbling size"), _shift(offset)
     if zone != "UTC" and (span != _DAY or shift):
         raise DeclarationError(
-            f"tumbling size={size!r}, zone={zone!r}: only days differ between zones; use size='1 day' without offset, or "
-            "leave out the zone"
+            f"tumbling size={size!r}, offset={offset!r}, zone={zone!r}: only windows of a day follow the clock of a zone; use "
+            "size='1 day' without offset, or leave out the zone and give the offset that it has from UTC all year, such as "
+            "offset='30 minutes' for the hours of Asia/Kolkata"
         )
+    _check_zone(zone)
+    return Window("tumbling", span, span, _offset(shift, span), zone)
+
+
+def _check_zone(zone: str) -> None:
+    """Raises DeclarationError for a name that Python or Java does not know: rows are placed by both."""
     try:
         ZoneInfo(zone)
-    except (KeyError, ValueError) as err:
+        is_known = zone not in _OF_PYTHON_ALONE and not zone.startswith(("posix/", "right/"))
+    except (KeyError, ValueError, OSError):
+        is_known = False
+    if not is_known:
         raise DeclarationError(
-            f"zone={zone!r}: an IANA name such as 'Europe/Berlin'; there is none of that name"
-        ) from err
-    return Window("tumbling", span, span, _offset(shift, span), zone)
+            f"zone={zone!r}: an IANA name such as 'Europe/Berlin', known to Python and Java; there is none of that name"
+        )
 
 
 def sliding(
@@ -114,16 +125,17 @@ def sliding(
     """Windows of one size that begin at regular times: `sliding("1 minute", "10 seconds")`.
 
     :param size: how long each is.
-    :param slide: the time from one begin to the next; a row is in `size / slide` windows.
-    :param offset: windows are counted from 1970-01-01T00:00 plus this.
-    :raises DeclarationError: for a slide that does not divide the size.
+    :param slide: the time from one begin to the next; a row is in `size / slide` windows. If that is no whole number,
+        some rows are in one more than others.
+    :param offset: windows are counted from 1970-01-01T00:00 plus this; "-6 hours" is 6 hours before.
+    :raises DeclarationError: for a slide that is longer than the size.
     """
     span, step = _positive(size, "sliding size"), _positive(slide, "slide")
-    if step > span or span % step:
+    if step > span:
         raise DeclarationError(
-            f"sliding size={size!r}, slide={slide!r}: the slide divides the size; else rows would be in windows unevenly"
+            f"sliding size={size!r}, slide={slide!r}: the slide is at most the size; else some rows would be in no window"
         )
-    return Window("sliding", span, step, _offset(duration(offset, "offset"), step))
+    return Window("sliding", span, step, _offset(_shift(offset), step))
 
 
 def session(gap: str | timedelta) -> Window:
@@ -167,12 +179,19 @@ def _positive(given: str | timedelta, field: str) -> timedelta:
     return span
 
 
+def _shift(offset: str | timedelta) -> timedelta:
+    """An offset, which may be a minus and a duration."""
+    if isinstance(offset, str) and offset.strip().startswith("-"):
+        return -duration(offset.strip().removeprefix("-"), "offset")
+    return duration(offset, "offset")
+
+
 def _offset(offset: timedelta, step: timedelta) -> timedelta:
-    if offset >= step:
+    if abs(offset) >= step:
         raise DeclarationError(
             f"offset={offset}: it lies below {step}, after which windows repeat; subtract that"
         )
-    return offset
+    return offset % step  # an hour earlier is the rest of a step later
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,13 @@ quality           expectations as columns, and as a suite
 compiled_rules    rules that were compiled before, kept as SQL
 expectation_stub  the expectations that are installed, written down for `declare`
 function_inputs   inputs as functions see them
+carried           columns of an input that a function of single rows left out
 judged_rows       good rows, and those of the quarantine
 lookups           rows that a service is asked for, and rows with their answers
 observing         what is counted while Spark computes
 determinism       what two runs of a function may differ by
 clocks            what of a function reads a clock, also as it reads texts
+total_order       places of rows that others may share
 shapes            what kind of operators a function is made of
 origins           which columns of the inputs each column of a plan is equal to
 equal_columns     what equality of columns says: spans and their ends, truncated instants

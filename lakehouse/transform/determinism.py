@@ -8,15 +8,17 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.columns import ARRIVAL, REACH
+from lakehouse.declare.remarks import refuse
 from lakehouse.declare.table import Table
+from lakehouse.declare.windows import Interval
 from lakehouse.errors import DeclarationError
 from lakehouse.transform import clocks
 from lakehouse.transform.plan_tree import analyzed, expressions_of, nodes, seq, within
 from lakehouse.transform.shapes import GROUPS, WHOLE, asks_itself, joins_itself, reads
+from lakehouse.transform.total_order import ORDERED, TAKING, equal_places, takes_places
 from lakehouse.transform.window_rule import across_windows
 
-_ORDERED = {"First", "Last", "AnyValue", "CollectList", "ListAgg"}  # which take rows one by one
-_ORDER = _ORDERED | {
+_ORDER = ORDERED | {
     "ApproximatePercentile",
     "HistogramNumeric",
     "ApproxTopK",
@@ -24,8 +26,18 @@ _ORDER = _ORDERED | {
     "ApproxTopKCombine",
 }
 _SKETCHES = ("Hll", "Kll", "Theta", "Tuple")
-_PLACES = {"RowNumber", "NTile", "Lag", "Lead", "NthValue"}
-_TAKING = ("GlobalLimit", "Offset", "Tail")
+_EQUAL_PLACES = (
+    "of rows that are equal in what orders them it takes any, and stream and batch read them differently; order also by columns "
+    "that no two rows have in common, such as _arrival or all that it is grouped by, or use rank"
+)
+_OF_MANY_ROWS = (
+    "declare a window, keeps='latest', deduplicate=duplicates(...), ttl= for process(...), or context=around(...); what is "
+    "grouped by _arrival is of one row"
+)
+_OF_JOINS = (
+    "join rows near each other in time with context=around(...), those of one window with window= and by the column window, "
+    "or all that ever came with keeps='latest' and keys=[...]"
+)
 _BY = {"MaxBy", "MinBy"}
 _SORTED = {"SortArray", "ArraySort"}
 _COUNTED = _SORTED | {"Size", "ArrayContains"}
@@ -56,45 +68,61 @@ _DOUBLES = {
 def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
     """Raises DeclarationError if the plan of `rows`, the function's result, holds that by which stream and batch may differ.
 
-    A table declared with deterministic=False may hold all but operators over whole batches, which
+    It says all of it at once. A table declared with deterministic=False may hold all but operators over whole batches, which
     make no sense in a stream.
     """
+    refuse(_remarks(table, rows, row_preserving=row_preserving))
+
+
+def _remarks(table: Table, rows: DataFrame, *, row_preserving: bool) -> Iterator[str]:
     where = f"table={table.name}"
     plan = analyzed(rows)
     if row_preserving and (operators := sorted(_on_rows(plan, table))):
-        raise DeclarationError(
+        remedy = _OF_JOINS if operators == ["Join"] else _OF_MANY_ROWS
+        yield (
             f"{where}, operators={', '.join(operators)}: a row table is computed row by row, and a micro-batch does "
-            "not hold all rows; declare a window, keeps='latest', deduplicate=duplicates(...), ttl= for process(...), or "
-            "context=around(...); what is grouped by _arrival is of one row"
+            f"not hold all rows; {remedy}"
         )
-    if table.context and (within := _remembered(plan)) > table.context.before:
-        raise DeclarationError(
-            f"{where}, within={within}: a range is read from {table.context.before} before it, by context=around(before=...), "
-            "and what a process function remembers for longer would be cut off; declare the longer before=, or a shorter within="
-        )
-    if table.context and table.deterministic:
-        for shown in _counting_rows(plan):
-            raise DeclarationError(
-                f"{where}, expression={shown}: its frame counts rows, and rows outside the interval ({table.context}) decide it; "
-                "take a frame of event time, rangeBetween within the interval (the row before is max(struct(event time, ...)) "
-                "over the frame that ends before the row); or declare deterministic=False, and its ranges stay UNVERIFIABLE"
-            )
+    if table.context:
+        yield from _beyond_context(table, table.context, plan)
     if table.window and not table.report:  # of which a partition is computed by itself
         for shown, rule in across_windows(rows, one_end=table.window.starts_apart):
-            raise DeclarationError(f"{where}, {shown}: {rule}")
-    if not table.deterministic:
-        return
+            yield f"{where}, {shown}: {rule}"
+    if table.deterministic:
+        yield from _by_chance(table, rows, plan)
+
+
+def _beyond_context(table: Table, context: Interval, plan) -> Iterator[str]:
+    where = f"table={table.name}"
+    if (within := _remembered(plan)) > context.before:
+        yield (
+            f"{where}, within={within}: a range is read from {context.before} before it, by context=around(before=...), "
+            "and what a process function remembers for longer would be cut off; declare the longer before=, or a shorter within="
+        )
+    for shown in _counting_rows(plan) if table.deterministic else ():
+        yield (
+            f"{where}, expression={shown}: its frame counts rows, and rows outside the interval ({context}) decide it; "
+            "take a frame of event time, rangeBetween within the interval (the row before is max(struct(event time, ...)) "
+            "over the frame that ends before the row); or declare deterministic=False, and its ranges stay UNVERIFIABLE"
+        )
+
+
+def _by_chance(table: Table, rows: DataFrame, plan) -> Iterator[str]:
+    """What two runs may differ by, though they compute the same rows."""
+    where = f"table={table.name}"
     if table.window or table.keeps:
-        _check_collations(table, rows)
-    clocks.check_sql(table)
-    for name, rule in _found(plan, table.tolerance):
-        raise DeclarationError(f"{where}, {name}: {rule}; {clocks.UNVERIFIABLE}")
+        yield from _by_collation(table, rows)
+    chance = [*clocks.in_sql(table), *_found(plan, table.tolerance)]
+    if table.window and not table.report:
+        chance += [(shown, _EQUAL_PLACES) for shown in equal_places(plan)]
+    for shown, rule in chance:
+        yield f"{where}, {shown}: {rule}; {clocks.UNVERIFIABLE}"
 
 
-def _check_collations(table: Table, rows: DataFrame) -> None:
+def _by_collation(table: Table, rows: DataFrame) -> Iterator[str]:
     collated = {name for name, dtype in rows.dtypes if dtype.startswith("string collate")}
     if named := sorted(set(table.keys) & collated):
-        raise DeclarationError(
+        yield (
             f"table={table.name}, keys={', '.join(named)}: by its collation texts that differ are one key, and which of them a "
             "row shows is decided by the order in which they come; group by lower(...) or upper(...), or CAST(... AS STRING)"
         )
@@ -105,10 +133,18 @@ def check_whole(table: Table, rows: DataFrame) -> None:
 
     Raises DeclarationError also for a number of rows that no order chooses: another computation would take others.
     """
-    check(table, rows, row_preserving=table.keeps == "versions")
+    refuse(
+        [
+            *_remarks(table, rows, row_preserving=table.keeps == "versions"),
+            *_taking_any(table, rows),
+        ]
+    )
+
+
+def _taking_any(table: Table, rows: DataFrame) -> Iterator[str]:
     for node in nodes(analyzed(rows)) if table.deterministic else ():
         if _is_unsorted_limit(node) or _takes_any(node) or node.nodeName() == "Sample":
-            raise DeclarationError(
+            yield (
                 f"table={table.name}, operators={node.nodeName()}: which rows it takes is decided by the order in which they are "
                 "read; sort them before by columns that no two rows have in common, or use max_by; or declare "
                 "deterministic=False, and the table stays UNVERIFIABLE"
@@ -125,23 +161,13 @@ def ties(rows: DataFrame) -> list[str]:
     found = []
     for node in nodes(analyzed(rows)):
         if node.nodeName() == "Window" and node.orderSpec().size():
-            found += [e.sql() for e in seq(node.windowExpressions()) if _takes_places(e)]
+            found += [e.sql() for e in seq(node.windowExpressions()) if takes_places(e)]
         for expression, kind, _ in expressions_of(node):
             if kind in _BY and not _columns(expression, 0) <= _columns(expression, 1):
                 found.append(expression.sql())
-        if node.nodeName() in _TAKING and node.children().apply(0).nodeName() not in _TAKING:
+        if node.nodeName() in TAKING and node.children().apply(0).nodeName() not in TAKING:
             found.append(node.simpleString(100))
     return found
-
-
-def _takes_places(expression) -> bool:
-    """Whether an expression of a window goes by the places of rows, and not by what orders them alone."""
-    kinds = {kind for _, kind, _ in within(expression)}
-    by_rows = any(
-        kind == "SpecifiedWindowFrame" and each.frameType().sql() == "ROWS"
-        for each, kind, _ in within(expression)
-    )
-    return bool(kinds & (_PLACES | _ORDERED)) or ("AggregateExpression" in kinds and by_rows)
 
 
 def _columns(expression, child: int) -> set[int]:
@@ -155,7 +181,7 @@ def _takes_any(node) -> bool:
 
 
 def _is_unsorted_limit(node) -> bool:
-    if node.nodeName() not in _TAKING:
+    if node.nodeName() not in TAKING:
         return False
     while node.nodeName() in (
         "GlobalLimit",
@@ -270,7 +296,7 @@ def _expressions(plan) -> Iterator[tuple[Any, str, frozenset[str]]]:
             continue
         ordered = node.nodeName() == "Window" and node.orderSpec().size() > 0
         for expression, kind, parents in expressions_of(node):
-            is_ordered = ordered and kind in _ORDERED and "WindowExpression" in parents
+            is_ordered = ordered and kind in ORDERED and "WindowExpression" in parents
             yield expression, kind, parents | ({"SortArray"} if is_ordered else frozenset())
 
 

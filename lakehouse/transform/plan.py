@@ -47,6 +47,7 @@ from lakehouse.transform import (
     versions,
     years,
 )
+from lakehouse.transform.carried import carried
 from lakehouse.transform.function_inputs import Met, called, plain
 from lakehouse.transform.judged_rows import good
 from lakehouse.transform.quality import RowRule
@@ -292,6 +293,8 @@ class Plan:
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
         """What the function makes of its inputs, checked at the first call: it is pure, and its inputs keep their columns."""
         rows = self.table(**inputs)
+        if self.kind == "row":
+            rows = carried(rows, inputs[self.driving], (ARRIVAL, self.event_time))
         self.once(
             "called",
             lambda: returned.check(self.table, self.kind, rows, inputs, kept, self.event_time),

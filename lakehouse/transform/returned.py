@@ -1,11 +1,13 @@
 """What a table's function returned, held against what its kind of table needs: refused with the remedy, before anything runs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.catalog import Kind
 from lakehouse.declare.columns import ARRIVAL, INGESTION, WINDOW
+from lakehouse.declare.remarks import check_all, refuse
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.transform import determinism, shapes, versions
@@ -39,47 +41,57 @@ def check(
             f"table={table.name}: its function returned {rows!r}; return a DataFrame"
         )
     where = f"table={table.name}, columns={rows.columns}"
-    if lost := kept - set(rows.columns):
-        raise DeclarationError(f"{where}{_lost(kind, rows, lost)}")
+    checks = [partial(_check_columns, table, kind, rows, kept, moment)]
     if kind == "ingest":
-        determinism.check_keeps_all(where, rows, inputs)
+        checks.append(partial(determinism.check_keeps_all, where, rows, inputs))
     if table.window and table.window.kind == "session":
-        determinism.check_sessions(where, rows)
+        checks.append(partial(determinism.check_sessions, where, rows))
+    check_all(*checks)
+
+
+def _check_columns(table: Table, kind: Kind, rows: DataFrame, kept: set[str], moment: str) -> None:
+    refuse(_wrong_columns(table, kind, rows, kept, moment))
+
+
+def _wrong_columns(
+    table: Table, kind: Kind, rows: DataFrame, kept: set[str], moment: str
+) -> Iterator[str]:
+    where = f"table={table.name}, columns={rows.columns}"
+    if lost := kept - set(rows.columns):
+        yield f"{where}{_lost(kind, rows, lost)}"
     by_ingestion = kind == "ingest" and moment == INGESTION
     required = {moment} if kind in ("ingest", "row", "versioned") and not by_ingestion else set()
     required |= {WINDOW, *table.keys} if kind == "window" else set(table.keys)
     if missing := required - set(rows.columns):
-        raise DeclarationError(
+        yield (
             f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
         )
     if table.marker and (dtype := dict(rows.dtypes).get(table.marker)) != "boolean":
-        raise DeclarationError(
+        yield (
             f"{where}, marker={table.marker!r}: {dtype or 'no such column'}; the function returns a BOOLEAN column of that name, "
             "true of the rows that say that time has come to their event time"
         )
     if table.watermark_by:
-        _check_values(table, dict(rows.dtypes).get(table.watermark_by), where)
+        yield from _wrong_values(table, dict(rows.dtypes).get(table.watermark_by), where)
     added = {INGESTION} if by_ingestion else set(versions.VALID) if kind == "versioned" else set()
     if own := [name for name in rows.columns if name.lower() in added]:
-        raise DeclarationError(
+        yield (
             f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours"
         )
     if kind == "report" and WINDOW in rows.columns:
-        raise DeclarationError(
+        yield (
             f"{where}: the library adds the column {WINDOW}, which is the partition, to a report; rename yours, or select "
             f"{WINDOW}.start or {WINDOW}.end by another name"
         )
     if kind in ("window", "keyed") and ARRIVAL in rows.columns:
-        raise DeclarationError(f"{where}{_of_single_rows(table, kind)}")
+        yield f"{where}{_of_single_rows(table, kind)}"
     if unknown := [name for name in rows.columns if name.startswith("_") and name not in kept]:
-        raise DeclarationError(
-            f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}"
-        )
+        yield (f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
 
 
-def _check_values(table: Table, dtype: str | None, where: str) -> None:
+def _wrong_values(table: Table, dtype: str | None, where: str) -> Iterator[str]:
     if dtype not in _FEW_VALUES:
-        raise DeclarationError(
+        yield (
             f"{where}, watermark_by={table.watermark_by!r}: {dtype or 'no such column'}; the function returns a column of that "
             f"name, of one of the types {', '.join(_FEW_VALUES)}, by whose values rows hold the watermark back; cast it"
         )

@@ -175,14 +175,19 @@ def _is_row_by_row(node) -> bool:
         name, below = node.nodeName(), seq(node.children())
         reading = [any(map(_is_marked, seq(each.collectLeaves()))) for each in below]
         if name == "Join":
-            how = node.joinType().sql()
-            of_left = ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
-            if how not in (of_left if reading[0] else ("INNER", "CROSS", "RIGHT OUTER")):
+            if not of_one_side(node, reading):
                 return False
         elif name not in ROW_BY_ROW:
             return False
         node = below[reading.index(True)]
     return True
+
+
+def of_one_side(join, reading: Sequence[bool]) -> bool:
+    """Whether each row of a join is made of one row of the side that reads the input, the left one first."""
+    how = join.joinType().sql()
+    of_left = ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
+    return how in (of_left if reading[0] else ("INNER", "CROSS", "RIGHT OUTER"))
 
 
 def _is_marked(leaf) -> bool:

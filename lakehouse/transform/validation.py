@@ -36,15 +36,23 @@ def check(session: Session, table: Table) -> None:
 
 def refusal(session: Session, table: Table) -> str:
     """Why a start would refuse the table's function, expectations or targets; empty if it would not."""
-    try:
-        _check_targets(table, plan.stored_schema(session, table))
-        check(session, table)
-        plan.plan_of(session, table)  # compiles the expectations
-    except LakehouseError as err:
-        return str(err)
-    except PySparkException as err:  # a column that is not there, say
-        return f"table={table.name}: its function, or one before it, cannot be run: {str(err).splitlines()[0]}"
-    return ""
+    checks = (
+        lambda: _check_targets(table, plan.stored_schema(session, table)),
+        lambda: check(session, table),
+        lambda: plan.plan_of(session, table),  # compiles the expectations
+    )
+    remarks: list[str] = []
+    for make in checks:
+        try:
+            make()
+        except LakehouseError as err:
+            remarks += str(err).splitlines()
+        except PySparkException as err:  # a column that is not there, say
+            cause = str(err).splitlines()[0]
+            remarks.append(
+                f"table={table.name}: its function, or one before it, cannot be run: {cause}"
+            )
+    return "\n".join(dict.fromkeys(remarks))
 
 
 def _check_targets(table: Table, stored: StructType) -> None:

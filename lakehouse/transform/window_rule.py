@@ -4,12 +4,12 @@ Each row of a window table is made of rows of one window alone, and its column `
 of several windows at once what it makes of each of them: the stream, which meets them one by one, and batch agree.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.columns import WINDOW
-from lakehouse.transform.equal_columns import End
+from lakehouse.transform.equal_columns import End, Origins
 from lakehouse.transform.origins import Rows, Walk, ids
 from lakehouse.transform.plan_tree import analyzed
 from lakehouse.transform.shapes import ROW_BY_ROW
@@ -47,14 +47,18 @@ def across_windows(rows: DataFrame, *, one_end: bool) -> Iterator[tuple[str, str
         yield from map(_refusal, lost)
     elif not result.from_input:
         yield _without_rows(result)
-    elif not _is_window(result, result.origins(ids(result.plan)[rows.columns.index(WINDOW)])):
+    elif not _is_window(result, _window_of(result, rows.columns)):
         yield (
             f"columns={WINDOW}",
             "it is not the window of the rows that a row is made of; select window itself, as the library adds it",
         )
 
 
-def _is_window(rows: Rows, origins) -> bool:
+def _window_of(result: Rows, columns: Sequence[str]) -> Origins:
+    return result.origins(ids(result.plan)[columns.index(WINDOW)]) if WINDOW in columns else {}
+
+
+def _is_window(rows: Rows, origins: Origins) -> bool:
     return {n: v for n, v in origins.items() if n in rows.uses} == dict.fromkeys(rows.uses, WINDOW)
 
 

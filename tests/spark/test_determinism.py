@@ -219,3 +219,63 @@ def test_a_process_function_that_remembers_for_longer_than_its_table_reads_back_
     message = r"table=made, within=0:10:00: a range is read from 0:09:59 before it, .*; declare the longer before="
     with pytest.raises(DeclarationError, match=message):
         checked(spark, tmp_path, clicks_so_far, context=around(before="599 seconds"))
+
+
+def test_places_in_a_window_that_rows_may_share_are_refused(spark, tmp_path):
+    per_window = {"window": tumbling("1 hour")}
+    placed = "SELECT window, user, value FROM (SELECT *, {} AS p FROM {}) WHERE p = 1"
+    counted = "(SELECT window, user, count(*) AS value FROM {clicks} GROUP BY window, user)"
+    number = "row_number() OVER (PARTITION BY window ORDER BY {})"
+    for order, rows in (
+        ("value DESC", "{clicks}"),
+        ("value DESC, user", "{clicks}"),
+        ("_arrival.offset", "{clicks}"),
+        ("value DESC", counted),
+    ):
+        with pytest.raises(
+            DeclarationError, match=r"expression=row_number\(\).*no two rows have in common"
+        ):
+            checked(
+                spark, tmp_path, in_sql(placed.format(number.format(order), rows)), **per_window
+            )
+        any_of_them = in_sql(placed.format(number.format(order), rows))
+        checked(spark, tmp_path, any_of_them, **per_window, deterministic=False)
+    for order, rows in (
+        ("value DESC, _arrival", "{clicks}"),
+        ("value, _arrival.partition, _arrival.offset", "{clicks}"),
+        ("value DESC, user", counted),
+        ("struct(value, user)", counted),
+        (
+            "value DESC, user",
+            f"{counted} JOIN (SELECT user, window, max(value) m FROM {{clicks}} GROUP BY ALL) USING (window, user)",
+        ),
+    ):
+        checked(spark, tmp_path, in_sql(placed.format(number.format(order), rows)), **per_window)
+    ranked = placed.format("rank() OVER (PARTITION BY window ORDER BY value)", "{clicks}")
+    checked(spark, tmp_path, in_sql(ranked), **per_window)
+    for columns, refused in (["window", "user"], True), (["window", "_arrival"], False):
+        with pytest.raises(DeclarationError, match="Deduplicate") if refused else nullcontext():
+            checked(
+                spark,
+                tmp_path,
+                lambda c, by=columns: c.dropDuplicates(by).select("window", "user"),
+                **per_window,
+            )
+    asked = "(SELECT d.share FROM {{clicks}} d WHERE d.window = c.window ORDER BY {} LIMIT 1)"
+    newest = f"SELECT window, user, {asked} AS s FROM {{{{clicks}}}} c"
+    with pytest.raises(DeclarationError, match="operators=GlobalLimit: of rows that are equal"):
+        checked(spark, tmp_path, in_sql(newest.format("d.value")), **per_window)
+    checked(spark, tmp_path, in_sql(newest.format("d.value, d._arrival")), **per_window)
+
+
+def test_all_that_a_function_is_refused_for_is_said_at_once(spark, tmp_path):
+    made = in_sql(
+        "SELECT max(window) AS window, user, first(value) AS v, now() AS n FROM {clicks} GROUP BY user"
+    )
+    with pytest.raises(DeclarationError) as refused:
+        checked(spark, tmp_path, made, window=tumbling("1 hour"), keys=["user"])
+    across, order, clock = sorted(
+        str(refused.value).splitlines(), key=lambda line: "two clocks" in line or "first" in line
+    )
+    assert "operators=Aggregate: it is over all windows" in across
+    assert "two clocks" in order + clock and "order in which rows come" in order + clock

@@ -18,6 +18,7 @@ from lakehouse.storage.session import Session
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import plan, validation
+from lakehouse.transform.carried import carried
 from streaming_jobs import views
 from streaming_jobs.progress import JobStatus
 from streaming_jobs.queries import SupervisedQuery
@@ -201,7 +202,7 @@ def grouped(clicks):
 
 
 def chosen(clicks):
-    return clicks.select("ad_id", "at")
+    return clicks.select("ad_id", "at").distinct().select("ad_id")
 
 
 @pytest.mark.parametrize(
@@ -240,6 +241,53 @@ def chosen(clicks):
 def test_a_refusal_names_the_remedy(spark, tmp_path, function, given, told):
     with pytest.raises(DeclarationError, match=told):
         declared(spark, tmp_path, function, **given)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT price * 2 AS price FROM {clicks} WHERE price > 1",
+        "SELECT price, ad_id FROM (SELECT ad_id, price * 2 AS price, price AS at FROM {clicks}) WHERE price > 2",
+        "SELECT explode(array(price * 2)) AS price FROM {clicks} WHERE price > 1",
+        "SELECT c.price * 2 AS price FROM {clicks} c JOIN {campaigns} USING (ad_id) WHERE price > 1",
+        "SELECT price * 2 AS price FROM {campaigns} d RIGHT JOIN {clicks} c ON c.ad_id = d.ad_id WHERE price > 1",
+    ],
+)
+def test_arrival_and_event_time_of_single_rows_are_kept_by_themselves(spark, query):
+    made = [(str(n % 2), datetime(2026, 1, 1, n, tzinfo=UTC), n, (n,)) for n in range(4)]
+    clicks = spark.createDataFrame(
+        made, "ad_id STRING, at TIMESTAMP, price BIGINT, _arrival STRUCT<offset: BIGINT>"
+    ).where("price >= 0")
+    campaigns = spark.sql(
+        "SELECT '1' AS ad_id, TIMESTAMP '1999-01-01' AS at UNION ALL SELECT '0', NULL"
+    )
+    inputs = {"clicks": clicks, "campaigns": campaigns}
+    used = {name: rows for name, rows in inputs.items() if f"{{{name}}}" in query}
+    rows = carried(spark.sql(query, **used), clicks, ["_arrival", "at"])
+    found = {(r["price"], r["_arrival"]["offset"], r["at"].hour) for r in rows.collect()}
+    hours = {r["price"]: r["at"].hour for r in clicks.collect()}
+    assert found == {(4, 2, hours[2]), (6, 3, hours[3])}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT count(*) AS n FROM {clicks}",
+        "SELECT DISTINCT ad_id FROM {clicks}",
+        "SELECT ad_id FROM {clicks} UNION ALL SELECT ad_id FROM {clicks}",
+        "SELECT a.ad_id FROM {clicks} a JOIN {clicks} b USING (at)",
+        "SELECT d.ad_id FROM {campaigns} d LEFT JOIN {clicks} c ON c.ad_id = d.ad_id",
+    ],
+)
+def test_arrival_is_not_guessed_of_rows_that_are_not_single_ones(spark, query):
+    clicks = spark.createDataFrame(
+        [], "ad_id STRING, at TIMESTAMP, _arrival STRUCT<offset: BIGINT>"
+    )
+    campaigns = spark.createDataFrame([], "ad_id STRING, at TIMESTAMP")
+    inputs = {"clicks": clicks, "campaigns": campaigns}
+    used = {name: rows for name, rows in inputs.items() if f"{{{name}}}" in query}
+    rows = spark.sql(query, **used)
+    assert carried(rows, clicks, ["_arrival", "at"]) is rows
 
 
 def test_a_rank_of_reference_rows_is_no_rank_across_windows(spark, tmp_path):

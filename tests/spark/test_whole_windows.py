@@ -36,6 +36,16 @@ def audiences(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window").agg(F.count_distinct("user").alias("users"))
 
 
+@table(layer="gold", window=sliding("20 seconds", "15 seconds"))
+def uneven(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window").agg(F.count("*").alias("clicks"))
+
+
+@table(layer="gold", window=sliding("1 hour", "40 minutes", offset="-10 minutes"))
+def long_and_uneven(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window").agg(F.count("*").alias("clicks"))
+
+
 @table(layer="gold", window=tumbling("10 seconds"), late="update")
 def busiest(clicks: DataFrame) -> DataFrame:
     of_user = clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
@@ -51,11 +61,26 @@ users_in_sql = sql_table(
     "users_in_sql", "SELECT window, count(DISTINCT user) AS users FROM {clicks} GROUP BY window",
     layer="gold", window=tumbling("10 seconds"),
 )  # fmt: skip
-TABLES = ["top", "audiences", "busiest", "pages_of_sessions", "users_in_sql"]
+TABLES = [
+    "top",
+    "audiences",
+    "busiest",
+    "pages_of_sessions",
+    "users_in_sql",
+    "uneven",
+    "long_and_uneven",
+]
 
 
 def at(seconds: float, user: str, page: str) -> dict:
     return {"user": user, "at": (START + timedelta(seconds=seconds)).isoformat(), "page": page}
+
+
+def in_windows(seconds: list[int], size: int, slide: int, offset: int = 0) -> list[tuple]:
+    """How many rows are in each window that closes within two hours, counted one by one."""
+    starts = range(offset - size // slide * slide - slide, 7200, slide)
+    counted = [(s, sum(s <= at < s + size for at in seconds)) for s in starts if s + size < 7200]
+    return [(start, rows) for start, rows in counted if rows]
 
 
 def seen(stage: Stage, name: str, *columns: str) -> list[tuple]:
@@ -93,6 +118,9 @@ def test_ranks_distinct_counts_and_aggregates_of_aggregates(spark, tmp_path):
         "c at 5 and b at 21 are late for a session"
     )
     assert seen(stage, "busiest", "most") == [(0, 3), (10, 2), (20, 2), (3600, 2)]
+    rows = [1, 2, 12, 3, 4, 8, 5, 11, 26, 21, 22, 3600, 3600, 7200, 7200]
+    assert seen(stage, "uneven", "clicks") == in_windows(rows, 20, 15)
+    assert seen(stage, "long_and_uneven", "clicks") == in_windows([*rows, 9], 3600, 2400, -600)
     stage.update("busiest")
     for name in TABLES:
         assert_stream_equals_batch(stage, name)

@@ -333,3 +333,23 @@ def test_a_column_may_be_named_default_and_a_comment_may_speak_of_it():
     kafka(
         "things", schema="default INT, a struct<default: INT>, b INT COMMENT 'DEFAULT 3, or more'"
     )
+
+
+def test_all_that_is_wrong_with_declarations_is_said_at_once():
+    @table(layer="silver", early_results="1 minute", refresh="1 minute")
+    def one(things):
+        return things
+
+    @table(layer="gold", keeps="latest", keys=["id"], late="drop", refresh="1 minute")
+    def other(things):
+        return things
+
+    with pytest.raises(DeclarationError) as refused:
+        declared(one=one, other=other)
+    remarks = [line.split(": ")[0] for line in str(refused.value).splitlines()]
+    assert remarks == [
+        "table=one, early_results=0:01:00",
+        "table=one, refresh=0:01:00",
+        "table=other, keeps='latest', late='drop'",
+        "table=other, refresh=0:01:00",
+    ]

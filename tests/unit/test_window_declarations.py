@@ -26,10 +26,16 @@ from support import ROOT
     "declare, words",
     [
         (lambda: tumbling("0 seconds"), "longer than nothing"),
-        (lambda: tumbling("1 hour", zone="Europe/Berlin"), "only days differ between zones"),
+        (
+            lambda: tumbling("1 hour", zone="Europe/Berlin"),
+            "only windows of a day follow the clock",
+        ),
         (lambda: tumbling("1 day", zone="Europe/Berln"), "an IANA name"),
         (lambda: tumbling("1 minute", offset="2 minutes"), "lies below 0:01:00"),
-        (lambda: sliding("5 minutes", "2 minutes"), "the slide divides the size"),
+        (lambda: tumbling("1 minute", offset="-2 minutes"), "lies below 0:01:00"),
+        (lambda: tumbling("1 day", zone="posixrules"), "known to Python and Java"),
+        (lambda: tumbling("1 day", zone="localtime"), "known to Python and Java"),
+        (lambda: sliding("2 minutes", "5 minutes"), "the slide is at most the size"),
         (lambda: session("-1 seconds"), "a duration is a number"),
         (lambda: sql_table("t", "SELECT 1", layer="gold"), "names no input"),
         (lambda: sql_table("t", "SELECT {} FROM {x}", layer="gold"), "inputs are names in braces"),
@@ -40,6 +46,13 @@ from support import ROOT
 def test_a_window_or_query_that_cannot_be_is_refused_with_the_rule(declare, words):
     with pytest.raises(DeclarationError, match=words):
         declare()
+
+
+def test_an_offset_may_be_before_and_is_the_rest_of_a_slide_after():
+    assert tumbling("1 day", offset="-6 hours") == tumbling("1 day", offset="18 hours")
+    assert sliding("1 hour", "40 minutes", offset=timedelta(minutes=-10)).offset == timedelta(
+        minutes=30
+    )
 
 
 def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables():

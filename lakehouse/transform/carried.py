@@ -1,0 +1,69 @@
+"""Columns of an input that a function left out, though each row of its result is of one row of the input: added again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lakehouse.transform.equal_columns import id_of
+from lakehouse.transform.plan_tree import analyzed, seq
+from lakehouse.transform.shapes import ROW_BY_ROW, of_one_side, reads
+
+
+def carried(rows: DataFrame, source: DataFrame, names: Sequence[str]) -> DataFrame:
+    """`rows` with those of the names that it lacks, from the rows of the source that they are made of.
+
+    As they are if they are not each made of one row of it.
+    """
+    missing = [name for name in names if name not in rows.columns]
+    if not missing or set(names) - set(source.columns):
+        return rows
+    read: Any = source._jdf.queryExecution().analyzed()
+    columns = {a.name(): a for a in seq(read.output()) if a.name() in names}
+    leaves = {id_of(a) for leaf in seq(read.collectLeaves()) for a in seq(leaf.output())}
+    plan = _Carrying(columns, missing, leaves, read).plan(analyzed(rows))
+    if plan is None:
+        return rows
+    session: Any = rows.sparkSession
+    made = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    return DataFrame(made, session)
+
+
+@dataclass(frozen=True, slots=True)
+class _Carrying:
+    columns: Mapping[str, Any]  # of the source
+    missing: Sequence[str]
+    leaves: set[int]  # columns of what the source reads, by id
+    read: Any  # the plan of the source
+
+    def plan(self, plan) -> Any:
+        """The plan with the missing columns; None if its rows are not each of one row of the source."""
+        output, kind = {id_of(a) for a in seq(plan.output())}, plan.nodeName()
+        below = seq(plan.children())
+        reading = [self._reads(side) for side in below]
+        if plan.equals(self.read):
+            return plan
+        if reading.count(True) != 1 or any(map(reads, seq(plan.subqueries()))):
+            return None
+        if kind not in ROW_BY_ROW and not (kind == "Join" and of_one_side(plan, reading)):
+            return None
+        place = reading.index(True)
+        side = self.plan(below[place])
+        if side is None:
+            return None
+        rebuilt = plan.withNewChildren(plan.children().updated(place, side))
+        if kind != "Project":
+            return rebuilt
+        chosen = rebuilt.projectList()
+        for name in self.missing:
+            if id_of(self.columns[name]) not in output:
+                chosen = chosen.appended(self.columns[name])
+        return rebuilt.copy(chosen, side)
+
+    def _reads(self, side) -> bool:
+        return reads(side) or any(
+            id_of(a) in self.leaves
+            for leaf in seq(side.collectLeaves())
+            for a in seq(leaf.output())
+        )
