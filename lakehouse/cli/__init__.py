@@ -5,6 +5,7 @@ commands          the commands that read a lakehouse
 console           tables, errors, JSON
 serve             `lakehouse serve`: rows by key over HTTP
 query             SQL without a JVM
+query_rules       what a query in Spark may do
 table_status      what is known about the tables
 lateness_report   what another delay would have cost
 validate          `lakehouse validate`: what a start would refuse in the declarations

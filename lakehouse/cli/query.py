@@ -98,7 +98,10 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
     read = {name: paths[name] for name in named(sql, paths)}
     versions = _versions(read, as_of)
     try:
-        return _of_users(sql, _answer(delta_tables.select(sql, read, versions), limit, read))
+        given = _answer(delta_tables.select(sql, read, versions), limit, read)
+        if not given.columns:  # SELECT INTO makes a table of the engine's own, and answers nothing
+            raise QueryError(f"sql={sql!r}: one SELECT that gives columns; write it without INTO")
+        return _of_users(sql, given)
     except QueryError:
         raise
     except Exception as err:  # DataFusion's errors reach Python as DeltaError and as bare Exception
@@ -113,10 +116,15 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
     from pyspark.logger import PySparkLogger
 
     from lakehouse.batch import late_view
+    from lakehouse.cli import query_rules
 
     sql, catalog = _select(sql), session.catalog
     # what it would print is raised as well
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
+    try:
+        query_rules.check_parsed(session.spark, sql)
+    except PySparkException as err:
+        raise QueryError(f"sql={sql!r}: {_first(err)}") from err
     if named(sql, [_COMMITS]):
         log_tables.refresh(session.settings, catalog)
     paths = names(session)
@@ -141,6 +149,7 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
         # WITH .. INSERT would run at once; as a subquery it cannot be said
         session.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
         rows = session.spark.sql(sql)
+        query_rules.check_analysed(sql, rows)
         return _of_users(sql, answer(rows, limit, [*read, *late]))
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
