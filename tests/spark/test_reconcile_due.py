@@ -138,7 +138,7 @@ def test_a_run_of_dagsters_goes_on_behind_a_table_that_another_process_has(own):
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("name", "rule"),
-    [("sensor_readings", "only the stream writes"), ("sensor_trends", "stream's first commit")],
+    [("sensor_readings", "only the stream writes"), ("sensor_trends", "stream's first rows")],
 )
 def test_what_cannot_be_reconciled_is_refused_before_a_jvm_starts(own, name, rule, monkeypatch):
     monkeypatch.setattr("lakehouse.runtime.spark_session.opened", None)  # to call it would fail

@@ -81,7 +81,7 @@ def test_each_topic_has_its_own_rules_and_a_bad_row_names_its_topic(stage_of):
         ("tills", "event time before 2025-01-01T00:00:00Z"): 1,
         (
             "tills",
-            "not a JSON object of the declared types: it is not JSON, at character 5 of 4",
+            "not a JSON object of the declared types: it is not JSON, at character 1 of 4",
         ): 1,
         ("web", "missing field: at"): 1,
     }
