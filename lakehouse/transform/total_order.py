@@ -29,7 +29,9 @@ def takes_places(expression) -> bool:
     """Whether an expression of a window goes by the places of rows, and not by what orders them alone."""
     kinds = {kind for _, kind, _ in within(expression)}
     by_rows = any(
-        kind == "SpecifiedWindowFrame" and each.frameType().sql() == "ROWS"
+        kind == "SpecifiedWindowFrame"
+        and each.frameType().sql() == "ROWS"
+        and not each.isUnbounded()  # all rows, as of an aggregate OVER (PARTITION BY ...)
         for each, kind, _ in within(expression)
     )
     return bool(kinds & (_PLACES | ORDERED)) or ("AggregateExpression" in kinds and by_rows)

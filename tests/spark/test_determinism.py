@@ -251,8 +251,11 @@ def test_places_in_a_window_that_rows_may_share_are_refused(spark, tmp_path):
         ),
     ):
         checked(spark, tmp_path, in_sql(placed.format(number.format(order), rows)), **per_window)
-    ranked = placed.format("rank() OVER (PARTITION BY window ORDER BY value)", "{clicks}")
-    checked(spark, tmp_path, in_sql(ranked), **per_window)
+    for of_all in (
+        "rank() OVER (PARTITION BY window ORDER BY value)",
+        "count(*) OVER (PARTITION BY window)",  # whose frame, of all rows, Spark counts in rows
+    ):
+        checked(spark, tmp_path, in_sql(placed.format(of_all, "{clicks}")), **per_window)
     for columns, refused in (["window", "user"], True), (["window", "_arrival"], False):
         with pytest.raises(DeclarationError, match="Deduplicate") if refused else nullcontext():
             checked(
