@@ -253,9 +253,8 @@ def test_a_running_job_as_it_stands(running, exposed):
     assert (
         value(exposed, "lakehouse_job_state", lakehouse_job_state="never_ran", pipeline="ads") == 1
     )
-    assert value(exposed, "lakehouse_job_start_time_seconds", **job) == pytest.approx(
-        status.process_started
-    )
+    started = datetime.fromisoformat(status.started_at).timestamp()
+    assert value(exposed, "lakehouse_job_start_time_seconds", **job) == started
     assert 0 <= value(exposed, "lakehouse_job_heartbeat_age_seconds", **job) < 60
     assert value(exposed, "lakehouse_job_resident_memory_bytes", process="jvm", **job) > 50e6
     assert value(exposed, "lakehouse_table_rows_total", table="sensor_readings") == running.sent
