@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -191,9 +192,15 @@ if __name__ == "__main__":
     if sys.argv[1:]:
         given = list(map(Path, sys.argv[1:]))
         threading.Thread(target=_end_with_parent, args=given[:1], daemon=True).start()
-        _record(*given)
+        code = 0
+        try:
+            _record(*given)
+        except Exception:
+            code = 1
+            traceback.print_exc()
         sys.stdout.flush()
-        os._exit(0)  # the thread reads on
+        sys.stderr.flush()
+        os._exit(code)  # the thread reads on, and would abort an ordinary end
     elif not all(map(cds_archive.options, cds_archive.PROGRAMS)):
         print(
             "archiving Spark's and Kafka's classes, so that they start faster (once, minutes)",

@@ -103,7 +103,7 @@ def test_a_stream_that_crashes_at_each_commit_point_has_each_record_once_and_equ
     stage.run("per_minute")
     assert numbers(stage) == list(range(sent))
     assert {each: why for each, (_, why) in quarantined(stage).items()} == {
-        f"{n}-{p}.json{'.gz' if p else ''}:3": "not a JSON object of the declared types: it is not JSON, at character 2 of 7"
+        f"{n}-{p}.json{'.gz' if p else ''}:3": "not a JSON object of the declared types: it is not JSON, at character 1 of 7"
         for n in range(4)
         for p in (0, 1)
     }

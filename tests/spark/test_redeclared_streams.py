@@ -100,7 +100,7 @@ def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_on
     )
     stage.session = session = replace(session, catalog=other)
     for name in ("counted", "totals"):
-        with pytest.raises(DeclarationError, match=f"table={name}, function="):
+        with pytest.raises(DeclarationError, match=f"table={name}, function: "):
             stage.run(name)
     assert list(backfill.run(session, "totals")) == []
     begun_with.accept(Lakehouse(session.settings, other), other.table("counted"))
