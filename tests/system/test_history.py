@@ -167,7 +167,7 @@ def test_history_cut_and_topic_with_a_crash_in_each_have_each_row_once(spark, tm
     assert {tuple(row) for row in bad.collect()} == {
         (
             str(there),
-            "not a JSON object of the declared types: it is not JSON, at character 2 of 7",
+            "not a JSON object of the declared types: it is not JSON, at character 1 of 7",
             1,
         ),
         (str(there), "event time from 2026-01-01T01:00:00Z on, of which the topic has the rows", 5),
