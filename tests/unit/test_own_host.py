@@ -41,7 +41,7 @@ def test_a_host_of_this_machine_is_answered(header: str):
 @pytest.mark.parametrize("header", OTHERS)
 def test_a_host_of_others_is_refused(header: str):
     assert not own_host.answers("127.0.0.1", header) and not own_host.answers("localhost", header)
-    assert own_host.answers("0.0.0.0", header)  # opened by a setting: its reader is told
+    assert own_host.answers("0.0.0.0", header)  # opened by a setting, whose page says so
 
 
 def test_serve_answers_its_own_host_alone(tmp_path: Path):

@@ -12,7 +12,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import layout, savepoints
 from support import ROOT
 
-HERE = Path("/root/folder")
+HERE = Path("/srv/folder")
 MODULES = sorted(
     path
     for package in ("lakehouse", "streaming_jobs", "batch_jobs", "assets")
