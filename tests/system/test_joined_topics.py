@@ -76,8 +76,9 @@ def test_a_killed_job_joins_two_topics_to_the_last_window(settings, spark):
     def read() -> int:
         return arrived(settings, "ads") + arrived(settings, "sales")
 
-    first = supervisor.start(settings, pipeline, wait=240)
+    # before the start: a partition whose first rows come after those of the others finds the watermark moved on
     sent = produce(settings, LOTS[0])
+    first = supervisor.start(settings, pipeline, wait=240)
     awaited(lambda: arrived(settings, "by_window") > 0, "the first windows", 240)
     os.kill(first.pid, signal.SIGKILL)
     awaited(lambda: supervisor.status(settings, pipeline).state == "dead", "seen to be dead")

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonFactoryBuilder;
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.core.JsonStreamContext;
 import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.core.StreamReadConstraints;
 import com.fasterxml.jackson.core.json.JsonReadFeature;
@@ -48,11 +49,11 @@ final class Json {
 
   private Json() {}
 
-  /** The values of an object, in an array of that length. */
-  static Object[] row(String text, Struct columns, int length) {
+  /** The values of an object and, last, why it is no such row; null if it is. */
+  static Object[] row(String text, Struct columns) {
     return whole(text, source -> {
       if (source.token != JsonToken.START_OBJECT) throw new Refused("", "got " + source.shown());
-      return columns.values(source, length);
+      return columns.readable(source);
     });
   }
 
@@ -281,12 +282,25 @@ final class Json {
 
     @Override
     Object of(Source source) throws IOException {
-      return source.token == JsonToken.START_OBJECT ? new GenericInternalRow(values(source, kinds.length)) : null;
+      if (source.token != JsonToken.START_OBJECT) return null;
+      Object[] values = new Object[kinds.length];
+      Refused why = read(source, values);
+      if (why != null) throw why;
+      return new GenericInternalRow(values);
     }
 
-    Object[] values(Source source, int length) throws IOException {
-      Object[] values = new Object[length];
+    /** All values that can be read and, last, why the first of the others cannot: what is quarantined is looked for by them. */
+    Object[] readable(Source source) throws IOException {
+      Object[] values = new Object[kinds.length + 1];
+      Refused why = read(source, values);
+      if (why != null) values[kinds.length] = UTF8String.fromString(why.getMessage());
+      return values;
+    }
+
+    private Refused read(Source source, Object[] values) throws IOException {
       boolean[] seen = new boolean[kinds.length];
+      JsonStreamContext object = source.parser.getParsingContext();
+      Refused first = null;
       while (source.next() != JsonToken.END_OBJECT) {
         Integer place = places.get(source.parser.currentName());
         source.next();
@@ -295,14 +309,20 @@ final class Json {
           continue;
         }
         try {
+          values[place] = null;
           if (seen[place]) throw new Refused("", "it is there twice");
           seen[place] = true;
           values[place] = source.read(kinds[place]);
         } catch (Refused why) {
-          throw why.within(names[place]);
+          if (first == null) first = why.within(names[place]);
+          try {
+            while (source.parser.getParsingContext() != object) source.next();
+          } catch (JsonProcessingException deeper) { // than a parser goes
+            throw first;
+          }
         }
       }
-      return values;
+      return first;
     }
   }
 

@@ -33,7 +33,8 @@ public final class Reader implements Serializable {
     this.columns = columns;
   }
 
-  /** The struct of a binary value in JSON, or a line of CSV: the columns of `schema`, of which the last says why it is none. */
+  /** The struct of a binary value in JSON, or a line of CSV: the columns of `schema`, of which the last says why it is none.
+   * The others then hold what can be read. */
   public static Column asRow(String format, String schema, Column value) {
     StructType row = (StructType) DataType.fromJson(schema);
     return call(new Reader(format, row, row.length() - 1), "row", row, value);
@@ -59,7 +60,7 @@ public final class Reader implements Serializable {
       String text = new String(value, StandardCharsets.UTF_8);
       // what is no UTF-8 has become this character
       if (text.indexOf('\uFFFD') >= 0 && !UTF8String.fromBytes(value).isValid()) throw new Refused("", "it is not UTF-8");
-      fields = format.equals("csv") ? line(text) : Json.row(text, (Json.Struct) kind(), columns + 1);
+      fields = format.equals("csv") ? line(text) : Json.row(text, (Json.Struct) kind());
     } catch (Refused why) {
       fields = new Object[columns + 1];
       fields[columns] = UTF8String.fromString(why.getMessage());
@@ -95,7 +96,8 @@ public final class Reader implements Serializable {
       DataType of = row.apply(at).dataType();
       // there are no bytes in a line of text but its own
       values[at] = of instanceof org.apache.spark.sql.types.BinaryType ? field.getBytes(StandardCharsets.UTF_8) : Values.of(field, of);
-      if (values[at] == null) throw Json.refused(of, Json.quoted(field)).within(row.apply(at).name());
+      if (values[at] != null || values[columns] != null) continue;
+      values[columns] = UTF8String.fromString(Json.refused(of, Json.quoted(field)).within(row.apply(at).name()).getMessage());
     }
     return values;
   }
