@@ -80,7 +80,7 @@ def check_expectations(settings: Settings, catalog: Catalog) -> list[dg.Schedule
 
 
 def _expecting(catalog: Catalog) -> list[Table]:
-    return [t for t in catalog if t.expectations and catalog.kind(t) != "ingest"]
+    return [t for t in catalog if t.expectations and not t.kind.reads_sources]
 
 
 def _has_rows_to_judge(settings: Settings, catalog: Catalog, table: Table) -> bool:
@@ -98,7 +98,9 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
         pool=RECONCILIATION,
     )
     def check(config: Closed, lakehouse: LakehouseResource) -> dg.AssetCheckResult:
-        span = None if table.keeps else closed(lakehouse.settings, table, config.partitions)
+        span = (
+            None if table.kind.is_upserted else closed(lakehouse.settings, table, config.partitions)
+        )
         return dg.AssetCheckResult(
             **verdict(lakehouse.settings, reconciled(lakehouse, table, span))
         )

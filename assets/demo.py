@@ -155,7 +155,7 @@ class _Demo:
         loaded = catalog.load(self.settings)
         with self.console.status("reconciling: every range again, in batch"):
             certificates = []
-            streamed = filter(loaded.is_streamed, (*loaded.derived, *loaded.keyed))
+            streamed = (t for t in (*loaded.derived, *loaded.keyed) if t.kind.is_streamed)
             tables = [t for t in streamed if t.deterministic]
             with spark_session.opened(self.settings, "demo reconciliation") as spark:
                 for table in tables:

@@ -65,7 +65,7 @@ def reconcile_ranges(
             continue
         outcome = checks.verdict(lakehouse.settings, certificate)
         yield dg.AssetCheckEvaluation(dg.AssetKey(name), checks.STREAM_EQUALS_BATCH, **outcome)
-        if not table.keeps:
+        if not table.kind.is_upserted:
             covered = coverage.coverage(lakehouse.declared, table)
             yield dg.AssetObservation(name, metadata=of_coverage(covered))
         outcomes.append((outcome["passed"], f"{name} {outcome['description']}"))

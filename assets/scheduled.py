@@ -54,9 +54,7 @@ def _schedule(
 
 
 def _job(catalog: Catalog, pipeline: str) -> dg.JobDefinition:
-    ingests = {
-        table.name for table in catalog.of_pipeline(pipeline) if catalog.kind(table) == "ingest"
-    }
+    ingests = {table.name for table in catalog.of_pipeline(pipeline) if table.kind.reads_sources}
 
     @dg.op(name=f"run_{pipeline}_job", pool=f"run_{pipeline}")
     def run(

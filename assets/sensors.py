@@ -57,7 +57,7 @@ def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefiniti
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         reported: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
-        for table in filter(catalog.is_streamed, catalog.derived):
+        for table in (t for t in catalog.derived if t.kind.is_streamed):
             for event in _closings(
                 settings, catalog, table, reported.get(table.name), _MOST - len(events)
             ):
@@ -117,7 +117,7 @@ def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefi
         events: list[dg.AssetMaterialization] = []
         for table in catalog:
             # what was erased from it or replayed into it is no growth
-            ingest = catalog.kind(table) == "ingest" or table.keeps
+            ingest = table.kind.reads_sources or table.kind.is_upserted
             commit_log = CommitLog(settings, table)
             last = commit_log.last_arrival() if ingest else next(iter(commit_log), None)
             if last is None or reported.get(table.name) == last.at.isoformat():

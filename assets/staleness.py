@@ -37,13 +37,13 @@ def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | Non
     take a partition longer. In a pipeline that does not run continuously, each table may also take
     the time between two runs.
     """
-    kind, knob = catalog.kind(table), settings.freshness_of(table.pipeline)
-    if kind in ("reference", "keyed", "versioned"):
+    kind, knob = table.kind, settings.freshness_of(table.pipeline)
+    if not kind.has_partitions:
         return None
     most = _within(settings, table) + (
         knob.cron.longest if knob.cron else knob.interval or timedelta(0)
     )
-    return most + (timedelta(0) if kind == "ingest" else PARTITION_LENGTHS[table.partition_by])
+    return most + (timedelta(0) if kind.reads_sources else PARTITION_LENGTHS[table.partition_by])
 
 
 def stale(settings: Settings, catalog: Catalog, instance: dg.DagsterInstance) -> Iterator[Notice]:

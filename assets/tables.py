@@ -1,7 +1,6 @@
 """Sources and tables as assets: what the graph shows of them, and the batch runs that fill them."""
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
@@ -18,7 +17,7 @@ from assets.metadata import (
 )
 from assets.resources import BATCH, LakehouseResource, refusals
 from assets.streams import job_key
-from lakehouse.declare.catalog import Catalog, Kind
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.sources import (
     DeltaSource,
     FolderSource,
@@ -40,16 +39,16 @@ def specs_and_assets(
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Every source and table: sources and ingest tables as the outside fills them, the others with their batch runs."""
     sources = [_source(s) for s in catalog.sources.values()]
-    make: dict[Kind, Callable[[Settings, Catalog, Table], dg.AssetSpec | dg.AssetsDefinition]] = {
-        "ingest": _written_by_stream,
-        "keyed": _written_by_stream,
-        "versioned": _written_by_stream,
-        "row": _derived,
-        "window": _derived,
-        "report": _derived,
-        "reference": _reference,
-    }
-    return [*sources, *(make[catalog.kind(t)](settings, catalog, t) for t in catalog)]
+    return [*sources, *(_table(settings, catalog, table) for table in catalog)]
+
+
+def _table(
+    settings: Settings, catalog: Catalog, table: Table
+) -> dg.AssetSpec | dg.AssetsDefinition:
+    if table.kind.is_derived:
+        return _derived(settings, catalog, table)
+    make = _reference if table.kind.is_reference else _written_by_stream
+    return make(settings, catalog, table)
 
 
 def _source(source: Source) -> dg.AssetSpec:
@@ -105,7 +104,9 @@ def _source(source: Source) -> dg.AssetSpec:
 
 def _written_by_stream(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetSpec:
     """Written by its streaming job alone: nothing to materialise, nothing to backfill."""
-    deps = [job_key(table.pipeline)] + [dg.AssetDep(name) for name in table.inputs if table.keeps]
+    deps = [job_key(table.pipeline)] + [
+        dg.AssetDep(name) for name in table.inputs if table.kind.is_upserted
+    ]
     return dg.AssetSpec(table.name, deps=deps, **_shown(settings, catalog, table))
 
 
@@ -176,7 +177,7 @@ def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
     timed = {each.name: each for each in catalog.timed_inputs(table)}
     deps = []
     for name in table.inputs:
-        partitioned = name in timed and catalog.kind(timed[name]) != "ingest"
+        partitioned = name in timed and not timed[name].kind.reads_sources
         deps.append(
             dg.AssetDep(name, partition_mapping=partitions.mapping(table) if partitioned else None)
         )
@@ -188,7 +189,7 @@ def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
 def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]:
     """What the UI shows of a table, from its declaration."""
     declared = {
-        "kind": catalog.kind(table),
+        "kind": table.kind.name,
         "delay": str(table.delay) if table.delay else "",
         "marker": table.marker,
         "watermark by": table.watermark_by,
@@ -209,7 +210,7 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]
         "group_name": table.layer,
         "owners": [table.owner] if table.owner else [],
         "kinds": {"delta", "spark"},
-        "tags": tags | ({"late": table.late} if catalog.has_late_rows(table) else {}),
+        "tags": tags | ({"late": table.late} if table.has_late_rows else {}),
         "code_version": table.code_version,
         "freshness_policy": staleness.policy(settings, catalog, table),
         "metadata": {k: v for k, v in declared.items() if v} | column_schema(settings, table),

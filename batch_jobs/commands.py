@@ -64,7 +64,7 @@ def backfill(
     planned = job.plan(
         lakehouse, table, first, last, whole=all_or_nothing, ask=ask_again or "missing"
     )
-    if lakehouse.catalog.table(table).keeps:
+    if lakehouse.catalog.table(table).kind.is_upserted:
         if not dry_run:
             job.renew(lakehouse, table)
         views.show_renewed(table, dry_run, as_json)

@@ -48,14 +48,14 @@ def tables(lakehouse: Lakehouse, name: str | None) -> list[Table]:
     if name is None:
         return coverage.reconcilable(lakehouse.catalog)
     table = lakehouse.catalog.table(name)
-    if not table.keeps:
+    if not table.kind.is_upserted:
         lakehouse.catalog.check_derived(table)
     return [table]
 
 
 def check_repair(settings: Settings, asked: Sequence[Table]) -> None:
     """Raises SettingsError if nothing of these tables may ever be repaired without being named."""
-    if not any(table.name in settings.repair and not table.keeps for table in asked):
+    if not any(table.name in settings.repair and not table.kind.is_upserted for table in asked):
         raise SettingsError(
             f"repair={{}}, tables={', '.join(table.name for table in asked)}: --repair repairs what the setting `repair` allows, "
             "and it names none of these; set LAKEHOUSE_REPAIR__<TABLE>__PARTITIONS and LAKEHOUSE_REPAIR__<TABLE>__ROWS, or "

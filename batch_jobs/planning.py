@@ -86,7 +86,7 @@ def plan(
             f"{', '.join(t.name for t in catalog if t.lookup) or 'a table that has one, of which there is none'}"
         )
     if not (start and end):
-        if start or end or (catalog.kind(table) != "reference" and not table.keeps):
+        if start or end or (not table.kind.is_reference and not table.kind.is_upserted):
             raise RangeError(
                 f"table={table.name}: a backfill needs both ends of its range; give --start and --end"
             )
@@ -229,7 +229,7 @@ def _conflicts(
     ]:
         conflicts.append(f"late rows wait in {_brief(waiting)}: this run merges them, too")
     for each in lakehouse.catalog.timed_inputs(table):
-        if lakehouse.catalog.kind(each) == "ingest":
+        if each.kind.reads_sources:
             continue
         dirty = (d.partition for d in late_merge.dirty(lakehouse, each))
         stale = [*late_merge.outdated(lakehouse, each), *dirty]

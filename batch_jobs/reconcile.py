@@ -19,7 +19,7 @@ def check(
     """Raises what `run` refuses by the logs alone: RangeError, UnknownTable."""
     table = lakehouse.catalog.table(table_name)
     span = optional_range(start, end)
-    if not table.keeps:
+    if not table.kind.is_upserted:
         compute.closed_until(lakehouse, table)
     elif span is not None:
         lakehouse.catalog.check_derived(table)  # raises: a keyed table has no ranges

@@ -114,7 +114,7 @@ def plan(
 
 def allowed(lakehouse: Lakehouse, table: Table) -> list[str]:
     """The partitions that are repaired without being asked for, as far as the setting `repair` allows now."""
-    if table.keeps or table.name not in lakehouse.settings.repair:
+    if table.kind.is_upserted or table.name not in lakehouse.settings.repair:
         return []
     plans = plan(lakehouse, table.name, unasked=True)
     return [planned.partition for planned in plans if not planned.refused]

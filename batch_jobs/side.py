@@ -65,7 +65,7 @@ def write(
     columns = reconciled_columns(rows)
     moment = lateness.instant_of(table.window, catalog.event_time(table))
     position = (F.col(f"{ARRIVAL}.{name}") for name in ("topic", "partition", "offset"))
-    arrived = [F.concat_ws(":", *position).alias(ARRIVED)] if catalog.kind(table) == "row" else []
+    arrived = [F.concat_ws(":", *position).alias(ARRIVED)] if table.kind.is_row_by_row else []
     rows.select(
         *columns, *arrived, lateness.partition_of(moment, length).alias(PARTITION)
     ).write.parquet(str(place))

@@ -22,7 +22,7 @@ def wanted(catalog: Catalog, name: str | None) -> list[Table]:
     if name is None:
         return [t for t in catalog.derived if t.late == "update"]
     table = catalog.table(name)
-    if table.late != "update" or not catalog.is_derived(table):
+    if table.late != "update" or not table.kind.is_derived:
         raise RangeError(
             f"table={name}, late={table.late!r}: late rows are not merged into this table, so there is nothing "
             "to update; declare "

@@ -71,7 +71,7 @@ def without_gate() -> Iterator[None]:
 def filled(spark: SparkSession, settings: Settings) -> tuple[Cost, Cost]:
     """What the record took, and what follows it: the windows and, where late rows are merged, the update."""
     session, tree = Session(settings, catalog.load(settings), spark), Tree(psutil.Process())
-    references = [t for t in session.catalog if session.catalog.kind(t) == "reference"]
+    references = [t for t in session.catalog if t.kind.is_reference]
     for table in references:
         reference_tables.rebuild(session, table)
     record, windows = (t for t in session.catalog if t not in references)

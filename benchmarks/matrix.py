@@ -157,13 +157,13 @@ def outcomes(
     """
     stage = Stage(spark, root, operators)
     catalog = stage.session.catalog
-    tables = [t for t in catalog if catalog.kind(t) not in ("ingest", "reference")]
+    tables = [t for t in catalog if not (t.kind.reads_sources or t.kind.is_reference)]
     names = [t.name for t in tables]
     agreed: Counter[str] = Counter()
     for number, stream in enumerate(streams):
         _play(stage, names, stream, number)
         for table in tables:
-            if table.keeps:  # recomputed whole
+            if table.kind.is_upserted:  # recomputed whole
                 agreed[table.name] += (
                     reconciliation.reconcile(stage.session, table).verdict == "EQUAL"
                 )
@@ -173,7 +173,7 @@ def outcomes(
     stage.run(*names)
     naive: dict[str, int | None] = {}
     for table in tables:
-        if not table.keeps:
+        if not table.kind.is_upserted:
             stage.update(table.name)
             found = reconciliation.reconcile_parts(stage.session, table)
             agreed[table.name] += sum(

@@ -237,7 +237,7 @@ def above(catalog: Catalog, table: Table) -> list[Table]:
     """The queries of ours that it reads, in the order in which they read one another."""
     found: set[str] = set()
     for each in (read for name in table.inputs if (read := catalog.tables.get(name))):
-        if catalog.kind(each) not in ("ingest", "reference"):
+        if not (each.kind.reads_sources or each.kind.is_reference):
             found |= {each.name, *(t.name for t in above(catalog, each))}
     return [t for t in catalog if t.name in found]
 

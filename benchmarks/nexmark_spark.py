@@ -52,7 +52,7 @@ class Stream:
         self.folder, self.ranked = folder, RANKED.get(table.name)
         rows = self.ranked.rows if self.ranked else BY_HAND.get(table.name, table)
         self.rows = rows(**{name: _input(session, table, name) for name in table.inputs})
-        self.adds = not table.keeps or table.name in ADDED
+        self.adds = not table.kind.is_upserted or table.name in ADDED
         self.keys = (*self.ranked.keys, RANK) if self.ranked else table.keys
         if not self.adds:
             empty = session.spark.createDataFrame([], self.rows.schema)
@@ -94,9 +94,9 @@ class Stream:
 def _input(session: Session, table: Table, name: str) -> DataFrame:
     """An input as a stream; of a window table with Spark's watermark, and the column `window`."""
     each = session.catalog.table(name)
-    if session.catalog.kind(each) == "reference":
+    if each.kind.is_reference:
         return session.read(each)
-    if each.keeps and name not in ONCE:
+    if each.kind.is_upserted and name not in ONCE:
         raise Impossible(CHANGES)
     stored = session.catalog.table(ONCE.get(name, name))
     rows = session.spark.readStream.format("delta").load(str(session.path(stored)))

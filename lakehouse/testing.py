@@ -72,10 +72,10 @@ class Stage:
             Settings(root=root, tables=names, **settings), catalog_of(modules), spark
         )
         for table in self.session.catalog:
-            if self.session.catalog.kind(table) == "reference":
+            if table.kind.is_reference:
                 reference_tables.rebuild(self.session, table)
         catalog = self.session.catalog
-        queries.prepare(self.session, list(filter(catalog.is_streamed, catalog)))
+        queries.prepare(self.session, [table for table in catalog if table.kind.is_streamed])
         for table in catalog:
             if table.report:
                 creation.create(self.session, table)

@@ -101,7 +101,7 @@ class Job:
             session, tables, self.turn.check if self.turn else lambda: None
         )
         self.references.fill()
-        tables = [t for t in tables if session.catalog.is_streamed(t)]
+        tables = [t for t in tables if t.kind.is_streamed]
         self.previews = Previews(session, tables, lambda message: self.say(error=message))
         queries = [
             SupervisedQuery(

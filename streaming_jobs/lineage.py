@@ -152,7 +152,7 @@ class Lineage:
 
     def _stream(self, table: Table, known: dict) -> Iterator[RunEvent]:
         status = progress.read(self.settings, table.pipeline)
-        if status is None or not self.catalog.is_streamed(table):
+        if status is None or not table.kind.is_streamed:
             return
         started = parse_instant(status.started_at)
         run = str(uuid5(NAMESPACE_URL, f"{table.name} {status.pid} {status.started_at}"))

@@ -116,7 +116,7 @@ class LakehouseCollector(Collector):
         if not status.alive:
             return  # how fast it was says nothing about now
         for query in queries:
-            is_ingest = self._catalog.kind(self._catalog.table(query.table)) == "ingest"
+            is_ingest = self._catalog.table(query.table).kind.reads_sources
             if is_ingest:
                 since = query.unanswered_since
                 waited = time.time() - _epoch(parse_instant(since)) if since else 0.0
@@ -132,7 +132,7 @@ class LakehouseCollector(Collector):
             )
 
     def _progress_of(self, found: Families, table: Table) -> None:
-        if not self._catalog.is_streamed(table):
+        if not table.kind.is_streamed:
             return  # no stream: its whole commit log would be searched for one
         commit_log = CommitLog(self._settings, table)
         last = next(commit_log.by_stream(), None)

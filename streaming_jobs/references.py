@@ -31,7 +31,7 @@ class References:
 
     def __init__(self, session: Session, tables: list[Table], check: Callable[[], None]) -> None:
         self.session, self.check = session, check
-        self.tables = [t for t in tables if session.catalog.kind(t) == "reference"]
+        self.tables = [t for t in tables if t.kind.is_reference]
         self.refreshed = [t for t in self.tables if t.refresh]
         self._status = {t.name: ReferenceStatus(t.name) for t in self.refreshed}
         self._due: dict[str, float] = {}

@@ -111,7 +111,7 @@ def come_up(settings: Settings, pipeline: str, says: int, waits: int) -> None:
     known = catalog.load(settings)
     beside = Session(settings, known, session(settings, pipeline))
     for table in known.of_pipeline(pipeline):
-        if known.is_streamed(table):
+        if table.kind.is_streamed:
             strategy(beside, table)
             plan_of(beside, table)
     os.write(says, _READY)

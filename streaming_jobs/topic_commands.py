@@ -254,7 +254,7 @@ def _no_source(catalog: "Catalog", table: "Table") -> "RangeError":
     from lakehouse.errors import RangeError
 
     reads = ", ".join(source.topic for source in catalog.sources_of(table).values())
-    what = f"it reads {reads}, which is no topic" if reads else f"a {catalog.kind(table)} table"
+    what = f"it reads {reads}, which is no topic" if reads else f"a {table.kind} table"
     return RangeError(f"table={table.name}: {what}; name an ingest table that reads a topic")
 
 

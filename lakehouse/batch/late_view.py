@@ -17,7 +17,7 @@ def late_rows(session: Session, table: Table) -> DataFrame:
 
     Of several inputs each row has its own columns, and null in those of the others.
     """
-    if not session.catalog.has_late_rows(table):
+    if not table.has_late_rows:
         raise RangeError(
             f"table={table.name}: only row and window tables, and keyed tables with ttl or final_rows, have late rows; name one"
         )

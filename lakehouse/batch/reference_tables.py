@@ -51,10 +51,10 @@ def rebuild(session: Session, table: Table) -> Commit | None:
 
     The job of a keyed or versioned table computes it again when it is started the next time.
     """
-    if table.keeps:
+    if table.kind.is_upserted:
         renew(session, table)
         return None
-    if session.catalog.kind(table) != "reference":
+    if not table.kind.is_reference:
         raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")
     _make_inputs(session, table)
     creation.create(session, table)

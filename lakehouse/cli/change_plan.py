@@ -67,7 +67,7 @@ def planned(
 def _of(lakehouse: Lakehouse, table: Table) -> Planned:
     downstream = tuple(_reading(lakehouse.catalog, table))
     rows, size = _read(lakehouse, table)
-    if lakehouse.catalog.kind(table) in ("reference", "report"):
+    if not table.kind.is_streamed:
         return Planned(table.name, "nothing", "it is computed whole, as its inputs change")
     if begun_with.begins(lakehouse, table):
         says = "its stream begins with all that its inputs have"
@@ -96,7 +96,7 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
     says = (
         "one table cannot hold rows of both; declare it under another name, or take the change back"
     )
-    command = "lakehouse bootstrap NEW_NAME" if lakehouse.catalog.is_derived(table) else ""
+    command = "lakehouse bootstrap NEW_NAME" if table.kind.is_derived else ""
     return Planned(table.name, "another name", says, shown, diff, command, rows, size, downstream)
 
 

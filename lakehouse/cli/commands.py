@@ -197,7 +197,7 @@ def get(
     lakehouse = _lakehouse()
     chosen = lakehouse.catalog.table(table)
     rows = point_reads.get(
-        table_path(lakehouse.settings, chosen), chosen.keys if chosen.keeps else (), *key
+        table_path(lakehouse.settings, chosen), chosen.keys if chosen.kind.is_upserted else (), *key
     )
     if not rows:
         shown = ", ".join(f"{name}={value}" for name, value in zip(chosen.keys, key, strict=True))
@@ -221,9 +221,9 @@ def quarantine(
     from lakehouse.declare.sources import FilesSource
 
     lakehouse = _lakehouse()
-    if not lakehouse.catalog.has_quarantine(chosen := lakehouse.catalog.table(table)):
+    if not (chosen := lakehouse.catalog.table(table)).kind.has_partitions:
         raise RangeError(
-            f"table={table}: a {lakehouse.catalog.kind(chosen)} table quarantines no rows; name an ingest, row or window table"
+            f"table={table}: a {chosen.kind} table quarantines no rows; name an ingest, row or window table"
         )
     _note_lost(lakehouse, table)
     text = reason.replace("'", "''")

@@ -37,7 +37,7 @@ def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
     lags behind others makes it fewer. Raises RangeError for a table without an ingest table.
     """
     ingest = table
-    while lakehouse.catalog.kind(ingest) != "ingest":
+    while not ingest.kind.reads_sources:
         driving = lakehouse.catalog.driving_input(ingest)
         if driving is None:
             raise RangeError(

@@ -50,7 +50,7 @@ def names(lakehouse: Lakehouse) -> dict[str, Path]:
 
 def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
     paths = {t.name: table_path(lakehouse.settings, t) for t in lakehouse.catalog}
-    asides = [t for t in lakehouse.catalog if lakehouse.catalog.has_quarantine(t)]
+    asides = [t for t in lakehouse.catalog if t.kind.has_partitions]
     paths |= {
         f"{t.name}__quarantine": table_path(lakehouse.settings, t, "quarantine") for t in asides
     }
@@ -76,7 +76,7 @@ def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
 
 def late_views(catalog: Catalog) -> list[str]:
     """The names of the late views: of every table behind an ingest table."""
-    return [f"{t.name}__late" for t in catalog if catalog.has_late_rows(t)]
+    return [f"{t.name}__late" for t in catalog if t.has_late_rows]
 
 
 def named(sql: str, candidates: Iterable[str]) -> list[str]:

@@ -56,7 +56,7 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
     An error is `{"error": ...}`: 400 for a key that the table cannot have, 404 for a table or a key that is not there, 503 for a
     table that cannot be read.
     """
-    by_key = {table.name: table for table in lakehouse.catalog if table.keeps}
+    by_key = {table.name: table for table in lakehouse.catalog if table.kind.is_upserted}
 
     def tables(request: Request) -> Response:
         return _json([_described(table) for table in by_key.values()])
@@ -64,7 +64,7 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
     def rows(request: Request) -> Response:
         table = lakehouse.catalog.table(request.path_params["table"])
         asked = list(request.query_params.multi_items())
-        if table.keeps and sorted(name for name, _ in asked) != sorted(table.keys):
+        if table.kind.is_upserted and sorted(name for name, _ in asked) != sorted(table.keys):
             raise RangeError(
                 f"table={table.name}, columns={', '.join(name for name, _ in asked) or 'none'}: a key has one value of each of "
                 f"{', '.join(table.keys)}; ask for /tables/{table.name}?{'&'.join(f'{name}=…' for name in table.keys)}"
@@ -78,7 +78,7 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
         complete = frontier(
             lakehouse.settings, table
         )  # before the rows, which may be of a later version
-        read = point_reads.find(path, table.keys if table.keeps else (), *values)
+        read = point_reads.find(path, table.keys if table.kind.is_upserted else (), *values)
         answer: dict[str, object] = {
             "table": table.name,
             "version": read.version,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from lakehouse.cli import query
-from lakehouse.declare.catalog import Catalog, Kind
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.sources import (
     DeltaSource,
     FileSource,
@@ -41,7 +41,7 @@ class TableState:
 
     layer: Layer
     table: str
-    kind: Kind
+    kind: str
     pipeline: str
     rows: int | None
     version: int | None
@@ -78,8 +78,8 @@ def late_counts(lakehouse: Lakehouse) -> dict[str, int]:
 
 def _verdict(lakehouse: Lakehouse, table: Table, outcomes: Outcomes) -> tuple[str | None, str]:
     """The verdict that holds now, and why it is not the one that was given: the table may have been changed since."""
-    verdict = outcomes.verdict if table.keeps else outcomes.in_force
-    if verdict != "EQUAL" or not lakehouse.catalog.is_derived(table):
+    verdict = outcomes.verdict if table.kind.is_upserted else outcomes.in_force
+    if verdict != "EQUAL" or not table.kind.is_derived:
         return verdict, ""
     covered = coverage.coverage(lakehouse, table)
     if covered.lost:
@@ -102,19 +102,19 @@ def _counted(partitions: int) -> str:
 def _state(
     lakehouse: Lakehouse, table: Table, late: int, verdict: str | None, why: str
 ) -> TableState:
-    kind = lakehouse.catalog.kind(table)
+    kind = table.kind
     rows, version = _rows_and_version(lakehouse.settings, table)
     quarantined, _ = _rows_and_version(lakehouse.settings, table, "quarantine")
     ahead = past_beginning(commit_log.frontier(lakehouse.settings, table))
     return TableState(
         table.layer,
         table.name,
-        kind,
+        kind.name,
         table.pipeline,
         rows,
         version,
         ahead,
-        late if lakehouse.catalog.has_late_rows(table) and rows is not None else None,
+        late if table.has_late_rows and rows is not None else None,
         quarantined,
         verdict,
         why,
@@ -131,7 +131,8 @@ def _rows_and_version(
     if not delta_log.exists(path):
         return None, None
     stored = delta_log.open_table(path)
-    return log_state.rows(path) if table.keeps and not side else stored.count(), stored.version()
+    by_key = table.kind.is_upserted and not side
+    return log_state.rows(path) if by_key else stored.count(), stored.version()
 
 
 def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
@@ -147,7 +148,7 @@ def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
     ):
         if (
             name not in lakehouse.catalog.tables
-            or lakehouse.catalog.kind(table := lakehouse.catalog.table(name)) != "ingest"
+            or not (table := lakehouse.catalog.table(name)).kind.reads_sources
         ):
             continue
         made = delta_log.made(table_path(lakehouse.settings, table, "quarantine"))
@@ -160,7 +161,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
     """What the declaration says, by name; what it leaves out is not there."""
     facts = {
         "layer": table.layer,
-        "kind": catalog.kind(table),
+        "kind": table.kind.name,
         "pipeline": table.pipeline,
         "owner": table.owner,
         "inputs": [_input(catalog, name) for name in table.inputs],
@@ -177,8 +178,8 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "keys": list(table.keys),
         "refresh": str(table.refresh) if table.refresh else "",
         "report": str(table.report or ""),
-        "late": table.late if catalog.has_late_rows(table) else "",
-        "partitions": table.partition_by if catalog.has_quarantine(table) else "",
+        "late": table.late if table.has_late_rows else "",
+        "partitions": table.partition_by if table.kind.has_partitions else "",
         "tolerance": table.tolerance or "",
         "metrics": list(table.metrics),
         "expectations": [str(e) for e in table.expectations],
@@ -203,7 +204,7 @@ class Read:
 
 def reads(lakehouse: Lakehouse, table: Table) -> dict[str, Read]:
     """The versions that the last rows of a table's stream saw of its reference and keyed tables; of a reference table its own."""
-    if lakehouse.catalog.kind(table) == "reference":
+    if table.kind.is_reference:
         version = delta_log.latest(table_path(lakehouse.settings, table))
         read = {table.name: version} if version >= 0 else {}
     else:

@@ -1,5 +1,6 @@
 """What a user declares, as values: no session, no broker, nothing on disk.
 
+kinds              the kinds of tables: what each has, and how it is filled
 table              `@table` and `sql_table`: the one concept
 calling            which table's function is being called
 sources            topics of Kafka, and files

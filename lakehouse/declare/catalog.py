@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
-from lakehouse.declare import history, rules
+from lakehouse.declare import history, kinds, rules
 from lakehouse.declare.columns import WINDOW, WINDOW_TIME
 from lakehouse.declare.modules import imported, pipeline_of
 from lakehouse.declare.remarks import check_all
@@ -18,8 +18,6 @@ from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Target
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
 from lakehouse.settings import Settings
-
-Kind = Literal["ingest", "row", "window", "reference", "keyed", "versioned", "report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +45,6 @@ class Catalog:
             )
         return self.tables[name]
 
-    def kind(self, table: Table) -> Kind:
-        """`ingest` (reads from outside), `window`, `row` (keeps rows), `keyed`, `versioned`, `report`, `reference` (no time)."""
-        if table.report:
-            return "report"
-        if self.sources_of(table):
-            return "ingest"
-        if table.keeps:
-            return "keyed" if table.keeps == "latest" else "versioned"
-        if table.window is not None:
-            return "window"
-        return "row" if self.driving_input(table) else "reference"
-
     def sources_of(self, table: Table) -> dict[str, RecordSource]:
         """What an ingest table reads, by input name, a topic's history beside it; empty for every other table."""
         declared = ((name, self.sources.get(name)) for name in table.inputs)
@@ -76,14 +62,14 @@ class Catalog:
     def timed_inputs(self, table: Table) -> list[Table]:
         """The input tables with event time, which the stream follows: it goes as far as all of them have come."""
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
-        return [t for t in inputs if self.kind(t) in ("ingest", "row", "window")]
+        return [t for t in inputs if t.kind.is_timed]
 
     def followed_inputs(self, table: Table) -> list[Table]:
         """The input tables whose commits its stream follows: those with event time, and of a keyed table those with keys, too."""
-        if table.keeps != "latest":
+        if not table.kind.keeps_latest:
             return self.timed_inputs(table)
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
-        return [t for t in inputs if self.kind(t) != "reference"]
+        return [t for t in inputs if not t.kind.is_reference]
 
     def driving(self, table: Table) -> Table:
         """The driving input of a table that has one: of any but ingest and reference tables."""
@@ -91,54 +77,19 @@ class Catalog:
         assert driving is not None, f"table={table.name}: it follows no table"
         return driving
 
-    def is_derived(self, table: Table) -> bool:
-        """Whether it has ranges of event time that batch runs may compute: windows, rows, reports, not what a topic brings."""
-        return self.kind(table) in ("row", "window", "report")
-
-    def is_streamed(self, table: Table) -> bool:
-        """Whether a stream fills it.
-
-        Batch runs alone fill reference tables and reports.
-        """
-        return self.kind(table) not in ("reference", "report")
-
-    def has_late_rows(self, table: Table) -> bool:
-        """Whether rows may come too late for it: for rows and windows, and for keyed tables with `ttl` or `final_rows`."""
-        return self.kind(table) in ("row", "window") or bool(table.keeps and table.counts_by_time)
-
-    def has_quarantine(self, table: Table) -> bool:
-        """Whether it has partitions, and a quarantine beside it.
-
-        Reference, keyed and versioned tables have neither.
-        """
-        return self.kind(table) in ("ingest", "row", "window", "report")
-
     @property
     def derived(self) -> list[Table]:
-        return [t for t in self if self.is_derived(t)]
+        return [t for t in self if t.kind.is_derived]
 
     def check_derived(self, table: Table) -> None:
         """Raises RangeError for a table without ranges to compute."""
-        kind = self.kind(table)
-        if kind == "ingest":
-            raise RangeError(
-                f"table={table.name}: only the stream writes an ingest table, and nothing can compute it again; name a table "
-                "that reads it"
-            )
-        if kind == "reference":
-            raise RangeError(
-                f"table={table.name}: it has no event time, so no ranges; it is rebuilt whole"
-            )
-        if kind in ("keyed", "versioned"):
-            raise RangeError(
-                f"table={table.name}: a {kind} table has no ranges; `lakehouse backfill {table.name}` has its job "
-                "compute it again"
-            )
+        if not table.kind.is_derived:
+            raise RangeError(f"table={table.name}: {table.kind.underived.format(table=table.name)}")
 
     def check_streamed(self, table: Table) -> None:
         """As `check_derived`, and raises RangeError for a report, which no stream fills."""
         self.check_derived(table)
-        if table.report:
+        if not table.kind.is_streamed:
             raise RangeError(
                 f"table={table.name}: a report has no stream, so none that begins after a batch run; Dagster computes what has "
                 f"closed, or `lakehouse backfill {table.name}`"
@@ -159,17 +110,17 @@ class Catalog:
 
     def pinned_inputs(self, table: Table) -> list[Table]:
         """The inputs that its stream does not follow: each pinned to a version that the commit records."""
-        kinds = ("reference",) if table.keeps == "latest" else ("reference", "keyed")
         refreshed = self.refreshed_inputs(table)
         return [
             t
             for t in (self.tables.get(name) for name in table.inputs)
-            if t and self.kind(t) in kinds and t not in refreshed
+            if t and t not in refreshed
+            if t.kind.is_reference or (t.kind.keeps_latest and not table.kind.keeps_latest)
         ]
 
     def refreshed_inputs(self, table: Table) -> list[Table]:
         """The reference tables of which each row of a row table sees the version in force when it arrived."""
-        if self.kind(table) != "row":
+        if not table.kind.is_row_by_row:
             return []
         inputs = (self.tables.get(name) for name in table.inputs)
         return [t for t in inputs if t and t.refresh]
@@ -185,11 +136,8 @@ class Catalog:
 
     def versioned_inputs(self, table: Table) -> list[Table]:
         """The versioned tables that a table reads: its rows find in them what was valid at their event time."""
-        return [
-            t
-            for t in (self.tables.get(name) for name in table.inputs)
-            if t and t.keeps == "versions"
-        ]
+        inputs = (self.tables.get(name) for name in table.inputs)
+        return [t for t in inputs if t and t.kind.keeps_versions]
 
     def ingest_tables_of(self, table: Table) -> list[Table]:
         """The ingest tables that a table is computed from, through the inputs that streams follow.
@@ -208,7 +156,7 @@ class Catalog:
     @property
     def keyed(self) -> list[Table]:
         """The keyed and versioned tables: computed from all that their inputs have, without ranges."""
-        return [t for t in self if t.keeps]
+        return [t for t in self if t.kind.is_upserted]
 
     def event_time(self, table: Table) -> str:
         """The event-time column of the rows that a table is computed from; of an ingest table, of its own.
@@ -372,6 +320,15 @@ def _same(known: Source | Table, value: Source | Table) -> bool:
     return isinstance(value, type(known)) and replace(value, name=known.name) == known
 
 
+def _placed(table: Table, sources: dict[str, Source], ordered: dict[str, Table]) -> Table:
+    """The table as its inputs make it: its kind, and whether it reads a versioned table."""
+    inputs = [ordered[name] for name in table.inputs if name in ordered]
+    is_fed = any(True for n in table.inputs for _ in history.of_input(n, sources.get(n)))
+    is_timed = any(each.kind.is_timed for each in inputs)
+    kind = kinds.of(table.report, table.keeps, table.window, is_fed=is_fed, is_timed=is_timed)
+    return replace(table, kind=kind, as_of=any(each.kind.keeps_versions for each in inputs))
+
+
 def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str, Table]:
     for each in tables.values():
         for name in each.inputs:
@@ -389,11 +346,10 @@ def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str,
         order = TopologicalSorter(
             {n: [i for i in t.inputs if i in tables] for n, t in tables.items()}
         ).static_order()
-        kept = {name for name, t in tables.items() if t.keeps == "versions"}
-        return {
-            name: replace(tables[name], as_of=not kept.isdisjoint(tables[name].inputs))
-            for name in order
-        }
+        ordered: dict[str, Table] = {}
+        for name in order:
+            ordered[name] = _placed(tables[name], sources, ordered)
+        return ordered
     except CycleError as err:
         raise DeclarationError(
             f"tables={' -> '.join(err.args[1])}: a table cannot be computed from itself"

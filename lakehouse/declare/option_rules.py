@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from lakehouse.declare.kinds import Kind
 from lakehouse.declare.windows import Window
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import PARTITION_LENGTHS
@@ -17,9 +18,9 @@ SOONEST_REFRESH = timedelta(seconds=1)
 _LABEL = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
 
 
-def check_lasting(table: "Table", kind: str) -> None:
+def check_lasting(table: "Table", kind: Kind) -> None:
     where = f"table={table.name}, ttl={table.ttl}"
-    if kind != "row" or table.context or table.deduplicate:
+    if not kind.is_row_by_row or table.context or table.deduplicate:
         raise DeclarationError(
             f"{where}: it is the time for which the state of a process function lasts, in a row table without context= and "
             "deduplicate=; leave ttl= out, or do the rest in a table before or behind"
@@ -77,12 +78,12 @@ def check_final_rows(catalog: "Catalog", table: "Table", timed: Sequence[str], w
         )
 
 
-def check_lookup(catalog: "Catalog", table: "Table", kind: str, where: str) -> None:
+def check_lookup(catalog: "Catalog", table: "Table", kind: Kind, where: str) -> None:
     if table.lookup is None:
         return
     several = len(catalog.timed_inputs(table)) > 1
     neighbours = table.context or table.as_of or table.deduplicate or table.ttl
-    if kind != "row" or several or neighbours or catalog.refreshed_inputs(table):
+    if not kind.is_row_by_row or several or neighbours or catalog.refreshed_inputs(table):
         raise DeclarationError(
             f"{where}, kind={kind}, lookup={table.lookup.name}: a service is asked for each row of one input with event time, "
             "and for no row twice; declare it on a row table without context=, deduplicate=, ttl=, versioned tables and "
@@ -90,9 +91,9 @@ def check_lookup(catalog: "Catalog", table: "Table", kind: str, where: str) -> N
         )
 
 
-def check_refreshed(catalog: "Catalog", table: "Table", kind: str, where: str) -> None:
+def check_refreshed(catalog: "Catalog", table: "Table", kind: Kind, where: str) -> None:
     """Raises DeclarationError where it could not be said which version of a refreshed reference table a row saw."""
-    if table.refresh and kind != "reference":
+    if table.refresh and not kind.is_reference:
         raise DeclarationError(
             f"{where}, refresh={table.refresh}: a {kind} table follows its inputs; declare it on a reference table, which has "
             "no input with event time"
@@ -102,11 +103,13 @@ def check_refreshed(catalog: "Catalog", table: "Table", kind: str, where: str) -
             f"{where}, refresh={table.refresh}: the job looks once in {SOONEST_REFRESH} at most; raise it"
         )
     read = [n for n in table.inputs if n in catalog.tables and catalog.tables[n].refresh]
-    whole = kind in ("reference", "keyed")  # as of one version of each input, at each of its own
+    # as of one version of each input, at each of its own
+    whole = kind.is_reference or kind.keeps_latest
     if not read or whole:
         return
-    if kind != "row" or table.context or len(catalog.ingest_tables_of(table)) > 1:
-        what = f"a {kind} table" if kind != "row" else "a table whose rows are made of several rows"
+    if not kind.is_row_by_row or table.context or len(catalog.ingest_tables_of(table)) > 1:
+        several = "a table whose rows are made of several rows"
+        what = several if kind.is_row_by_row else f"a {kind} table"
         raise DeclarationError(
             f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
             f"arrived, and this is {what}, which may have arrived under different ones; join {read[0]} in a row table of one "
@@ -121,18 +124,18 @@ def check_refreshed(catalog: "Catalog", table: "Table", kind: str, where: str) -
 
 def check_report(catalog: "Catalog", table: "Table") -> None:
     where = f"table={table.name}, report={table.report}"
-    kinds = {n: catalog.kind(catalog.tables[n]) for n in table.inputs if n in catalog.tables}
+    kinds = {n: catalog.tables[n].kind for n in table.inputs if n in catalog.tables}
     if sources := [n for n in table.inputs if n not in kinds]:
         raise DeclarationError(
             f"{where}, input={sources[0]}: a report reads tables; declare an ingest table (of files, a reference table) and a "
             "row or window table before it"
         )
-    if ingests := [n for n, kind in kinds.items() if kind == "ingest"]:
+    if ingests := [n for n, kind in kinds.items() if kind.reads_sources]:
         raise DeclarationError(
             f"{where}, input={ingests[0]}: an ingest table takes late rows at any time and never closes; declare a row "
             "table that reads it, and read that"
         )
-    if not {"row", "window"} & set(kinds.values()):
+    if not any(kind.has_late_rows for kind in kinds.values()):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: a report is computed when its inputs have closed, and none of these does; read a "
             "row or window table, or leave report out, and it is a reference table"
@@ -152,7 +155,7 @@ def check_report(catalog: "Catalog", table: "Table") -> None:
         raise DeclarationError(
             f"{where}, late={table.late!r}: no row is late for a report, which is computed again when its inputs are; remove it"
         )
-    if not any(catalog.is_streamed(t) for t in catalog if t.pipeline == table.pipeline):
+    if not any(t.kind.is_streamed for t in catalog if t.pipeline == table.pipeline):
         raise DeclarationError(
             f"{where}, pipeline={table.pipeline!r}: its module has reports only, and a pipeline has a stream; declare it in the "
             "module of a table that it reads"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.declare import expectation_names, history, option_rules
 from lakehouse.declare.columns import INGESTION
+from lakehouse.declare.kinds import Kind
 from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.remarks import check_all
 from lakehouse.declare.sources import FileSource
@@ -155,7 +156,9 @@ def _in_vain(table: Table, before: Table) -> str:
 
 def withholding(catalog: "Catalog", table: Table) -> Table | None:
     """The nearest table before this one that keeps late rows out; an ingest table keeps every row."""
-    for before in filter(catalog.is_derived, catalog.timed_inputs(table)):
+    for before in catalog.timed_inputs(table):
+        if not before.kind.is_derived:
+            continue
         if before.late != "update":
             return before
         if nearest := withholding(catalog, before):
@@ -165,7 +168,7 @@ def withholding(catalog: "Catalog", table: Table) -> Table | None:
 
 def check_table(catalog: "Catalog", table: Table) -> None:
     """Raises DeclarationError for a table that cannot be what it is declared to be, with the inputs that it has."""
-    kind, where = catalog.kind(table), f"table={table.name}"
+    kind, where = table.kind, f"table={table.name}"
     driving = [each.name for each in catalog.timed_inputs(table)]
     if ended := [n for n in table.inputs if n in catalog.tables and catalog.tables[n].report]:
         raise DeclarationError(
@@ -191,22 +194,20 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     check_all(*(check for applies, check in checks if applies))
 
 
-def _check_meaningless(catalog: "Catalog", table: Table, kind: str, where: str) -> None:
-    if table.stale_after and (
-        not catalog.has_quarantine(table) or table.stale_after < SOONEST_STALE
-    ):
+def _check_meaningless(catalog: "Catalog", table: Table, kind: Kind, where: str) -> None:
+    if table.stale_after and (not table.kind.has_partitions or table.stale_after < SOONEST_STALE):
         raise DeclarationError(
             f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not for a {kind} table, which may stay as "
             "it is; raise it or remove it"
         )
-    if kind == "reference" and (table.event_time or table.delay):
+    if kind.is_reference and (table.event_time or table.delay):
         raise DeclarationError(
             f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them"
         )
 
 
 def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
-    kind, topics = catalog.kind(table), catalog.topics_of(table)
+    kind, topics = table.kind, catalog.topics_of(table)
     sources = {n: s for n, s in catalog.sources_of(table).items() if not s.is_history}
     if sources and len(sources) < len(table.inputs):
         raise DeclarationError(
@@ -232,7 +233,7 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: its topics are read by one consumer, so with one isolation; give all the same"
         )
-    if kind == "ingest" and not table.event_time:
+    if kind.reads_sources and not table.event_time:
         raise DeclarationError(
             f"{where}: an ingest table needs an event time, by which rows are late; add event_time=<column>"
         )
@@ -240,12 +241,12 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
         ("marker", "which rows move the watermark"),
         ("watermark_by", "by which column rows hold the watermark back"),
     ):
-        if getattr(table, name) and (kind != "ingest" or table.event_time == INGESTION):
+        if getattr(table, name) and (not kind.reads_sources or table.event_time == INGESTION):
             raise DeclarationError(
                 f"{where}, {name}={getattr(table, name)!r}: it says {what}, and only an ingest table with an event time of its "
                 "own has such rows; declare it there, or remove it"
             )
-    if kind == "ingest" and table.window is not None:
+    if kind.reads_sources and table.window is not None:
         raise DeclarationError(
             f"{where}: an ingest table keeps every row; put the window into a table that reads it"
         )
@@ -288,8 +289,8 @@ def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], wh
         )
 
 
-def _check_row_by_row(table: Table, kind: str, where: str) -> None:
-    if table.deduplicate and kind != "row":
+def _check_row_by_row(table: Table, kind: Kind, where: str) -> None:
+    if table.deduplicate and not kind.is_row_by_row:
         raise DeclarationError(
             f"{where}, deduplicate={table.deduplicate}: duplicates are taken out of single rows; declare it on a row table "
             "and read that"
@@ -299,7 +300,7 @@ def _check_row_by_row(table: Table, kind: str, where: str) -> None:
             f"{where}, deduplicate, late='update': a late row merged afterwards could be the first of rows that are already "
             "in the table; use late='side_output' or 'drop'"
         )
-    if table.context and (kind != "row" or table.deduplicate):
+    if table.context and (not kind.is_row_by_row or table.deduplicate):
         raise DeclarationError(
             f"{where}, context={table.context}: it is for row tables without deduplicate=; join within a window by the column "
             "window, and deduplicate in a table that this one reads"
@@ -324,7 +325,7 @@ def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> No
             "keeps= and keys= out, and it is a reference table"
         )
     if table.keeps == "versions" and (
-        len(driving) != 1 or catalog.kind(catalog.tables[driving[0]]) != "ingest"
+        len(driving) != 1 or not catalog.tables[driving[0]].kind.reads_sources
     ):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: it is computed from every row of one ingest table, late ones too; read that, and "
@@ -355,7 +356,7 @@ def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> No
 def _check_as_of(catalog: "Catalog", table: Table, where: str) -> None:
     if table.keeps == "latest":
         return  # which follows its versions
-    if catalog.kind(table) != "row" or table.context or table.deduplicate:
+    if not table.kind.is_row_by_row or table.context or table.deduplicate:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: a versioned table is read row by row, as of each row's event time; do that in a "
             "row table without context= and deduplicate=, and read that"

@@ -24,11 +24,12 @@ from datetime import timedelta
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
-from lakehouse.declare import code_version, columns, option_rules
+from lakehouse.declare import code_version, columns, kinds, option_rules
 from lakehouse.declare.calling import called
 from lakehouse.declare.changes import changes
 from lakehouse.declare.delta import delta_table
 from lakehouse.declare.expectations import Expectation, expect
+from lakehouse.declare.kinds import Kind
 from lakehouse.declare.lookups import Lookup, lookup
 from lakehouse.declare.reports import Report, partition_as_window, report
 from lakehouse.declare.sources import files, folder, kafka, one_of
@@ -52,23 +53,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "around",
-    "changes",
-    "count",
-    "delta_table",
-    "duplicates",
-    "expect",
-    "files",
-    "folder",
-    "kafka",
-    "lookup",
-    "report",
-    "session",
-    "sliding",
-    "sql_table",
-    "table",
-    "tumbling",
-]
+    "around", "changes", "count", "delta_table", "duplicates", "expect", "files", "folder",
+    "kafka", "lookup", "report", "session", "sliding", "sql_table", "table", "tumbling",
+]  # fmt: skip
 
 Layer = Literal["bronze", "silver", "gold"]
 LatePolicy = Literal["drop", "side_output", "update"]
@@ -96,6 +83,7 @@ class Table:
     owner: str = ""
     tolerance: float = 0.0
     pipeline: str = ""
+    kind: Kind = kinds.ROW  # completed by the catalog: what it reads decides
     early_results: timedelta = timedelta(0)
     deduplicate: Duplicates | None = None
     deterministic: bool = True
@@ -128,6 +116,11 @@ class Table:
     def code(self) -> str:
         """What was written: the query, or the function with its decorator."""
         return self.sql or inspect.getsource(self.transformation)
+
+    @property
+    def has_late_rows(self) -> bool:
+        """Whether rows may come too late for it: in keyed tables those with `ttl` or `final_rows` alone."""
+        return self.kind.has_late_rows or (self.kind.is_upserted and self.counts_by_time)
 
     @property
     def state_ttl(self) -> timedelta:  # of its process function
@@ -321,6 +314,7 @@ def table(
             report=report,
             marker=marker,
             watermark_by=watermark_by,
+            kind=kinds.of(report, keeps, window),
         )
 
     return declare

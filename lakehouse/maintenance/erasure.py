@@ -55,8 +55,8 @@ def planned(session: Session, ingest: Table, where: str) -> Erasure:
 
     Raises RangeError, JobError.
     """
-    kind = session.catalog.kind(ingest)
-    if kind != "ingest":
+    kind = ingest.kind
+    if not kind.reads_sources:
         raise RangeError(
             f"table={ingest.name}: the rows of a {kind} table are computed again and would come back; erase "
             "them in its ingest table"
@@ -146,11 +146,11 @@ def _keeping(lakehouse: Lakehouse, ingest: Table) -> list[str]:
     names = set(lakehouse.catalog.downstream(ingest))
     below = [table for table in lakehouse.catalog if table.name in names]  # inputs come first
     expiring: set[str] = set()
-    for table in (t for t in below if t.keeps):
+    for table in (t for t in below if t.kind.is_upserted):
         if table.ttl or {ingest.name, *names}.isdisjoint(set(table.inputs) - expiring):
             expiring.add(table.name)
-    kept = {t.name for t in below if t.keeps and t.name not in expiring}
-    joined = (t for t in below if not t.keeps)
+    kept = {t.name for t in below if t.kind.is_upserted and t.name not in expiring}
+    joined = (t for t in below if not t.kind.is_upserted)
     return sorted(kept | {name for t in joined for name in t.inputs if name in expiring})
 
 
@@ -188,7 +188,7 @@ def _check_read(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
         table = lakehouse.catalog.table(name)
         last = delta_log.last_streamed(lakehouse.path(table), partitions) if partitions else -1
         reading = needs.needed(lakehouse, table)
-        if lakehouse.catalog.kind(table) == "window":
+        if table.kind.is_windowed:
             reading.pop(needs.OWN, None)  # what it replays it computes from its input
         behind = [who for who, version in reading.items() if version <= last]
         if behind:

@@ -130,7 +130,7 @@ def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
         found["a batch run that was killed"] = killed["before"]
     path, ahead = table_path(lakehouse.settings, table), frontier(lakehouse.settings, table)
     many = delta_log.latest(path) - delta_log.oldest(path) >= lakehouse.settings.versions
-    if many and ahead and lakehouse.catalog.has_quarantine(table):
+    if many and ahead and table.kind.has_partitions:
         length = "day" if any(t.partition_by == "day" for t in readers) else table.partition_by
         found["a table yet to be declared"] = _reaching(
             lakehouse.catalog, table, path, floor(ahead, PARTITION_LENGTHS[length])
@@ -140,7 +140,7 @@ def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
 
 def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> int:
     """The last version kept before any by which rows from the instant on may have come: a stream that wants them begins there."""
-    column = catalog.event_time(table) if catalog.kind(table) == "ingest" else ""
+    column = catalog.event_time(table) if table.kind.reads_sources else ""
     for change in delta_log.changes(path, delta_log.oldest(path) - 1, column) or ():
         spans = change.spans or [
             partition_range(key, table.partition_by) for key in change.partitions

@@ -34,7 +34,7 @@ def derived(lakehouse: Lakehouse, ingest: Table) -> list[Table]:
     tables = (lakehouse.catalog.table(name) for name in lakehouse.catalog.downstream(ingest))
     # by its rows as well: a batch run up to a handover may have written them, or the commit log may
     # be gone
-    filled = (t for t in tables if lakehouse.catalog.is_derived(t))
+    filled = (t for t in tables if t.kind.is_derived)
     return [
         t
         for t in filled

@@ -77,7 +77,7 @@ def replay(session: Session, ingest: Table) -> Replay:
 
 
 def _judged(session: Session, ingest: Table) -> DataFrame:
-    if (kind := session.catalog.kind(ingest)) != "ingest":
+    if not (kind := ingest.kind).reads_sources:
         raise RangeError(
             f"table={ingest.name}: a backfill judges the quarantined rows of a {kind} table again; run `lakehouse backfill`"
         )
@@ -89,7 +89,7 @@ def _taken(lakehouse: Lakehouse, ingest: Table) -> Column:
 
     Of what still arrives nothing is taken.
     """
-    derived = [t for t in propagate.derived(lakehouse, ingest) if lakehouse.catalog.is_streamed(t)]
+    derived = [t for t in propagate.derived(lakehouse, ingest) if t.kind.is_streamed]
     closed = min(
         (frontier(lakehouse.settings, table) or BEGINNING for table in derived),
         default=datetime.now(UTC),

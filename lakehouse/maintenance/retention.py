@@ -63,15 +63,17 @@ def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
 
     Of early results the streaming job takes care itself.
     """
-    kind = lakehouse.catalog.kind(table)
+    kind = table.kind
     # the partitions of an ingest table are hours of arrival
     ahead = (
-        datetime.now(UTC) if kind == "ingest" else frontier(lakehouse.settings, table) or BEGINNING
+        datetime.now(UTC)
+        if kind.reads_sources
+        else frontier(lakehouse.settings, table) or BEGINNING
     )
 
     def closed(partition: str) -> bool:
         return (
-            lakehouse.catalog.has_quarantine(table)
+            table.kind.has_partitions
             and partition_range(partition, table.partition_by).end <= ahead
         )
 
@@ -85,7 +87,7 @@ def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
             needs.wished(lakehouse, table),
         )
     ]
-    if lakehouse.catalog.has_quarantine(table):
+    if table.kind.has_partitions:
         found.append(
             Place(
                 f"{table.name}__quarantine",

@@ -198,7 +198,7 @@ def chosen(lakehouse: Lakehouse, table: Table) -> Choice:
 
     A keyed or versioned table has no ranges: the whole of it, each time.
     """
-    if table.keeps:
+    if table.kind.is_upserted:
         begun = table.deterministic and frontier(lakehouse.settings, table) is not None
         return Choice((None,) if begun else ())
     found = due(lakehouse, table)
@@ -208,7 +208,9 @@ def chosen(lakehouse: Lakehouse, table: Table) -> Choice:
 def without_frontier(settings: Settings, table: Table) -> bool:
     """Whether a table has rows and no frontier, because its commit log is gone: nothing of it is ever due."""
     return (
-        not table.keeps and frontier(settings, table) is None and bool(stored(settings, table)[1])
+        not table.kind.is_upserted
+        and frontier(settings, table) is None
+        and bool(stored(settings, table)[1])
     )
 
 

@@ -173,7 +173,7 @@ def _input_changes(
     read = {
         key: version_of(reconciled[key], of.name) if key in reconciled else -1 for key in partitions
     }
-    column = lakehouse.catalog.event_time(of) if lakehouse.catalog.kind(of) == "ingest" else ""
+    column = lakehouse.catalog.event_time(of) if of.kind.reads_sources else ""
     return ((change, read) for change in _changes(lakehouse, of, min(read.values()), column))
 
 

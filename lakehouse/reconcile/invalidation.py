@@ -85,11 +85,7 @@ def look(
                 )
                 before = min(seen, default=delta_log.oldest(path) if each is table else now)
             if now > before:
-                column = (
-                    lakehouse.catalog.event_time(each)
-                    if lakehouse.catalog.kind(each) == "ingest"
-                    else ""
-                )
+                column = lakehouse.catalog.event_time(each) if each.kind.reads_sources else ""
                 for key, mark in _marked(
                     delta_log.changes(path, before, column), each, table, candidates, now
                 ).items():

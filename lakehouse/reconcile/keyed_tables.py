@@ -57,7 +57,7 @@ def reconciled(session: Session, table: Table, span: Range | None, started: floa
     )
     if ours == theirs:
         return certificate
-    keys = (*table.keys, *(VALID[:1] if table.keeps == "versions" else ()))
+    keys = (*table.keys, *(VALID[:1] if table.kind.keeps_versions else ()))
     computed_rows, table_rows = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
     difference = differences(computed_rows, table_rows, keys, "_all", table.tolerance).get(1)
     if difference is None or not table.deterministic:

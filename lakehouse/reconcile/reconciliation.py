@@ -86,7 +86,7 @@ def reconcile_parts(session: Session, table: Table, span: Range | None = None) -
 def _reconciled(session: Session, table: Table, span: Range | None) -> list[Certificate]:
     """The certificates of `reconcile`, not recorded yet."""
     started = time.monotonic()
-    if table.keeps:
+    if table.kind.is_upserted:
         return [keyed_tables.reconciled(session, table, span, started)]
     ahead = compute.closed_until(session, table)
     if table.report and not session.exists(table):
@@ -240,7 +240,7 @@ def _computed(
         stored.where(lateness.between(instant, span)),
         judged_rows.good(computed.judged),
     )
-    if session.catalog.kind(table) == "row":
+    if table.kind.is_row_by_row:
         settled = F.col(f"{ARRIVAL}.watermark") < F.lit(blank.frontier)
         expected, actual = expected.where(settled), actual.where(settled)
     once_more = F.struct(PARTITION, F.lit("batch").alias(ORIGIN))

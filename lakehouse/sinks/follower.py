@@ -177,7 +177,7 @@ class Follower:
             found = changes_of(self.lakehouse, self.table, self.target, version)
         except CommitError as err:
             raise CommitError(f"{err}; {self._remedy()}") from err
-        has_partitions = self.lakehouse.catalog.has_quarantine(self.table)
+        has_partitions = self.table.kind.has_partitions
         return found, changes.is_correction(change.by_stream, has_partitions)
 
     def _write(

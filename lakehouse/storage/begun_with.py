@@ -31,13 +31,6 @@ from lakehouse.storage.lakehouse import Lakehouse
 
 _log = logging.getLogger(__name__)
 
-_RUNS = ("function", "query", "constant")
-_ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
-    "ingest": (*_RUNS, "delay", "marker", "watermark_by", "schema", "reader"),
-    "row": (*_RUNS, "reads", "duplicates", "lookup"),
-    # if each is computed whole when it closes, whatever the function does
-    "window": (*_RUNS, "reads"),
-}
 Way = Literal["accept", "compute whole", "upgrade", "another name"]
 _ANOTHER = "declare it under another name, or take the change back"
 _AS_STORED = (
@@ -56,7 +49,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
     )
     parts = {
         "layer": table.layer,
-        "kind": catalog.kind(table),
+        "kind": table.kind.name,
         "topics": ", ".join(sorted(source.topic for source in sources.values())),
         **{f"schema of {source.topic}": _schema(source) for source in sources.values()},
         **{f"reader of {s.topic}": _reader(s) for s in sources.values()},
@@ -239,15 +232,14 @@ def _differs(name: str, kept: Mapping[str, str], now: Mapping[str, str]) -> bool
 def _goes_onward(catalog: Catalog, table: Table, changed: Sequence[Change]) -> bool:
     if table.window and not (table.window.short or table.window.kind == "count"):
         return False
-    allowed = _ONWARD.get(catalog.kind(table), ())
-    return all(change.what in allowed for change in changed)
+    return all(change.what in table.kind.onward for change in changed)
 
 
 def way(catalog: Catalog, table: Table, changed: Sequence[Change]) -> Way:
     """How a table comes to be as it is declared now."""
     if _goes_onward(catalog, table, changed):
         return "accept"
-    if table.keeps and not {change.what for change in changed} & {"layer", "kind"}:
+    if table.kind.is_upserted and not {change.what for change in changed} & {"layer", "kind"}:
         return "compute whole"
     return "upgrade" if upgradable(catalog, table, changed) else "another name"
 
@@ -256,7 +248,7 @@ def upgradable(catalog: Catalog, table: Table, changed: Sequence[Change]) -> boo
     """Whether the changed table can be filled beside the present one and take its place (`storage.upgrades`)."""
     elsewhere = {change.what for change in changed} & {"layer", "kind", "event"}
     # a second version of a lookup would ask its service for all of the past again
-    return catalog.kind(table) in ("row", "window") and not elsewhere and not table.lookup
+    return table.kind.has_late_rows and not elsewhere and not table.lookup
 
 
 def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
@@ -269,7 +261,7 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
         remedy = f"`lakehouse table accept {table.name}` has it go on from here, with the rows before as they are; or {rather}"
     elif chosen == "compute whole":
         remedy = f"`lakehouse backfill {table.name}` has its job compute it whole at the next start; or {another}"
-    elif catalog.kind(table) in ("row", "window"):
+    elif table.kind.has_late_rows:
         remedy = f"{another}; `lakehouse bootstrap NAME` fills the new table from the rows that its input has"
     else:
         remedy = f"{another}; a new ingest table reads what it is declared with from the beginning"
@@ -281,7 +273,7 @@ def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
     """The remedy for a table whose columns on disk cannot become the declared ones."""
     if begins(lakehouse, table):
         return f"it has read no row, so `lakehouse stream restart {table.pipeline}` under this code has it begin with these"
-    if lakehouse.catalog.kind(table) == "ingest":
+    if table.kind.reads_sources:
         return f"{_AS_STORED}; or {_ANOTHER}"
     whether = upgradable(lakehouse.catalog, table, ())
     return f"{_upgrade(table)}; or {_ANOTHER}" if whether else _ANOTHER

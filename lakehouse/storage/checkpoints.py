@@ -106,7 +106,7 @@ def standing(settings: Settings, table: Table) -> Standing:
             break
         version -= 1
     # a line without a commit of its own names the last commit; a keyed table's names its version
-    held = written.version if written and not table.keeps else holds
+    held = written.version if written and not table.kind.is_upserted else holds
     # without rows: lines from before are of another table of that name
     made = delta_log.made(path) if held == 0 else None
     since = made[1] if made else EPOCH

@@ -96,7 +96,7 @@ def rebuilt(
         )
         made.append(_line(settings, catalog, table, before, version, noted, actions))
     # the watermark of a row table's line is where the table stood before
-    if catalog.kind(table) == "row":
+    if table.kind.is_row_by_row:
         later = [*made[1:], next((c for c in lines if made and c.version > made[-1].version), None)]
         made = [
             replace(c, frontier=then.watermark) if then else c
@@ -158,7 +158,7 @@ def _line(
     )
     return (
         _with_heads(settings, catalog, table, commit, before, actions)
-        if catalog.kind(table) == "ingest"
+        if table.kind.reads_sources
         else commit
     )
 
@@ -223,7 +223,7 @@ def _readings(
 
 def _quarantined(settings: Settings, catalog: Catalog, table: Table, noted: dict) -> int:
     """Rows that the micro-batch quarantined: its commit of that name in the side table."""
-    if not catalog.has_quarantine(table):
+    if not table.kind.has_partitions:
         return 0
     path = table_path(settings, table, "quarantine")
     for version in reversed(delta_log.versions(path)):

@@ -106,11 +106,11 @@ def load(settings: Settings) -> Lakehouse:
 def gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> CommitError:
     """What to say of data files that a table's log names and that are not on disk."""
     remedy = "restore it from a backup: an ingest table is computed from nothing else"
-    if catalog.is_derived(table):
+    if table.kind.is_derived:
         remedy = f"`lakehouse reconcile repair {table.name}` computes its partition again"
-    if catalog.kind(table) == "reference":
+    if table.kind.is_reference:
         remedy = f"`lakehouse backfill {table.name}` computes it again"
-    if table.keeps:
+    if table.kind.is_upserted:
         remedy = f"`lakehouse backfill {table.name}` has its job compute it whole, when it is started the next time"
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
     return CommitError(

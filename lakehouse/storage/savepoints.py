@@ -280,9 +280,7 @@ def take_table(lakehouse: Lakehouse, table: Table, to: Settings) -> None:
             beside = layout.commit_logs(to) / path.name
             beside.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, beside)
-    sides: tuple[layout.Side, ...] = (
-        ("quarantine",) if lakehouse.catalog.has_quarantine(table) else ()
-    )
+    sides: tuple[layout.Side, ...] = ("quarantine",) if table.kind.has_partitions else ()
     sides += ("early",) if table.early_results else ()
     _take_states(lakehouse.settings, table, to)
     # after the table: each of its rows has its answer then

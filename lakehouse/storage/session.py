@@ -123,7 +123,7 @@ class Session(Lakehouse):
         tables = {self.catalog.table(name): version for name, version in versions.items()}
         return {
             table.name: self.read(table, version)
-            if table.keeps
+            if table.kind.is_upserted
             else self._of_files(table, lambda file: True, version)
             for table, version in tables.items()
         }

@@ -173,7 +173,7 @@ def _check_kind(lakehouse: Lakehouse, table: Table) -> None:
     changed = begun_with.changes(lakehouse, table)
     if not begun_with.upgradable(lakehouse.catalog, table, changed):
         raise JobError(
-            f"table={table.name}, kind={lakehouse.catalog.kind(table)}: a row table or a window table without a lookup, in the "
+            f"table={table.name}, kind={table.kind}: a row table or a window table without a lookup, in the "
             f"layer that it has, can have another version beside it, and this one cannot; `lakehouse plan` says what it needs"
         )
 

@@ -55,14 +55,14 @@ def fit(session: Session, table: Table) -> str:
     own = checkpoints.generation(session.settings, table)
     checkpoint = checkpoint_files.folder_of(session.settings, table, own)
     checkpoint_content.set_unreadable_aside(checkpoint)
-    kind = session.catalog.kind(table)
+    kind = table.kind
     last, begun = standing.last, checkpoints.beginning(session.settings, table, own)
     inputs = _position(session, table, last) if last else None
-    wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind == "window")
-    if kind == "keyed" and not wrong and (done := checkpoint_files.done(checkpoint)):
+    wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind.is_windowed)
+    if kind.keeps_latest and not wrong and (done := checkpoint_files.done(checkpoint)):
         wrong = checkpoint_files.state_gone(checkpoint, done[-1])
     if fault := last and _input_fault(session, table, last):
-        if not table.keeps:
+        if not table.kind.is_upserted:
             raise CommitError(f"table={table.name}, {fault}")
         wrong = wrong or fault
     wrong = wrong or _beginning_gone(session, table)
@@ -113,7 +113,7 @@ def _fit_stepped(session: Session, table: Table, standing: Standing) -> str:
             f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed"
         )
     fault = standing.last and _input_fault(session, table, standing.last)
-    if fault and not table.keeps:
+    if fault and not table.kind.is_upserted:
         raise CommitError(f"table={table.name}, {fault}")
     unknown = _beginning_gone(session, table)
     if not standing.taken_back and not fault and not unknown:
@@ -128,7 +128,7 @@ def _fit_stepped(session: Session, table: Table, standing: Standing) -> str:
         table,
         standing.number,
         why,
-        continues=bool(standing.last) and not table.keeps,
+        continues=bool(standing.last) and not table.kind.is_upserted,
     )
     message = (
         f"table={table.name}, generation={begun.generation}: {why}, so a new generation goes on behind "
@@ -141,7 +141,7 @@ def _fit_stepped(session: Session, table: Table, standing: Standing) -> str:
 def _renewed(session: Session, table: Table, standing: Standing) -> str:
     """Begins a keyed or versioned table again of which a reference table has changed; what is said of it, empty if none has."""
     last = standing.last
-    if not table.keeps or last is None or strategy(session, table) == "groups":
+    if not table.kind.is_upserted or last is None or strategy(session, table) == "groups":
         return ""
     if checkpoints.begins_whole(session.settings, table):
         return ""  # as it is
@@ -173,7 +173,7 @@ def _beginning_gone(lakehouse: Lakehouse, table: Table) -> str:
 
 def _behind(table: Table, standing: Standing) -> str:
     last = standing.last
-    if table.keeps:
+    if table.kind.is_upserted:
         return "nothing, with all that its inputs have"
     return (
         f"micro-batch {last.batch} of generation {last.generation}"
@@ -188,17 +188,17 @@ def _position(lakehouse: Lakehouse, table: Table, last: Written | Commit) -> Map
 
 
 def _begin(session: Session, table: Table, standing: Standing, why: str) -> Beginning:
-    kind, last = session.catalog.kind(table), standing.last
+    kind, last = table.kind, standing.last
     if (
         last is None
-        and session.catalog.is_derived(table)
+        and table.kind.is_derived
         and delta_log.oldest(session.path(session.catalog.driving(table))) > 0
     ):
         raise CommitError(
             f"table={table.name}: it is to begin again ({why}), the table holds no commit of it, and its input's log does not "
             f"go back to its beginning; give the table a new name, and begin that by `lakehouse bootstrap`"
         )
-    again = _state_from(session, table, standing) if last and kind == "window" else {}
+    again = _state_from(session, table, standing) if last and kind.is_windowed else {}
     begun = checkpoints.begin(session.settings, table, standing.number, why, **again)
     if last and again:
         folder = checkpoint_files.folder_of(session.settings, table, begun.generation)
@@ -235,7 +235,11 @@ def _state_from(session: Session, table: Table, standing: Standing) -> dict[str,
 
 def _void(lakehouse: Lakehouse, table: Table, standing: Standing, generation: int) -> None:
     """Notes that the lines of the commit log above what the table holds are of rows that it does not hold any more."""
-    held = standing.written.version if standing.written and not table.keeps else standing.version
+    held = (
+        standing.written.version
+        if standing.written and not table.kind.is_upserted
+        else standing.version
+    )
     if not standing.last:
         held = NOTHING
     void = Commit(table.name, "void", generation, -1, held, datetime.now(UTC), table.code_version)
@@ -272,7 +276,7 @@ def _fault_of(lakehouse: Lakehouse, table: Table, of: Table, last: Written | Com
             f"input={of.name}, version={offset['reservoirVersion']}: the query goes on from there, and the input's log "
             f"begins with {oldest}; give the table a new name, and begin that by `lakehouse bootstrap`"
         )
-    if table.keeps and _put_back_since(lakehouse, of, last.at):
+    if table.kind.is_upserted and _put_back_since(lakehouse, of, last.at):
         return f"its input {of.name} was put back since, and rows that were read of it are not there any more or come again"
     return ""
 
@@ -312,7 +316,11 @@ def _begun_behind(lakehouse: Lakehouse, table: Table) -> list[str]:
     for reader in lakehouse.catalog:  # inputs come first
         inputs = lakehouse.catalog.timed_inputs(reader)
         reads = any(each == table or each.name in begun for each in inputs)
-        if reads and not reader.keeps and checkpoints.standing(lakehouse.settings, reader).last:
+        if (
+            reads
+            and not reader.kind.is_upserted
+            and checkpoints.standing(lakehouse.settings, reader).last
+        ):
             begun.append(reader.name)
     return begun
 
@@ -320,7 +328,7 @@ def _begun_behind(lakehouse: Lakehouse, table: Table) -> list[str]:
 def _put_back_aside(lakehouse: Lakehouse, table: Table, standing: Standing) -> None:
     """The quarantine as it was at the table's last commit: what was quarantined later is judged again."""
     path = table_path(lakehouse.settings, table, "quarantine")
-    if not lakehouse.catalog.has_quarantine(table) or not delta_log.exists(path):
+    if not table.kind.has_partitions or not delta_log.exists(path):
         return
     first = checkpoints.first_after(path, table, standing.number)
     if first is None:

@@ -101,7 +101,7 @@ class _Groups:
         self.keys = keeping.key_columns(session, run.table)
         self.writes = GroupWrites(run, self.keys)
         self.tables = {name: session.catalog.table(name) for name in run.plan.followed}
-        kept = {name: table for name, table in self.tables.items() if table.keeps}
+        kept = {name: table for name, table in self.tables.items() if table.kind.is_upserted}
         self.readers = {name: KeyedReader(session.path(table)) for name, table in kept.items()}
         self.indices: dict[str, RowIndex] = {}
         by_input = {

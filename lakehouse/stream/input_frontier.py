@@ -51,7 +51,7 @@ class InputFrontier:
         ended = checkpoint_files.ended(checkpoint, done[-1])
         if ended is None or _unread(self._path, ended).files:
             return
-        if self._run.table.keeps:
+        if self._run.table.kind.is_upserted:
             self._note(ended, done[-1])
         elif (not available_now or self._waits(ended)) and self._can_run_again(done[-1]):
             checkpoint_files.take_back(checkpoint, done[-1])
@@ -99,7 +99,7 @@ class InputFrontier:
                 return
             if checkpoint_files.begun(checkpoint)[-1] != done[-1]:
                 return
-            if self._run.table.keeps:
+            if self._run.table.kind.is_upserted:
                 self._note(ended, done[-1])
             elif _raise(execution, milliseconds):
                 # as it asked whether to run a micro-batch, Spark noted the watermark of the next one

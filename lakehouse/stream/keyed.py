@@ -260,7 +260,7 @@ def recomputed(
         name: whole(session, session.catalog.table(name), at, span) for name, at in inputs.items()
     }
     kept = plan.plan_of(session, table, judged=False).kept(rows, session.references(references))
-    return versions.versions(kept, table.keys) if table.keeps == "versions" else kept
+    return versions.versions(kept, table.keys) if table.kind.keeps_versions else kept
 
 
 def whole(session: Session, table: Table, version: int, span: Range | None = None) -> DataFrame:
@@ -270,7 +270,7 @@ def whole(session: Session, table: Table, version: int, span: Range | None = Non
     """
     if version < 0:
         return session.spark.createDataFrame([], plan.stored_schema(session, table))
-    if span is None or table.keeps:
+    if span is None or table.kind.is_upserted:
         return session.references({table.name: version})[table.name]
     rows = session.spanning(table, span, version)
     return counting.counted(rows, table, session.catalog.event_time(table), span)

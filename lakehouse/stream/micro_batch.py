@@ -101,7 +101,7 @@ class StreamRun:
             self.session,
             str(self.session.path(self.session.catalog.table(self.plan.driving))),
         )
-        if self.table.keeps:
+        if self.table.kind.is_upserted:
             return streams.whole_table_stream(session.spark, path)
         return streams.table_stream(session.spark, session.settings, path, self.since).where(
             f"{ORIGIN} = 'stream'"

@@ -35,7 +35,8 @@ from lakehouse.stream.advance import Stepped, Take
 from lakehouse.stream.input_frontier import InputFrontier
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
 from lakehouse.stream.refreshed_inputs import RefreshedInputs
-from lakehouse.stream.strategy import strategy
+from lakehouse.stream.source_steps import SourceSteps
+from lakehouse.stream.strategy import Strategy, strategy
 from lakehouse.stream.table_steps import ChangeSteps, Due, TableSteps
 from lakehouse.transform import creation, lateness, observing
 from lakehouse.transform.plan import Plan
@@ -63,13 +64,9 @@ def start(
     Raises DeclarationError if it began as another table (`begun_with`).
     """
     begun_with.begin(session, table)
-    if session.catalog.is_derived(table):
+    if table.kind.is_derived:
         handover.check(session, table)
-    if (
-        session.catalog.is_derived(table)
-        and not began(session.settings, table)
-        and _cut(session, table)
-    ):
+    if table.kind.is_derived and not began(session.settings, table) and _cut(session, table):
         begun = handover.begin(session, table)
         message = (
             f"table={table.name}: the log of {begun.input} does not go back to its beginning any more, so the stream begins at "
@@ -86,20 +83,17 @@ def start(
         )
         _log.warning(message)
     how: dict[str, Any] = {"available_now": available_now, "pace": session.pace(table)}
-    if filled_by == "ingest":
-        return ingest.steps(run, **how).start()
-    steps: dict[str, Callable[[StreamRun], tuple[Take, Due, Due]]] = {
-        "append": _row,
-        "close": _closing,
-        "versions": keyed.version_steps,
-        "merge": keyed.merge_steps,
+    engines: dict[Strategy, Callable[[], SourceSteps | TableSteps]] = {
+        "ingest": lambda: ingest.steps(run, **how),
+        "append": lambda: TableSteps(run, *_row(run), **how),
+        "close": lambda: TableSteps(run, *_closing(run), **how),
+        "versions": lambda: TableSteps(run, *keyed.version_steps(run), **how),
+        "merge": lambda: TableSteps(run, *keyed.merge_steps(run), **how),
+        "groups": lambda: ChangeSteps(run, *groups.group_steps(run), **how),
     }
-    if filled_by == "groups":
-        return ChangeSteps(run, *groups.group_steps(run), **how).start()
-    if filled_by in steps:
-        return TableSteps(run, *steps[filled_by](run), **how).start()
-    kinds = {"window": _window, "keyed": keyed.state}
-    stream, batches = kinds[run.plan.kind](run)
+    if filled_by in engines:
+        return engines[filled_by]().start()
+    stream, batches = _window(run) if table.kind.is_windowed else keyed.state(run)
     session.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option(
         "checkpointLocation", str(run.checkpoint)
@@ -109,7 +103,7 @@ def start(
         if available_now
         else {"processingTime": spark_interval(session.pace(table))}
     )
-    mode = "update" if table.keeps == "latest" else "append"
+    mode = "update" if table.kind.keeps_latest else "append"
     input_frontier = InputFrontier(run)
     input_frontier.begin(available_now=available_now)
     with _late_filter_kept(session):
@@ -167,7 +161,7 @@ def _dated(lakehouse: Lakehouse, table: Table, version: int) -> str:
 
 def _follows(lakehouse: Lakehouse, table: Table) -> bool:
     """Whether the table changes with the stream: a state, or a reference table of one."""
-    return bool(table.keeps) or any(
+    return table.kind.is_upserted or any(
         _follows(lakehouse, t) for t in lakehouse.catalog.pinned_inputs(table)
     )
 

@@ -29,7 +29,7 @@ def state(session: Session, table: Table, key: Mapping[str, str] | None = None) 
     is filled by steps is its own state. `key`: values of columns of the key, as text; only what has these.
     Raises RangeError for a table whose streaming query has no state, or has not run.
     """
-    if table.keeps and is_stepped(session, table):
+    if table.kind.is_upserted and is_stepped(session, table):
         return _of_key(table, session.read(table).drop(KEY), table.keys, key)
     checkpoint = (
         stream_run(session, table).checkpoint if session.catalog.driving_input(table) else None

@@ -25,18 +25,18 @@ Strategy = Literal["ingest", "append", "close", "versions", "merge", "groups", "
 
 def strategy(session: Session, table: Table) -> Strategy:
     """How a table that is not a reference table is filled."""
-    kind = session.catalog.kind(table)
-    if kind == "ingest":
+    kind = table.kind
+    if kind.reads_sources:
         return "ingest"
-    if kind == "versioned":
+    if kind.keeps_versions:
         return "versions"
-    if kind == "keyed":
+    if kind.keeps_latest:
         if not keeping.is_one_aggregate(session, table):
             return "groups"
         return "merge" if keeping.merging(session, table) else "state"
     if closes_ranges(session, plan.plan_of(session, table, judged=False)):
         return "close"
-    return "append" if kind == "row" else "state"
+    return "append" if kind.is_row_by_row else "state"
 
 
 def is_stepped(session: Session, table: Table) -> bool:

@@ -108,17 +108,17 @@ class TableSteps(Stepped[Pieces]):
         run = self.run
         standing = checkpoints.standing(run.session.settings, run.table)
         last, noted, pending = standing.last, standing.noted, standing.pending
-        if last is None or (run.table.keeps and last.generation < run.generation):
+        if last is None or (run.table.kind.is_upserted and last.generation < run.generation):
             return self._first()
         at, number = self._of(last), last.batch + 1
         if pending and (noted or pending.batch == 0):
-            renewed = run.table.keeps and noted and noted.generation < pending.generation
+            renewed = run.table.kind.is_upserted and noted and noted.generation < pending.generation
             before = self._of(noted) if noted and not renewed else None
             self._step(self._once_more(before, at), pending.batch)
         return at, number
 
     def _once_more(self, before: Positions | None, at: Positions) -> Pieces:
-        if before is None and self.run.table.keeps:
+        if before is None and self.run.table.kind.is_upserted:
             return Pieces(
                 {n: positions.whole(path, at[n].version - 1) for n, path in self._paths.items()}
             )
@@ -142,7 +142,7 @@ class TableSteps(Stepped[Pieces]):
         The first of one that is kept up to date reads all there is. Inputs that have begun and hold no row are read, too:
         what follows this table learns that it is complete so far.
         """
-        if not self.run.table.keeps:
+        if not self.run.table.kind.is_upserted:
             return self._begins(), 0
         pieces = self._all_there_is()
         while not (begins := self._begins_with(pieces)):
@@ -266,7 +266,7 @@ class TableSteps(Stepped[Pieces]):
             )
             _log.warning(message)
         rows = session.rows_of(table, files, plan.stored_schema(session, table))
-        return rows if self.run.table.keeps else rows.where(F.col(ORIGIN) == "stream")
+        return rows if self.run.table.kind.is_upserted else rows.where(F.col(ORIGIN) == "stream")
 
     def _sources(self, position: Positions) -> tuple[Source, ...]:
         return tuple(self._source(name, at) for name, at in position.items())

@@ -64,7 +64,7 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
     sources = lakehouse.catalog.sources_of(table).values()
     if not sources:
         raise RangeError(
-            f"table={table.name}: a {lakehouse.catalog.kind(table)} table has no topic; name an ingest table, which reads one"
+            f"table={table.name}: a {table.kind} table has no topic; name an ingest table, which reads one"
         )
     last = next(CommitLog(lakehouse.settings, table).by_stream(), None)
     if last is None:

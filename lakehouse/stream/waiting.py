@@ -17,10 +17,10 @@ _A_STEP = timedelta(minutes=1)  # since its last commit, in which a table may ca
 def waiting(lakehouse: Lakehouse, table: Table, rows: int | None) -> str:
     """Why the table waits, or has no rows; empty if it does not wait. `rows`: that it has, if it is made."""
     settings, catalog = lakehouse.settings, lakehouse.catalog
-    if not catalog.is_streamed(table):
+    if not table.kind.is_streamed:
         return ""
     line = next(CommitLog(settings, table).by_stream(), None)
-    if catalog.kind(table) == "ingest":
+    if table.kind.reads_sources:
         return _of_ingest(table, line is not None, frontier(settings, table), rows)
     inputs = {
         each.name: frontier(settings, each) or BEGINNING for each in catalog.timed_inputs(table)
@@ -40,7 +40,7 @@ def waiting(lakehouse: Lakehouse, table: Table, rows: int | None) -> str:
     ):
         stands = text(reached) if reached > BEGINNING else "nothing"
         return f"behind: complete up to {stands}, its input {last} up to {text(complete)}"
-    if rows or table.keeps:
+    if rows or table.kind.is_upserted:
         return ""
     return _of_empty(lakehouse, table, reached)
 

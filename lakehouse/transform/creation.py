@@ -38,18 +38,22 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     warning = validation.unended(session, table) if grows else ""
     if warning:
         _log.warning(warning)
-    partitioned = session.catalog.has_quarantine(table)
+    partitioned = table.kind.has_partitions
     if partitioned:
         _say_if_gone(session, table)
     keys = keeping.key_columns(session, table)
-    properties = table_creation.found_by(keys) if table.keeps else table_creation.PLAIN
+    properties = table_creation.found_by(keys) if table.kind.is_upserted else table_creation.PLAIN
     table_creation.create(
         session.path(table), declared, partitioned, _searched(session, table), properties
     )
     fresh = grows and begun_with.begins(session, table)
     if fresh:
         _fit_kind(table, session.path(table), partitioned)
-    if table.keeps and grows and table_creation.is_found_otherwise(session.path(table), keys):
+    if (
+        table.kind.is_upserted
+        and grows
+        and table_creation.is_found_otherwise(session.path(table), keys)
+    ):
         # as by another version of this library: the next row of a key would stand beside the one that is there
         why = f"its rows are to be found by {', '.join(keys)}"
         checkpoints.renew(session.settings, table, why)
@@ -57,15 +61,15 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
             f"table={table.name}: {why}, and were by other columns, so it is computed whole"
         )
     # else it has the declared columns and keys with its first rows
-    stays = not (table.keeps and checkpoints.begins_whole(session.settings, table))
-    if table.keeps and stays:
+    stays = not (table.kind.is_upserted and checkpoints.begins_whole(session.settings, table))
+    if table.kind.is_upserted and stays:
         table_creation.prepare_keyed(session.path(table), keys)
     if partitioned:
         columns = cast(StructType, StructType.fromDDL(QUARANTINE))
         table_creation.create(session.path(table, "quarantine"), columns, True, "reason")
     if table.lookup:
         _create_answers(session, table, table.lookup)
-    if fresh and not table.keeps:
+    if fresh and not table.kind.is_upserted:
         delta_writer.redeclare(session.path(table), declared)
     elif stays and not fresh:
         _fit_columns(session, table, session.path(table), declared, grows)
@@ -145,7 +149,7 @@ def _say_if_gone(lakehouse: Lakehouse, table: Table) -> None:
     if delta_log.latest(lakehouse.path(table)) > 0 and delta_log.latest(path) < 0:
         remedy = (
             "restore the folder"
-            if lakehouse.catalog.kind(table) == "ingest"
+            if table.kind.reads_sources
             else "a backfill quarantines them again"
         )
         _log.warning(
@@ -159,9 +163,9 @@ def _searched(lakehouse: Lakehouse, table: Table) -> str:
 
     Each costs CPU for every row.
     """
-    kind = lakehouse.catalog.kind(table)
-    if not lakehouse.catalog.has_quarantine(table):
+    kind = table.kind
+    if not table.kind.has_partitions:
         return ""
     # the origin shows what wrote a partition; an ingest table has one writer only
     instant = WINDOW if table.window else lakehouse.catalog.event_time(table)
-    return instant if kind == "ingest" else f"{instant},{ORIGIN}"
+    return instant if kind.reads_sources else f"{instant},{ORIGIN}"

@@ -110,7 +110,7 @@ def _beyond_context(table: Table, context: Interval, plan) -> Iterator[str]:
 def _by_chance(table: Table, rows: DataFrame, plan) -> Iterator[str]:
     """What two runs may differ by, though they compute the same rows."""
     where = f"table={table.name}"
-    if table.window or table.keeps:
+    if table.window or table.kind.is_upserted:
         yield from _by_collation(table, rows)
     chance = [*clocks.in_sql(table), *_found(plan, table.tolerance)]
     if table.window and not table.report:
@@ -135,7 +135,7 @@ def check_whole(table: Table, rows: DataFrame) -> None:
     """
     refuse(
         [
-            *_remarks(table, rows, row_preserving=table.keeps == "versions"),
+            *_remarks(table, rows, row_preserving=table.kind.keeps_versions),
             *_taking_any(table, rows),
         ]
     )

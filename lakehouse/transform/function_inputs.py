@@ -31,7 +31,7 @@ def plain(rows: DataFrame) -> DataFrame:
 
 def as_read(table: Table, rows: DataFrame) -> DataFrame:
     """Rows of a table as a reference table reads them: of a keyed one without the column by which its rows are found."""
-    return rows.drop(row_keys.KEY) if table.keeps else rows
+    return rows.drop(row_keys.KEY) if table.kind.is_upserted else rows
 
 
 def called(

@@ -22,7 +22,7 @@ def adding(session: Session, step: Plan) -> list[str] | None:
     None if the table is another.
     """
     followed = session.catalog.followed_inputs(step.table)
-    if step.table.counts_by_time or [each.keeps for each in followed] != ["latest"]:
+    if step.table.counts_by_time or [table.kind.keeps_latest for table in followed] != [True]:
         return None
     return step.once("adding", lambda: shapes.adding(_on_marked(session, step), step.table.keys))
 
@@ -36,7 +36,7 @@ def is_one_aggregate(session: Session, table: Table) -> bool:
     followed = session.catalog.followed_inputs(table)
     if table.counts_by_time or any(each.refresh for each in session.catalog.pinned_inputs(table)):
         return False
-    if [session.catalog.kind(each) for each in followed] != ["ingest"]:
+    if [table.kind.reads_sources for table in followed] != [True]:
         return False
     step = plan.plan_of(session, table, judged=False)
     return step.once("one", lambda: shapes.is_one_aggregation(plan.on_no_rows(session, step)))
@@ -55,7 +55,7 @@ def merging(session: Session, table: Table) -> Mapping[str, str] | None:
 
 def key_columns(session: Session, table: Table) -> Sequence[str]:
     """The columns by which rows of a keyed or versioned table are found: its keys, or those of a whole group."""
-    if table.keeps != "latest" or is_one_aggregate(session, table):
+    if not table.kind.keeps_latest or is_one_aggregate(session, table):
         return table.keys
     return group_uses(session, plan.plan_of(session, table, judged=False)).columns or table.keys
 

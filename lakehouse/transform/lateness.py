@@ -227,12 +227,12 @@ def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column
     window, moment = table.window, F.col(event_time)
     watermark = F.col(_WATERMARK) if known else F.col(f"{ARRIVAL}.watermark")
     added = {} if known else {_WATERMARK: watermark}
-    if table.keeps == "latest":
+    if table.kind.keeps_latest:
         behind = watermark - F.lit(is_late_by(table))
         return (added | {_LATE: moment < behind if table.counts_by_time else F.lit(False)},)
     # the window of a counted row is known among the rows of its partition only
     if (
-        table.keeps
+        table.kind.is_upserted
         or table.context
         or table.as_of
         or table.ttl

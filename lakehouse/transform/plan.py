@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import ranges
-from lakehouse.declare.catalog import Kind
 from lakehouse.declare.columns import (
     ARRIVAL,
     INGESTION,
@@ -29,6 +28,7 @@ from lakehouse.declare.columns import (
     WINDOW,
     WINDOW_TIME,
 )
+from lakehouse.declare.kinds import Kind
 from lakehouse.declare.sources import FileSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
@@ -83,7 +83,7 @@ class Plan:
     @property
     def unit(self) -> str:
         """The column, of input and output alike, by which rows belong together: a window, or a row's own arrival."""
-        return WINDOW if self.kind == "window" else ARRIVAL
+        return WINDOW if self.kind.is_windowed else ARRIVAL
 
     def ingest(
         self,
@@ -107,7 +107,7 @@ class Plan:
     @property
     def by_ingestion(self) -> bool:
         """Whether the event time of this record is its time of arrival, which `arrived` adds."""
-        return self.kind == "ingest" and self.event_time == INGESTION
+        return self.kind.reads_sources and self.event_time == INGESTION
 
     def arrived(self, judged: DataFrame, watermark: datetime, at: datetime) -> DataFrame:
         """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
@@ -168,7 +168,7 @@ class Plan:
             taken = lateness.firsts(taken, among, self.table.deduplicate, self.event_time)
         inputs = {self.driving: taken} | {name: plain(each) for name, each in references.items()}
         inputs |= {n: self._accepted(n, r, origin, touched) for n, r in (beside or {}).items()}
-        function = partial(self._called, kept={ARRIVAL} if self.kind == "row" else set())
+        function = partial(self._called, kept={ARRIVAL} if self.kind.is_row_by_row else set())
         rows = called(function, inputs, self.driving, met)
         judged = rows.withColumns(
             self.once(f"derived {origin}", lambda: self._judged(rows, origin))
@@ -230,7 +230,7 @@ class Plan:
             if observed is not None and name == self.driving:
                 flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
             inputs[name] = lateness.accepted(flagged, late_too=not self.table.ttl)
-        if self.kind == "keyed":
+        if self.kind.keeps_latest:
             return self._called(inputs, set())
         changes = self._called(inputs, {ARRIVAL})
         if self.by_position and "position" not in changes.columns:
@@ -293,7 +293,7 @@ class Plan:
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
         """What the function makes of its inputs, checked at the first call: it is pure, and its inputs keep their columns."""
         rows = self.table(**inputs)
-        if self.kind == "row":
+        if self.kind.is_row_by_row:
             rows = carried(rows, inputs[self.driving], (ARRIVAL, self.event_time))
         self.once(
             "called",
@@ -320,9 +320,9 @@ def plan_of(session: Session, table: Table, *, judged: bool = True) -> Plan:
 
 def _planned(lakehouse: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
     catalog = lakehouse.catalog
-    kind, driving = catalog.kind(table), catalog.driving_input(table)
+    kind, driving = table.kind, catalog.driving_input(table)
     moment, timed = catalog.event_time(table), [] if table.report else catalog.timed_inputs(table)
-    if driving and kind == "window":
+    if driving and kind.is_windowed:
         moment = catalog.time_column(driving)
     return Plan(
         table,
@@ -352,13 +352,13 @@ def stored_schema(session: Session, table: Table) -> StructType:
 def on_no_rows(session: Session, step: Plan) -> DataFrame:
     """What the function of a table makes of empty inputs."""
     inputs = {name: no_rows(session, name) for name in step.table.inputs}
-    if step.kind == "ingest":
+    if step.kind.reads_sources:
         decoded = record_columns.decoded(step, inputs, NO_SCHEMAS)
         inputs = {n: session.spark.createDataFrame([], rows.schema) for n, rows in decoded.items()}
         return step.table(**inputs)
     timed = {name: lateness.accepted(step._flagged(inputs[name], name)) for name in step.timed}
     # of a count window they are assigned later
-    if step.kind == "window" and WINDOW not in timed[step.driving].columns:
+    if step.kind.is_windowed and WINDOW not in timed[step.driving].columns:
         none = F.lit(None).cast("struct<start:timestamp,end:timestamp>")
         timed[step.driving] = timed[step.driving].withColumn(WINDOW, none)
     if step.table.lookup:
@@ -369,15 +369,15 @@ def on_no_rows(session: Session, step: Plan) -> DataFrame:
 
 def _columns(session: Session, plan: Plan) -> StructType:
     empty = {name: no_rows(session, name) for name in plan.table.inputs}
-    if plan.kind == "ingest":
+    if plan.kind.reads_sources:
         return good(plan.arrived(plan.ingest(empty), ranges.BEGINNING, ranges.BEGINNING)).schema
-    if plan.kind == "reference":
+    if plan.kind.is_reference:
         return good(plan.reference(empty)).schema
-    if plan.kind == "report":
+    if plan.kind.is_report:
         return good(plan.report(empty, ranges.partition_range("1970-01-01", "day"))).schema
-    if plan.table.keeps:
+    if plan.table.kind.is_upserted:
         kept = plan.kept({name: empty.pop(name) for name in plan.followed}, empty)
-        rows = versions.versions(kept, plan.table.keys) if plan.kind == "versioned" else kept
+        rows = versions.versions(kept, plan.table.keys) if plan.kind.keeps_versions else kept
         return row_keys.keyed(rows, plan.table.keys).schema
     rows = empty.pop(plan.driving)
     beside = {name: empty.pop(name) for name in plan.timed if name != plan.driving}

@@ -5,8 +5,8 @@ from functools import partial
 
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.catalog import Kind
 from lakehouse.declare.columns import ARRIVAL, INGESTION, WINDOW
+from lakehouse.declare.kinds import Kind
 from lakehouse.declare.remarks import check_all, refuse
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
@@ -42,7 +42,7 @@ def check(
         )
     where = f"table={table.name}, columns={rows.columns}"
     checks = [partial(_check_columns, table, kind, rows, kept, moment)]
-    if kind == "ingest":
+    if kind.reads_sources:
         checks.append(partial(determinism.check_keeps_all, where, rows, inputs))
     if table.window and table.window.kind == "session":
         checks.append(partial(determinism.check_sessions, where, rows))
@@ -59,9 +59,9 @@ def _wrong_columns(
     where = f"table={table.name}, columns={rows.columns}"
     if lost := kept - set(rows.columns):
         yield f"{where}{_lost(kind, rows, lost)}"
-    by_ingestion = kind == "ingest" and moment == INGESTION
-    required = {moment} if kind in ("ingest", "row", "versioned") and not by_ingestion else set()
-    required |= {WINDOW, *table.keys} if kind == "window" else set(table.keys)
+    by_ingestion = kind.reads_sources and moment == INGESTION
+    required = {moment} if kind.keeps_event_time and not by_ingestion else set()
+    required |= {WINDOW, *table.keys} if kind.is_windowed else set(table.keys)
     if missing := required - set(rows.columns):
         yield (
             f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
@@ -73,17 +73,17 @@ def _wrong_columns(
         )
     if table.watermark_by:
         yield from _wrong_values(table, dict(rows.dtypes).get(table.watermark_by), where)
-    added = {INGESTION} if by_ingestion else set(versions.VALID) if kind == "versioned" else set()
+    added = {INGESTION} if by_ingestion else set(versions.VALID) if kind.keeps_versions else set()
     if own := [name for name in rows.columns if name.lower() in added]:
         yield (
             f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours"
         )
-    if kind == "report" and WINDOW in rows.columns:
+    if kind.is_report and WINDOW in rows.columns:
         yield (
             f"{where}: the library adds the column {WINDOW}, which is the partition, to a report; rename yours, or select "
             f"{WINDOW}.start or {WINDOW}.end by another name"
         )
-    if kind in ("window", "keyed") and ARRIVAL in rows.columns:
+    if kind.is_of_several_rows and ARRIVAL in rows.columns:
         yield f"{where}{_of_single_rows(table, kind)}"
     if unknown := [name for name in rows.columns if name.startswith("_") and name not in kept]:
         yield (f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
@@ -110,8 +110,8 @@ def _lost(kind: Kind, rows: DataFrame, lost: set[str]) -> str:
 
 
 def _of_single_rows(table: Table, kind: Kind) -> str:
-    by = (*([WINDOW] if kind == "window" else []), *table.keys)
-    remedy = f"or rank the rows of each {kind.replace('keyed', 'key')} and drop it"
+    by = (*([WINDOW] if kind.is_windowed else []), *table.keys)
+    remedy = f"or rank the rows of each {'window' if kind.is_windowed else 'key'} and drop it"
     return (
         f": {ARRIVAL} belongs to a single row, and a {kind} table has a row for each {', '.join(by)}; write groupBy(...) by "
         f"these and agg(...), {remedy} (the latest row of a group is max_by(..., event time))"

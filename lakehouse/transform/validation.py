@@ -20,9 +20,9 @@ def check(session: Session, table: Table) -> None:
     """Raises DeclarationError if function or expectations hold that by which stream and batch may differ (`determinism`)."""
     step = plan.plan_of(session, table, judged=False)
     rows = plan.on_no_rows(session, step)
-    if step.kind in ("row", "window"):
-        determinism.check(table, rows, row_preserving=step.kind == "row")
-    elif step.table.keeps or step.kind == "report":
+    if step.kind.has_late_rows:
+        determinism.check(table, rows, row_preserving=step.kind.is_row_by_row)
+    elif step.table.kind.is_upserted or step.kind.is_report:
         determinism.check_whole(table, rows)
     elif table.deterministic:
         clocks.check(f"table={table.name}", rows)
@@ -73,7 +73,7 @@ def ties(session: Session, table: Table) -> list[str]:
 
 def unended(session: Session, table: Table) -> str:
     """Says which changes do not end the version before them, of a versioned table whose function leaves some out; else empty."""
-    if table.keeps != "versions":
+    if not table.kind.keeps_versions:
         return ""
     # without the library's own filter of late rows
     rows = table(**{name: plan.no_rows(session, name) for name in table.inputs})

@@ -132,7 +132,7 @@ def test_a_column_that_a_topic_gains_comes_through_the_tables_that_pass_it_on(st
     begun_with.accept(session, clicks)
     with pytest.raises(DeclarationError, match=r"columns=page: .* `lakehouse stream restart"):
         creation.create(session, clicks)  # as a batch run does, beside a job of the former code
-    queries.prepare(session, [table for table in catalog if catalog.is_streamed(table)])
+    queries.prepare(session, [table for table in catalog if table.kind.is_streamed])
     stage.feed("clicks", [at(63) | {"page": "home"}, at(64)])
     stage.advance("clicks", at(190))
     stage.run("counted", "sums")

@@ -193,10 +193,10 @@ def _early(catalog: Catalog) -> Catalog:
 def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
     catalog = stage.session.catalog
     taking_part = suite.tables_of(story, catalog)
-    (ingest,) = (t.name for t in taking_part if catalog.kind(t) == "ingest")
-    tables = [t for t in taking_part if catalog.kind(t) not in ("ingest", "reference")]
+    (ingest,) = (t.name for t in taking_part if t.kind.reads_sources)
+    tables = [t for t in taking_part if not (t.kind.reads_sources or t.kind.is_reference)]
     names = [t.name for t in tables]
-    references = [t for t in taking_part if catalog.kind(t) == "reference"]
+    references = [t for t in taking_part if t.kind.is_reference]
     refreshed = [t for t in references if t.refresh]
     first, last = story.crashes
     # a history ends at an instant of its own
@@ -262,7 +262,7 @@ def _agreeing(stage: Stage, table: Table) -> int:
     assert certificate.verdict == "EQUAL", (
         f"{table.name} {certificate.verdict}: {certificate.detail}\n{shown}"
     )
-    if not table.keeps and table.late != "update":
+    if not table.kind.is_upserted and table.late != "update":
         assert_counts_add_up(stage, table)
     return certificate.rows_recomputed
 
@@ -271,7 +271,7 @@ def assert_counts_add_up(stage: Stage, table: Table) -> None:
     """Rows in = written + quarantined + late + filtered, each counted once however often its micro-batch was replayed."""
     inputs = stage.session.catalog.timed_inputs(table)
     commits = list(stage.session.commit_log(table).by_stream())
-    if stage.session.catalog.kind(table) == "row" or table.window.kind in ("tumbling", "session"):
+    if table.kind.is_row_by_row or table.window.kind in ("tumbling", "session"):
         there = sum(_rows(stage, each) for each in inputs)
         assert sum(c.arrived for c in commits) == there, f"{table.name}: arrived"
     assert sum(c.written for c in commits) == _rows(stage, table), f"{table.name}: written"
@@ -279,7 +279,7 @@ def assert_counts_add_up(stage: Stage, table: Table) -> None:
         f"{table.name}: quarantined"
     )
     # a join or a process function may make several rows of one
-    if stage.session.catalog.kind(table) == "row" and not table.context and not table.ttl:
+    if table.kind.is_row_by_row and not table.context and not table.ttl:
         # of all commits together: a row that waits for the watermark is written by a later one than it arrived with
         assert sum(c.filtered for c in commits) >= 0, (
             f"{table.name}: more rows came out than went in"

@@ -48,7 +48,7 @@ lakehouse = load(from_environment())
 for table in lakehouse.catalog:
     begun_with.begin(lakehouse, table)
     (lakehouse.settings.root / "_checkpoints" / table.name / "1" / "offsets").mkdir(parents=True)
-    note_read(lakehouse.settings, table, 1, table.inputs if lakehouse.catalog.is_derived(table) else ())
+    note_read(lakehouse.settings, table, 1, table.inputs if table.kind.is_derived else ())
 """
     done = run(settings, file, "-c", python)
     assert done.returncode == 0, done.stderr

@@ -281,7 +281,7 @@ def test_each_kind_of_one_more_table_is_declared_four_times():
     kinds = {kind: one_more_tables.names(kind) for kind in one_more_tables.KINDS}
     assert {*catalog.tables} == {"payments", "balances"}.union(*kinds.values())
     assert all(len(names) == one_more_tables.COPIES for names in kinds.values())
-    assert catalog.kind(catalog.table("versions_3")) == "versioned"
+    assert catalog.table("versions_3").kind.keeps_versions
     sent = [next(records) for records in [one_more.records(200)] for _ in range(3)]
     assert [json.loads(each.value or b"")["id"] for each in sent] == [0, 1, 2]
     assert [each.time_ms - sent[0].time_ms for each in sent] == [0, 5, 10]

@@ -36,7 +36,7 @@ def declared(**names):
 
 def test_the_shipped_tables_have_kinds_and_come_in_order():
     catalog = catalog_of([sensors, ads, visits])
-    kinds = {t.name: catalog.kind(t) for t in catalog}
+    kinds = {t.name: t.kind.name for t in catalog}
     assert kinds == {
         "sensor_readings": "ingest",
         "valid_readings": "row",
@@ -181,7 +181,7 @@ def test_a_table_of_several_inputs_has_the_event_time_of_the_first():
     catalog = declared(counted=counted, both=both, other=other)
     one, another = (catalog.table(name) for name in ("both", "other"))
     assert [t.name for t in catalog.timed_inputs(one)] == ["things", "counted"]
-    assert catalog.kind(one) == "row" and catalog.event_time(one) == catalog.event_time(
+    assert one.kind.is_row_by_row and catalog.event_time(one) == catalog.event_time(
         catalog.table("things")
     )
     assert catalog.event_time(another) == "window_time"

@@ -39,7 +39,7 @@ def begun(tmp_path) -> tuple[Settings, catalog.Catalog]:
     )
     for each in known:
         begun_with.begin(Lakehouse(settings, known), each)
-        note_read(settings, each, 1, each.inputs if known.is_derived(each) else ())
+        note_read(settings, each, 1, each.inputs if each.kind.is_derived else ())
     return settings, known
 
 
@@ -64,7 +64,7 @@ def refused(begun, name: str, **changes: object) -> str:
         ("sums", {"layer": "silver"}, "layer=silver: its checkpoint was made with gold, and the rows that are there would stay"),
         ("sums", {"partition_by": "day"}, "partitions=day: its checkpoint was made with hour"),
         ("totals", {"final_rows": True}, "final_rows=True: its checkpoint was made with none, and a row would count from"),
-        ("totals", {"keeps": "versions"}, "kind=versioned: its checkpoint was made with keyed"),
+        ("totals", {"kind": kinds.VERSIONED}, "kind=versioned: its checkpoint was made with keyed"),
         ("sums", {"transformation": larger}, "function: its checkpoint was made with other code, and rows before and after"),
         ("visits", {"sql": "SELECT 1"}, "query=SELECT 1: its checkpoint was made with SELECT window"),
     ],

@@ -58,7 +58,7 @@ def test_a_folder_is_read_alone(others):
 def test_it_fills_an_ingest_table_and_is_no_topic():
     found = catalog(incoming=INCOMING)
     ingest = found.table("readings")
-    assert found.kind(ingest) == "ingest" and found.ingest_tables_of(ingest) == [ingest]
+    assert ingest.kind.reads_sources and found.ingest_tables_of(ingest) == [ingest]
     assert found.topics() == [] and found.quiet_timeout(ingest).total_seconds() == 60
 
 

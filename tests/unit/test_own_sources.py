@@ -97,7 +97,7 @@ def catalog(function=rates, **sources):
 def test_it_fills_an_ingest_table_alone_and_is_no_topic():
     found = catalog(source=filled("x"))
     ingest = found.table("rates")
-    assert found.kind(ingest) == "ingest" and found.topics() == []
+    assert ingest.kind.reads_sources and found.topics() == []
     for others in (kafka("t", schema=SCHEMA), folder("/data", schema=SCHEMA), filled("y")):
         with pytest.raises(DeclarationError, match=r"or one source of your own; declare"):
             catalog(united, source=filled("x"), others=others)

@@ -75,10 +75,10 @@ def declared(function=of_good, **options) -> Catalog:
 def test_a_report_is_over_its_partition_and_closes_with_its_inputs():
     catalog = declared(partition_by="day")
     daily = catalog.table("daily")
-    assert catalog.kind(daily) == "report" and daily.window == tumbling("1 day")
+    assert daily.kind.is_report and daily.window == tumbling("1 day")
     assert [t.name for t in daily.closes_with] == ["good"]
-    assert catalog.is_derived(daily) and not catalog.is_streamed(daily)
-    assert not catalog.has_late_rows(daily)
+    assert daily.kind.is_derived and not daily.kind.is_streamed
+    assert not daily.has_late_rows
     with pytest.raises(RangeError, match="a report has no stream"):
         catalog.check_streamed(daily)
 
