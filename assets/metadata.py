@@ -113,7 +113,7 @@ def of_partition(found: Stored, aside: Mapping[str, int]) -> Metadata:
 
 def of_report(settings: Settings, table: Table, partition: str) -> Metadata:
     """Where the file is that was drawn of a partition of a report; nothing of another table."""
-    path = report_files.file(settings, table, partition) if table.report else None
+    path = report_files.file(settings, table, partition) if table.kind.is_report else None
     return {"report": dg.MetadataValue.path(str(path))} if path else {}
 
 

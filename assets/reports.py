@@ -23,7 +23,7 @@ def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefin
 
     What a run has not brought about is asked for again in the next hour.
     """
-    reports = [table for table in catalog if table.report]
+    reports = [table for table in catalog if table.kind.is_report]
     if not reports:
         return []
 

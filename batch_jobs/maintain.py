@@ -41,7 +41,7 @@ def run(lakehouse: Lakehouse, name: str | None = None) -> Iterator[Maintenance]:
             with publishing(lakehouse.settings, table):
                 for place in retention.places(lakehouse, table):
                     yield retention.maintain(lakehouse.settings, place)
-                if table.report:
+                if table.kind.is_report:
                     report_files.tidy(lakehouse.settings, table)
         except (JobError, CommitError) as err:
             refused.append(str(err))

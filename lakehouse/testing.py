@@ -77,7 +77,7 @@ class Stage:
         catalog = self.session.catalog
         queries.prepare(self.session, [table for table in catalog if table.kind.is_streamed])
         for table in catalog:
-            if table.report:
+            if table.kind.is_report:
                 creation.create(self.session, table)
         # (table, commit point): how often it crashed there
         self.crashes: Counter[tuple[str, str]] = Counter()

@@ -41,7 +41,7 @@ def closed_until(lakehouse: Lakehouse, table: Table) -> datetime:
     """
     lakehouse.catalog.check_derived(table)
     ahead = frontier(lakehouse.settings, table)
-    if ahead is None and table.report:
+    if ahead is None and table.kind.is_report:
         raise RangeError(
             f"table={table.name}, inputs={', '.join(t.name for t in table.closes_with)}: a report is computed of partitions that "
             "all of these have closed, and not all have a frontier yet; start their jobs"
@@ -97,7 +97,7 @@ def check_range(
     Raises RangeError as `closed_until`, and for a range that crosses it.
     """
     ahead = closed_until(lakehouse, table)
-    if span.end > ahead and table.report:
+    if span.end > ahead and table.kind.is_report:
         raise RangeError(
             f"table={table.name}, range end={ranges.text(span.end)}: its inputs are complete up to {ranges.text(ahead)}, and a "
             "report is of closed partitions; end the range at or before that"
@@ -232,7 +232,7 @@ def _computed(
     `context`: what `touched` covers. `begun`: with which states a process function begins. `at`: versions of the inputs.
     """
     table, (driving, *others) = step.table, session.catalog.timed_inputs(step.table)
-    if table.report:
+    if table.kind.is_report:
         return _reported(session, step, span, read, references)
     # to choose files and pages by pays for code of its own if there may be many
     chosen = origin == "batch" or span.end - span.start > _LONG

@@ -162,7 +162,7 @@ def _committed(
     # before anything is written: a function that fails leaves the table as it was
     files = (
         drawn(table, found.rows, [p for line in lot for p in line.partitions])
-        if table.report
+        if table.kind.is_report
         else {}
     )
     written = NOTHING

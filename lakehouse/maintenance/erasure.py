@@ -240,7 +240,7 @@ def _forget(session: Session, table: Table, partitions: list[str]) -> None:
     for place in retention.places(session, table):
         delta_writer.purge(place.path, partitions)
         retention.forget(place)
-    if table.report:
+    if table.kind.is_report:
         report_files.forget(session.settings, table, partitions)
     if table.early_results and delta_log.exists(session.path(table, "early")):
         _forget_early(session, table, partitions)

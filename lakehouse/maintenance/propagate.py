@@ -70,7 +70,7 @@ def spans(
         ]
         partitions = {p for span in touched for p in span.partitions(table.partition_by)}
         wholes = [partition_range(p, table.partition_by) for p in sorted(partitions)]
-        if table.report:  # of what is open nothing is computed
+        if table.kind.is_report:  # of what is open nothing is computed
             wholes = [whole for whole in wholes if whole.end <= ahead]
         again = found[table.name] = joined(wholes)
         if again and again[-1].end > ahead:

@@ -119,7 +119,7 @@ def lost(settings: Settings, table: Table) -> dict[str, Lost]:
         key = file.get(f"partition.{PARTITION}", "")
         before = by_partition.get(key, Lost(key, file["path"], 0))
         by_partition[key] = Lost(key, before.file, before.rows + (file["num_records"] or 0))
-    for key in report_files.computed(settings, table) if table.report else ():
+    for key in report_files.computed(settings, table) if table.kind.is_report else ():
         drawn = report_files.file(settings, table, key)
         if drawn and not files.exists(drawn):
             by_partition.setdefault(key, Lost(key, str(drawn), 0))

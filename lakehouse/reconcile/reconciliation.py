@@ -89,7 +89,7 @@ def _reconciled(session: Session, table: Table, span: Range | None) -> list[Cert
     if table.kind.is_upserted:
         return [keyed_tables.reconciled(session, table, span, started)]
     ahead = compute.closed_until(session, table)
-    if table.report and not session.exists(table):
+    if table.kind.is_report and not session.exists(table):
         raise RangeError(
             f"table={table.name}: nothing of this report is computed yet, so nothing to compare; Dagster computes what closes, "
             f"or `lakehouse backfill {table.name}`"
@@ -186,7 +186,7 @@ def _behind(
                 blank,
                 partial(_computed, session, table, part, references, blank),
             )
-        if table.report:
+        if table.kind.is_report:
             sound = {k: str(sides.ours.get(k, EMPTY)) for k in sides.keys if k not in by_key}
             for key, judged in diagnosis.of_files(session, table, sound).items():
                 by_key[key] = _certificate(sides, _piece([key], table, part), key, blank, **judged)
@@ -252,7 +252,7 @@ def _computed(
         if origin == "batch":
             by_batch[key] = part.rows
     theirs = {key: part for (key, _), part in made.items()}
-    if table.report:  # of a partition without rows there is a file, too
+    if table.kind.is_report:  # of a partition without rows there is a file, too
         theirs = dict.fromkeys(_wholes(table, span), EMPTY) | theirs
     states = kept_states.differing(session, computed.begun)
     return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_batch, lost, states)
@@ -345,7 +345,7 @@ def _pending(
             late_merge.outdated(session, table),
             f"{inputs} was rewritten{again} since; backfill this range to follow",
         )
-        if table.report:
+        if table.kind.is_report:
             done = report_files.computed(session.settings, table)
             why |= {key: diagnosis.NOT_COMPUTED for key in found if key not in done}
         waiting = {key: (found[key], why[key]) for key in found if key in why}

@@ -106,7 +106,7 @@ def frontier(settings: Settings, table: Table) -> datetime | None:
     None before the first commit. A report is complete up to the last partition that its inputs have
     all closed.
     """
-    if table.report:
+    if table.kind.is_report:
         inputs = [frontier(settings, each) for each in table.closes_with]
         frontiers = [each for each in inputs if each]
         whole = PARTITION_LENGTHS[table.partition_by]

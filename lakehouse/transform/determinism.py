@@ -85,7 +85,7 @@ def _remarks(table: Table, rows: DataFrame, *, row_preserving: bool) -> Iterator
         )
     if table.context:
         yield from _beyond_context(table, table.context, plan)
-    if table.window and not table.report:  # of which a partition is computed by itself
+    if table.window and not table.kind.is_report:  # of which a partition is computed by itself
         for shown, rule in across_windows(rows, one_end=table.window.starts_apart):
             yield f"{where}, {shown}: {rule}"
     if table.deterministic:
@@ -113,7 +113,7 @@ def _by_chance(table: Table, rows: DataFrame, plan) -> Iterator[str]:
     if table.window or table.kind.is_upserted:
         yield from _by_collation(table, rows)
     chance = [*clocks.in_sql(table), *_found(plan, table.tolerance)]
-    if table.window and not table.report:
+    if table.window and not table.kind.is_report:
         chance += [(shown, _EQUAL_PLACES) for shown in equal_places(plan)]
     for shown, rule in chance:
         yield f"{where}, {shown}: {rule}; {clocks.UNVERIFIABLE}"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakehouse.declare import catalog
+from lakehouse.declare import catalog, kinds
 from lakehouse.declare.table import (
     Table,
     around,

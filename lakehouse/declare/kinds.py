@@ -1,0 +1,102 @@
+"""The kinds of tables: what each has, and how it is filled. A table's own is `Table.kind`."""
+
+from dataclasses import dataclass
+
+_CODE = ("function", "query", "constant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    name: str
+    reads_sources: bool = False  # topics, folders, tables of others
+    is_streamed: bool = True  # batch runs alone fill the others
+    is_timed: bool = False  # other tables' streams follow the event time of its rows
+    is_derived: bool = False  # batch runs compute any range of its event time
+    has_partitions: bool = False  # by time, and a quarantine beside them
+    has_late_rows: bool = False
+    is_upserted: bool = False  # a row replaces the one of its key
+    keeps_latest: bool = False  # of each key one row
+    keeps_versions: bool = False  # of each key all that were valid, from when until when
+    is_row_by_row: bool = False  # a row for each that it reads
+    is_windowed: bool = False  # a row for each window and key
+    is_of_several_rows: bool = False  # no single arrival is its rows'
+    keeps_event_time: bool = False  # its function returns the column
+    is_report: bool = False  # each partition is computed when the inputs have closed
+    is_reference: bool = False  # computed whole, of what has no event time
+    # what may change of the declaration while the table goes on, where its query has no state
+    onward: tuple[str, ...] = ()
+    underived: str = ""  # why no range of it can be computed, and what to do
+
+    def __str__(self) -> str:
+        return self.name
+
+
+INGEST = Kind(
+    name="ingest",
+    keeps_event_time=True,
+    reads_sources=True,
+    is_timed=True,
+    has_partitions=True,
+    onward=(*_CODE, "delay", "marker", "watermark_by", "schema", "reader"),
+    underived="only the stream writes an ingest table, and nothing can compute it again; name a table that reads it",
+)
+ROW = Kind(
+    name="row",
+    keeps_event_time=True,
+    is_timed=True,
+    is_derived=True,
+    has_partitions=True,
+    has_late_rows=True,
+    is_row_by_row=True,
+    onward=(*_CODE, "reads", "duplicates", "lookup"),
+)
+WINDOW = Kind(
+    name="window",
+    is_of_several_rows=True,
+    is_timed=True,
+    is_derived=True,
+    has_partitions=True,
+    has_late_rows=True,
+    is_windowed=True,
+    # where each window is computed whole when it closes, whatever the function does
+    onward=(*_CODE, "reads"),
+)
+_NO_RANGES = "a {} table has no ranges; `lakehouse backfill {{table}}` has its job compute it again"
+KEYED = Kind(
+    name="keyed",
+    is_upserted=True,
+    keeps_latest=True,
+    is_of_several_rows=True,
+    underived=_NO_RANGES.format("keyed"),
+)
+VERSIONED = Kind(
+    name="versioned",
+    is_upserted=True,
+    keeps_versions=True,
+    keeps_event_time=True,
+    underived=_NO_RANGES.format("versioned"),
+)
+REFERENCE = Kind(
+    name="reference",
+    is_streamed=False,
+    is_reference=True,
+    underived="it has no event time, so no ranges; it is rebuilt whole",
+)
+REPORT = Kind(
+    name="report", is_streamed=False, is_derived=True, has_partitions=True, is_report=True
+)
+
+
+def of(
+    report: object, keeps: str, window: object, *, is_fed: bool = False, is_timed: bool = True
+) -> Kind:
+    """The kind of a table with these options. `is_fed`: it reads a source; `is_timed`: an input has an event time."""
+    if report:
+        return REPORT
+    if is_fed:
+        return INGEST
+    if keeps:
+        return KEYED if keeps == "latest" else VERSIONED
+    if window is not None:
+        return WINDOW
+    return ROW if is_timed else REFERENCE
