@@ -4,6 +4,7 @@ No data file is read.
 """
 
 import json
+import os
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -265,7 +266,12 @@ def last_streamed(path: Path, partitions: Container[str]) -> int:
 
 
 def _versions(path: Path) -> Iterator[str]:
-    return (file.stem for file in folder(path).glob("*.json") if file.stem.isdigit())
+    # not by a glob: of a log of thousands of commits it takes ten times as long, and each command asks often
+    try:
+        names = os.listdir(folder(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return iter(())
+    return (name[:-5] for name in names if name.endswith(".json") and name[:-5].isdigit())
 
 
 def moved_of(actions: Iterable[Mapping]) -> list[tuple[str, dict]]:
