@@ -10,8 +10,6 @@ import pytest
 
 from benchmarks.command_cpu import filled
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import log_tables
-from lakehouse.storage.lakehouse import load
 
 
 def test_to_declare_a_table_loads_no_pyspark():
@@ -57,15 +55,15 @@ MAY_IMPORT = {
 def small(tmp_path_factory) -> Settings:
     """A lakehouse whose tables have rows, commits and certificates."""
     base = replace(from_environment({}), root=tmp_path_factory.mktemp("small") / "root")
-    settings = filled(base, tables=2, commits=3).settings
-    # by a job: what is new in commit logs is in `_commits`, which a command writes else
-    log_tables.flush(settings, load(settings).catalog)
-    return settings
+    return filled(base, tables=2, commits=3).settings
 
 
 @pytest.mark.parametrize("command", MAY_IMPORT)
 def test_a_command_imports_no_package_that_it_has_no_use_for(small: Settings, command: str):
-    """numpy is a quarter of the CPU of a command, pandas as much again, typer's panels of `--help` a half."""
+    """The first `table list` copies what is new in commit logs to `_commits`, too.
+
+    numpy is a quarter of the CPU of a command, pandas as much again, typer's panels of `--help` a half.
+    """
     code = (
         "import sys\nfrom lakehouse.cli.main import app\nsys.argv = ['lakehouse', *sys.argv[1:]]\n"
         "try:\n    app()()\nfinally:\n    print('LOADED', *sys.modules)"
