@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,7 +20,6 @@ import typer
 from assets.ui import app, dagster_dev, dagster_environment
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
-from lakehouse.storage import layout
 
 _BATCH = 200_000
 _UI_WITHIN = 300.0  # seconds
@@ -240,6 +237,7 @@ class _Demo:
         Raises JobError if it ends, or takes too long.
         """
         from lakehouse.errors import JobError
+        from lakehouse.storage import layout
 
         log = layout.demo_logs(self.settings) / "dagster.log"
         deadline = time.monotonic() + _UI_WITHIN
@@ -263,6 +261,8 @@ class _Demo:
         log: str,
         ready: Callable[[subprocess.Popen], None] = lambda process: None,
     ) -> None:
+        from lakehouse.storage import layout
+
         folder = layout.demo_logs(self.settings)
         folder.mkdir(parents=True, exist_ok=True)
         environment = dagster_environment(self.settings)
@@ -302,10 +302,12 @@ class _Demo:
 
 
 def _answers(address: str) -> bool:
+    from urllib.request import urlopen
+
     try:
-        with urllib.request.urlopen(address, timeout=5):
+        with urlopen(address, timeout=5):
             return True
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
+    except OSError:  # also what urllib raises
         return False
 
 

@@ -12,7 +12,6 @@ import typer
 
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import layout
 
 app = typer.Typer()
 
@@ -44,6 +43,8 @@ def dagster_environment(settings: Settings) -> Mapping[str, str]:
 
     Raises SettingsError if the home cannot be written to.
     """
+    from lakehouse.storage import layout
+
     home = layout.dagster_home(settings).absolute()
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import holder
-from lakehouse.transform import lateness
+from lakehouse.transform import ranges_of
 
 _RUNS = 100  # the last ones, from which the time of the next is estimated
 
@@ -94,7 +94,7 @@ def plan(
     span = Range(start, end)
     ahead = compute.check_range(lakehouse, table, span, whole_partitions=True)
     timed = catalog.timed_inputs(table)
-    context = lateness.context(span, table)
+    context = ranges_of.context(span, table)
     partitions = tuple(span.partitions(table.partition_by))
     inputs = {each.name: delta_log.files(lakehouse.path(each)) for each in timed}
     mine = set(partitions)
@@ -140,7 +140,7 @@ def reading(lakehouse: Lakehouse, table: Table, span: Range) -> list[tuple[Table
         if changed:
             length = PARTITION_LENGTHS[each.partition_by]
             until = frontier(lakehouse.settings, each) if each.ttl else None
-            touched = [lateness.reached(each, span, until) for span in changed]
+            touched = [ranges_of.reached(each, span, until) for span in changed]
             last = max(span.end for span in touched) - timedelta(microseconds=1)
             start = ranges.floor(min(span.start for span in touched), length)
             reached[each.name] = (each, Range(start, ranges.floor(last + length, length)))

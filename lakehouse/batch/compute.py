@@ -23,7 +23,7 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.transform import counting, lasting, lateness, observing, plan
+from lakehouse.transform import counting, lasting, lateness, observing, plan, ranges_of
 from lakehouse.transform.function_inputs import Met
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
@@ -258,7 +258,7 @@ def _computed(
         # stateful operator
         return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
 
-    context = context or lateness.context(span, table)
+    context = context or ranges_of.context(span, table)
     if begun:
         with lasting.over(begun.run):
             return computed(Range(begun.start, span.end))

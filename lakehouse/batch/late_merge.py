@@ -25,7 +25,7 @@ from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.transform import lateness, observing, plan
+from lakehouse.transform import lateness, observing, plan, ranges_of
 from lakehouse.transform.plan import Plan
 
 _INSTANT = timedelta(microseconds=1)
@@ -96,7 +96,7 @@ def outdated(lakehouse: Lakehouse, table: Table) -> list[str]:
             if c.role == "batch" and c.version != NOTHING
         ):
             until = _followed(lakehouse.settings, table, each, rewrite) if table.ttl else None
-            touched = lateness.reached(table, rewrite.span, until)
+            touched = ranges_of.reached(table, rewrite.span, until)
             partitions.update(_uncovered(touched, table, covered, {each.name: rewrite.version}))
     if table.lookup:
         partitions.update(answers.asked_again(lakehouse.settings, table))
@@ -129,7 +129,7 @@ def _missing(table: Table, commit: Commit) -> Range:
     assert commit.late_from and commit.late_to
     session = table.window if table.window and table.window.kind == "session" else None
     span = Range(commit.late_from, commit.late_to + (session.size if session else _INSTANT))
-    return lateness.reached(table, span) if table.context else span
+    return ranges_of.reached(table, span) if table.context else span
 
 
 def _uncovered(
@@ -194,7 +194,7 @@ def _lots(lakehouse: Lakehouse, table: Table, units: list[Range]) -> Iterator[li
     inputs = lakehouse.catalog.timed_inputs(table) if units else []
     files = [(each, file) for each in inputs for file in delta_log.files(lakehouse.path(each))]
     for span in ranges.joined(units):
-        context = lateness.context(span, table)
+        context = ranges_of.context(span, table)
         rows = sum(
             file["num_records"] or 0
             for each, file in files
@@ -252,7 +252,7 @@ def _missed(
 ) -> DataFrame:
     """What rows of one input missed."""
     table, event_time = step.table, step.timed[of.name]
-    moment, context = F.col(event_time), lateness.context(span, table)
+    moment, context = F.col(event_time), ranges_of.context(span, table)
     rows = step.as_input(session.spanning(of, context, version), of.name).where(
         (F.col(ORIGIN) == "stream")
         & lateness.between(moment, context)

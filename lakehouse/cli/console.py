@@ -1,4 +1,7 @@
-"""How the command line talks: errors as one line, tables people like to read, JSON where a script wants it."""
+"""How the command line talks: errors as one line, tables people like to read, JSON where a script wants it.
+
+`rich` is imported by what prints with it: it costs as much CPU as all of `lakehouse --help`.
+"""
 
 import atexit
 import errno
@@ -13,27 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
-from rich.text import Text
 from typer.core import TyperGroup
 
 from lakehouse import logs
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import from_environment
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts")]
@@ -78,11 +72,21 @@ class Commands(TyperGroup):
     """A group of commands in which an error of the library is one red line on stderr and exit code 2."""
 
     def get_command(self, ctx, cmd_name):
-        """The command, with each paragraph of its help on one line, which the terminal wraps at its own width."""
+        """The command, with each paragraph of its help on one line, so that it is wrapped to the terminal.
+
+        The first paragraph is its text in the list of commands.
+        """
         command = super().get_command(ctx, cmd_name)
         if command is not None and command.help:
             command.help = _LINE_BREAK.sub(" ", inspect.cleandoc(command.help))
+            command.short_help = command.help.partition("\n\n")[0]
+        if command is not None:
+            _have_defaults(command, ctx)
         return command
+
+    def parse_args(self, ctx, args):
+        _have_defaults(self, ctx)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx):
         try:
@@ -110,6 +114,13 @@ class Commands(TyperGroup):
                 f"{where}, user={user}: the command must read or write there, and cannot ({err.strerror}); {remedy}"
             )
             raise typer.Exit(2) from err
+
+
+def _have_defaults(command, ctx) -> None:
+    """Gives typer's own flags, as `--help`, the default False: to judge a None typer imports pydantic, 0.1 CPU seconds."""
+    for param in command.get_params(ctx):
+        if param.default is None and not param.expose_value:
+            param.default = False
 
 
 def group(text: str = "", groups: Mapping[str, typer.Typer] | None = None) -> typer.Typer:
@@ -152,22 +163,34 @@ def _leave(exit_code: int) -> None:
     os._exit(exit_code)
 
 
-def out() -> Console:
+def out() -> "Console":
     """Where results go: as wide as the terminal, and of a fixed width in a pipe or a file."""
+    from rich.console import Console
+
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
 
 def print_error(err: object) -> None:
+    from rich.text import Text
+
     line = Text.assemble(("error: ", "bold red"), (f"{err}", "red"))
-    Console(stderr=True).print(line, soft_wrap=True)
+    _err().print(line, soft_wrap=True)
 
 
 def print_note(text: str) -> None:
     """A remark that is no part of the result: on stderr."""
-    Console(stderr=True).print(Text(text, style="dim"), soft_wrap=True)
+    from rich.text import Text
+
+    _err().print(Text(text, style="dim"), soft_wrap=True)
 
 
-def print_text(text: str | Text) -> None:
+def _err() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def print_text(text: "str | Text") -> None:
     out().print(text, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -189,6 +212,11 @@ def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: st
 
     In a pipe or a file lines are as long as they need to be.
     """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     columns, lines = list(names), [tuple(row) for row in rows]
     table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD)
     for i, name in enumerate(columns):
@@ -214,6 +242,9 @@ def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: st
 
 def print_facts(facts: Mapping[str, object]) -> None:
     """Names and values, one pair a line."""
+    from rich.table import Table
+    from rich.text import Text
+
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         grid.add_row(Text(name, style="dim"), _cell(value))
@@ -241,7 +272,9 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
     Call its value to change the text.
     """
-    console = Console(stderr=True)
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = _err()
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
@@ -268,7 +301,15 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
     Call its value when one more is done, with the number of its rows.
     """
-    console, rows = Console(stderr=True), 0
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console, rows = _err(), 0
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -291,7 +332,9 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield done
 
 
-def _cell(value: object) -> Text:
+def _cell(value: object) -> "Text":
+    from rich.text import Text
+
     if _is_number(value) and isinstance(value, int):
         return Text(f"{value:,}")
     return Text(shown(value), style=_STYLES.get(str(value), ""))

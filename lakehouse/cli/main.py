@@ -5,14 +5,13 @@ whose commands join the root. So this package need not know those that stand on 
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
 import typer
 
 from lakehouse import __version__
-from lakehouse.cli import commands, console, doctor, project, validate
+from lakehouse.cli import commands, console, doctor, produce, project, validate
 from lakehouse.cli.console import AsJson, Commands
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment
@@ -28,12 +27,20 @@ def app() -> typer.Typer:
         cls=Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # typer's panels import markdown, pygments and attrs: half of the CPU of `--help`
         help="Declare tables once, fill them by streams and batch runs, and reconcile the two.",
     )
     root.callback()(_options)
-    for command in (project.init, validate.validate, plan, doctor.doctor, commands.query, serve):
+    for command in (
+        project.init,
+        validate.validate,
+        plan,
+        doctor.doctor,
+        commands.query,
+        serve,
+        produce.produce,
+    ):
         root.command()(command)
-    _join("produce", lambda: root.command()(_produce()))
     groups = {
         "table": _group("Tables: what they hold, what was quarantined or late.", _TABLE),
         "broker": _group("The embedded Kafka broker.", _BROKER),
@@ -43,7 +50,13 @@ def app() -> typer.Typer:
         ),
     }
     for entry in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
-        _join(entry.value, partial(_take, entry, root, groups))
+        try:
+            _take(entry, root, groups)
+        except (ImportError, AttributeError) as err:
+            # a broken package must not take the others along
+            console.print_note(
+                f"commands={entry.value}: they cannot be loaded and are missing ({err})"
+            )
     for name, group in groups.items():
         root.add_typer(group, name=name)
     return root
@@ -82,20 +95,6 @@ Version = Annotated[
 
 def _options(version: Version = False) -> None:
     """The options of `lakehouse` itself."""
-
-
-def _join(name: str, join: Callable[[], object]) -> None:
-    try:
-        join()
-    except (ImportError, AttributeError) as err:
-        # a broken package must not take the others along
-        console.print_note(f"commands={name}: they cannot be loaded and are missing ({err})")
-
-
-def _produce() -> Callable:
-    from lakehouse.cli.produce import produce
-
-    return produce
 
 
 def plan(

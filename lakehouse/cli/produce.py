@@ -6,25 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.examples import WITH_PRODUCER, producer
-from lakehouse.producers import own
-from lakehouse.producers.files import lines
-from lakehouse.producers.sender import Summary, send
-from lakehouse.producers.topics import ensure_topics
-from lakehouse.producers.workload import Producer, Record, Workload
-from lakehouse.ranges import text
-from lakehouse.runtime import kafka_topics
-from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.stopping import by_signals
+
+if TYPE_CHECKING:
+    from lakehouse.producers.sender import Summary
+    from lakehouse.producers.workload import Producer, Record, Workload
 
 _MILLISECOND = timedelta(milliseconds=1)
 _NAMES = ", ".join(WITH_PRODUCER)
@@ -80,6 +73,8 @@ def produce(
 
     Ctrl-C ends the command cleanly.
     """
+    from lakehouse.producers.topics import ensure_topics
+
     options: dict[str, Any] = {
         "seed": seed,
         "rate": rate,
@@ -114,6 +109,10 @@ def produce(
 
 
 def _send_own(topic: str | None, file: list[str] | None, key: str | None, as_json: bool) -> None:
+    from lakehouse.producers import own
+    from lakehouse.producers.files import lines
+    from lakehouse.runtime import kafka_topics
+
     if not (topic and file):
         raise SettingsError(
             f"topic={topic}, file={file}: your own events are the lines of a file for a topic; give both"
@@ -125,20 +124,24 @@ def _send_own(topic: str | None, file: list[str] | None, key: str | None, as_jso
 
 
 def _send(
-    settings: Settings, records: Iterator[Record], topic: str, total: int | None, as_json: bool
+    settings: Settings, records: "Iterator[Record]", topic: str, total: int | None, as_json: bool
 ) -> None:
+    from lakehouse.producers.sender import send
+    from lakehouse.runtime.kafka_options import client_config
+    from lakehouse.stopping import by_signals
+
     with by_signals() as stop, _shown(total, hidden=as_json) as progress:
         summary = send(records, topic, client_config(settings), stop, progress)
     _report(summary, as_json)
 
 
 def _made_up(
-    chosen: Producer,
-    workload: Workload,
+    chosen: "Producer",
+    workload: "Workload",
     history: str | None,
     live: bool | None,
     seconds: float | None,
-) -> tuple[Iterator[Record], int | None]:
+) -> "tuple[Iterator[Record], int | None]":
     """The records, and how many; None if they are endless."""
     live = history is None if live is None else live
     _refuse_idle(history, live, seconds)
@@ -150,7 +153,9 @@ def _made_up(
     return chosen.records(workload, start, end), total
 
 
-def _of_files(pipeline: str, chosen: Producer, files: list[str]) -> Iterator[Record]:
+def _of_files(pipeline: str, chosen: "Producer", files: list[str]) -> "Iterator[Record]":
+    from lakehouse.producers.files import lines
+
     if chosen.lines is None:
         raise SettingsError(
             f"pipeline={pipeline!r}, file={', '.join(files)}: only 'visits' reads the lines of a log; leave out --file, or name "
@@ -194,13 +199,18 @@ def _end(now_ms: int, live: bool, seconds: float | None) -> int | None:
 @contextmanager
 def _shown(total: int | None, hidden: bool) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, as a function of the number of records sent."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (BarColumn(), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=hidden) as bar:
         task = bar.add_task("", total=total)
         yield lambda sent: bar.update(task, completed=sent)
 
 
-def _report(summary: Summary, as_json: bool) -> None:
+def _report(summary: "Summary", as_json: bool) -> None:
+    from lakehouse.ranges import text
+
     if as_json:
         typer.echo(json.dumps(asdict(summary), default=text))
         return

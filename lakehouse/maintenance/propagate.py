@@ -24,7 +24,7 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.transform import lateness, observing
+from lakehouse.transform import observing, ranges_of
 
 _HOUR = timedelta(hours=1)
 
@@ -61,7 +61,7 @@ def spans(
         )
         changed = [span for each in inputs for span in found.get(each.name, ())]
         closed = floor(ahead, PARTITION_LENGTHS[table.partition_by])
-        reached = [lateness.reached(table, span, closed) for span in changed] + [
+        reached = [ranges_of.reached(table, span, closed) for span in changed] + [
             w for w in waiting if w.end <= ahead
         ]
         touched = [

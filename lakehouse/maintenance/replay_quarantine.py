@@ -32,7 +32,7 @@ from lakehouse.storage import delta_writer
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.transform import judged_rows, lateness
+from lakehouse.transform import judged_rows, ranges_of
 
 _HOUR = timedelta(hours=1)
 
@@ -96,7 +96,7 @@ def _taken(lakehouse: Lakehouse, ingest: Table) -> Column:
     )
     hour = Range(EPOCH, EPOCH + _HOUR)
     reach = max(
-        (lateness.reached(table, hour).end - hour.end for table in derived), default=timedelta(0)
+        (ranges_of.reached(table, hour).end - hour.end for table in derived), default=timedelta(0)
     )
     over = ranges.floor(
         closed - reach,

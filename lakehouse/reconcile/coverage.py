@@ -147,6 +147,13 @@ def closed(
 
     Not before `first`, by default `settings.since`.
     """
+    return _closed(settings, table, {*stored(settings, table)[1], *known}, first)
+
+
+def _closed(
+    settings: Settings, table: Table, keys: Iterable[str], first: datetime | None
+) -> Range | None:
+    """As `closed`, of these partitions."""
     ahead = frontier(settings, table)
     if ahead is None:
         return None
@@ -155,11 +162,8 @@ def closed(
     end = floor(min(ahead, datetime.now(UTC)), length)
     if end <= first:
         return None
-    _, partitions = stored(settings, table)
     starts = [
-        s
-        for s in (partition_range(key, table.partition_by).start for key in {*partitions, *known})
-        if s >= first
+        s for s in (partition_range(key, table.partition_by).start for key in keys) if s >= first
     ]
     return Range(min(starts), end) if starts and min(starts) < end else None
 
@@ -301,8 +305,10 @@ def _closed_and_changed(
     And which of those reconciled were changed since.
     """
 
+    _, partitions = stored(lakehouse.settings, table)
+
     def keys(more: Iterable[str]) -> list[str]:
-        span = closed(lakehouse.settings, table, [*known, *more], first)
+        span = _closed(lakehouse.settings, table, {*partitions, *known, *more}, first)
         return list(span.partitions(table.partition_by)) if span else []
 
     marks = look(lakehouse, table, known, keys(()))

@@ -20,7 +20,7 @@ from lakehouse.storage.files import read_value, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 from lakehouse.storage.locks import alone_if_allowed
-from lakehouse.transform import lateness
+from lakehouse.transform import ranges_of
 
 
 def looked_at(settings: Settings, table: Table) -> dict[str, int]:
@@ -197,7 +197,7 @@ def reaches(change: Change, changed: Table, table: Table, partition: str) -> boo
         partition_range(key, changed.partition_by) for key in change.partitions
     ]
     whole = partition_range(partition, table.partition_by)
-    return any(lateness.reached(table, span, whole.end).overlaps(whole) for span in spans)
+    return any(ranges_of.reached(table, span, whole.end).overlaps(whole) for span in spans)
 
 
 def version_of(certificate: Certificate, name: str) -> int:

@@ -26,7 +26,7 @@ from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, dig
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.reference_versions import NotKept
 from lakehouse.storage.session import Session
-from lakehouse.transform import judged_rows, lateness, validation
+from lakehouse.transform import judged_rows, lateness, ranges_of, validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +375,7 @@ def _gone(
 ) -> Certificate | None:
     """UNVERIFIABLE, if all that the partition was computed from is older than the first row that the input still has."""
     span = _piece([key], table, sides.span)
-    if key in sides.theirs or (first and lateness.context(span, table).end > first):
+    if key in sides.theirs or (first and ranges_of.context(span, table).end > first):
         return None
     detail = (
         f"its input is not kept any more: its first row is of {ranges.text(first)}"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, layout, log_tables
+from lakehouse.storage import delta_log, delta_tables, layout, log_tables
 from lakehouse.storage.commits import encoded
 from lakehouse.storage.delta_log import open_table
 
@@ -59,8 +59,9 @@ def certificates(settings: Settings, table: Table | None = None) -> list[Certifi
     path = layout.log_table(settings, "_certificates")
     if not delta_log.exists(path):
         return []
-    rows = open_table(path).to_pyarrow_table().sort_by("at").to_pylist()
-    return [_certificate(r) for r in rows if table is None or r["table"] == table.name]
+    of_table = f"\"table\" = '{table.name}'" if table else "true"
+    rows = delta_tables.rows(open_table(path), where=of_table)
+    return [_certificate(row) for row in sorted(rows, key=lambda row: row["at"])]
 
 
 def _certificate(row: Mapping[str, object]) -> Certificate:

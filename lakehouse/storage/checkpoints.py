@@ -17,7 +17,7 @@ from typing import Any
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, past_beginning
 from lakehouse.settings import Settings
-from lakehouse.storage import checkpoint_files, delta_log, delta_writer, layout
+from lakehouse.storage import checkpoint_files, delta_log, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.files import append_line, values_backwards
@@ -237,7 +237,7 @@ def begin(
     newest = max(generation(settings, table), after[0] if after else 0) + 1
     paths = [table_path(settings, table), table_path(settings, table, "quarantine")]
     existing = [path for path in paths if delta_log.exists(path)]
-    while any(delta_writer.committed(path, app(table, newest)) >= 0 for path in existing):
+    while any(delta_log.committed(path, app(table, newest)) >= 0 for path in existing):
         newest += 1
     begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)
     append_line(layout.note(settings, table, "generations.jsonl"), json.dumps(asdict(begun)))

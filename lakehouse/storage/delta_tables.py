@@ -39,6 +39,18 @@ def select(sql: str, tables: Mapping[str, Path], versions: Mapping[str, int]):
     return engine.execute(sql)
 
 
+def rows(
+    table: "DeltaTable", columns: Sequence[str] = (), where: str = "true"
+) -> list[dict[str, Any]]:
+    """The rows of a log table, whose columns are texts and numbers."""
+    from deltalake import QueryBuilder
+
+    names = ", ".join(f'"{name}"' for name in columns) or "*"
+    engine = QueryBuilder().register("rows", table)
+    batches = engine.execute(f"SELECT {names} FROM rows WHERE {where}")
+    return [row for batch in batches for row in delta_log.records(batch)]
+
+
 class NewRows:
     """The rows of a table that only grows, each read once."""
 
@@ -52,14 +64,18 @@ class NewRows:
 
         All after it was compacted, or removed and made again.
         """
-        import pyarrow.parquet as pq
-
         files, again = self._files(), False
         if not self._read <= files:
             self._read, again = set(), True
-        new = sorted(files - self._read)
+        new, all_new = sorted(files - self._read), not self._read
         self._read = files
-        return pq.read_table(new, columns=self._columns).to_pylist() if new else [], again
+        if not new:
+            return [], again
+        if all_new and self._table:
+            return rows(self._table, self._columns), again
+        import pyarrow.parquet as pq
+
+        return pq.read_table(new, columns=self._columns).to_pylist(), again
 
     def _files(self) -> set[str]:
         if not delta_log.exists(self._path):

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
 
-def committed(path: Path, app: str) -> int:
-    """The last batch that `app` wrote to the table, -1 if none."""
-    version = open_table(path).transaction_version(app)
-    return -1 if version is None else version
-
-
 def append(
     rows: DataFrame,
     path: Path,

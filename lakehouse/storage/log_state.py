@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from lakehouse.errors import CommitError
 from lakehouse.storage import delta_log
 
@@ -123,6 +121,8 @@ def _read(path: Path, until: int | None) -> LogState:
 
 
 def _take_checkpoint(state: LogState, version: int) -> None:
+    import pyarrow.parquet as pq
+
     rows = pq.read_table(delta_log.checkpoint_file(state.path, version), columns=["add", "txn"])
     state.files = {
         add["path"]: _kept(add) for add in rows["add"].to_pylist() if add and add["path"]

@@ -108,19 +108,24 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
 
 
 def append(path: Path, rows: list[dict], kind: type, properties) -> None:
-    import pyarrow as pa
+    # not pyarrow, which imports numpy and pandas, as much CPU as all the rest of `lakehouse table list`
+    from arro3.core import Array, DataType, RecordBatch
     from deltalake import write_deltalake
 
-    types: dict[object, pa.DataType] = {int: pa.int64(), float: pa.float64()}
-    schema = pa.schema([(f.name, types.get(f.type, pa.string())) for f in fields(kind)])
+    types: dict[object, DataType] = {int: DataType.int64(), float: DataType.float64()}
     flat = [
         {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()}
         for row in rows
     ]
+    names = [f.name for f in fields(kind)]
+    columns = [
+        Array([row.get(f.name) for row in flat], types.get(f.type, DataType.utf8()))
+        for f in fields(kind)
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_deltalake(  # merged: a log table that an earlier version began may have fewer columns
         str(path),
-        pa.Table.from_pylist(flat, schema),
+        RecordBatch.from_arrays(columns, names=names),
         mode="append",
         schema_mode="merge",
         commit_properties=properties,

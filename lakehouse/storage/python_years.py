@@ -39,17 +39,6 @@ def are_in_python(rows: "pa.Table") -> bool:
     return _first(rows) is None
 
 
-def to_lists(
-    rows: "pa.Table", where: str, error: type[LakehouseError], fix: str, before: int
-) -> list[list]:
-    """The values of each column. Raises `error` as `check` does."""
-    try:
-        return [column.to_pylist() for column in rows.columns]
-    except (OverflowError, ValueError):
-        check(rows, where, error, fix, before=before)
-        raise
-
-
 def _first(rows: "pa.Table") -> tuple[str, int] | None:
     """The first column with a value beyond, and its first such row."""
     for name, column in zip(rows.column_names, rows.columns, strict=True):

@@ -14,7 +14,7 @@ from lakehouse.declare.columns import is_table_name
 from lakehouse.declare.table import Layer
 from lakehouse.paths import below, within
 from lakehouse.settings import Settings
-from lakehouse.storage import deletion_vectors, delta_log, layout, log_state
+from lakehouse.storage import delta_log, layout, log_state
 
 _LAYERS = get_args(Layer)
 
@@ -58,6 +58,8 @@ def contents(listed: Path) -> dict[str, str]:
 
 def stranger(settings: Settings, root: Path) -> str:
     """Returns what is wrong with the first file that no savepoint has; empty if there is none."""
+    from lakehouse.storage import deletion_vectors  # numpy, which most commands do without
+
     known = {*_LAYERS, *(path(settings).name for path in (layout.commit_logs, layout.checkpoints))}
     for path in files(root):
         if path.is_symlink() or not path.is_file():

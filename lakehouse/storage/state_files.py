@@ -13,16 +13,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.table import Table
 from lakehouse.paths import below
 from lakehouse.settings import Settings
 from lakehouse.storage.files import read_value, remove, replace_file
 from lakehouse.storage.layout import table_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,9 @@ def kept(settings: Settings, table: Table) -> list[Kept]:
     return sorted(states, key=lambda each: each.at)
 
 
-def rows(spark: SparkSession, settings: Settings, table: Table, of: Kept) -> DataFrame:
+def rows(spark: "SparkSession", settings: Settings, table: Table, of: Kept) -> "DataFrame":
+    from pyspark.sql.types import StructType
+
     path = below(table_path(settings, table, "state"), of.folder)
     return spark.read.schema(StructType.fromJson(json.loads(of.schema))).parquet(str(path))
 
@@ -70,7 +72,7 @@ def rows(spark: SparkSession, settings: Settings, table: Table, of: Kept) -> Dat
 def keep(
     settings: Settings,
     table: Table,
-    states: DataFrame,
+    states: "DataFrame",
     at: datetime,
     covers: Mapping[str, int],
 ) -> Kept:

@@ -32,7 +32,6 @@ from lakehouse.storage import (
     comparisons,
     cut_off,
     delta_log,
-    delta_writer,
     layout,
     locks,
     restoring,
@@ -306,6 +305,10 @@ def _check_position(lakehouse: Lakehouse, table: Table) -> None:
 
 def _put_in_place(lakehouse: Lakehouse, table: Table, before: int) -> None:
     """The rows, the position and the commit log of the version beside the table, in the table."""
+    from lakehouse.storage import (
+        delta_writer,  # for commands that only read, numpy is half of their CPU
+    )
+
     other = beside(lakehouse.settings, table)
     last = checkpoints.standing(other, table).last
     assert last is not None  # `_check_position`

@@ -217,7 +217,7 @@ def _state_from(session: Session, table: Table, standing: Standing) -> dict[str,
     pending, path = standing.pending, session.path(table, "quarantine")
     if (
         pending
-        and delta_writer.committed(path, checkpoints.app(table, pending.generation)) < pending.batch
+        and delta_log.committed(path, checkpoints.app(table, pending.generation)) < pending.batch
     ):
         aside = reached(standing.noted)  # the crash came before it
     driving = session.catalog.driving(table)

@@ -33,7 +33,7 @@ from lakehouse.storage.handovers import Handover, handover_of
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.locks import alone
 from lakehouse.storage.session import Session
-from lakehouse.transform import lateness, observing, plan
+from lakehouse.transform import observing, plan, ranges_of
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def history(session: Session, table: Table) -> Range | None:
 def reads_from(session: Session, table: Table, ahead: datetime) -> datetime:
     """The first event time of the input that what lies after `ahead` is computed from."""
     if table.window is None or table.window.kind != "session":
-        return lateness.context(Range(ahead, OPEN_END), table).start
+        return ranges_of.context(Range(ahead, OPEN_END), table).start
     # a session that is open there may have begun at any time before
     references = session.references(compute.pinned(session, table))
     sessions = compute.preview(

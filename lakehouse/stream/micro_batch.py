@@ -25,7 +25,7 @@ from lakehouse.declare.columns import ORIGIN, PARTITION, REASON, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, EPOCH, micros, partition_format
 from lakehouse.runtime.service import Service
-from lakehouse.storage import checkpoint_files, checkpoints, delta_writer, streams
+from lakehouse.storage import checkpoint_files, checkpoints, delta_log, delta_writer, streams
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.checkpoints import Beginning
 from lakehouse.storage.commit_log import CommitLog
@@ -268,7 +268,7 @@ class StreamRun:
                 observing.observed(outcome) or observing.only(judged.agg(*counts_of_rows)).asDict()
             )
         self.reached("rows")
-        if seen["bad"] and not (replayed and batch <= delta_writer.committed(aside, app)):
+        if seen["bad"] and not (replayed and batch <= delta_log.committed(aside, app)):
             self._quarantine_rows(
                 few if few is not None else completed(judged), aside, app, batch, metadata
             )
@@ -357,7 +357,7 @@ def stream_run(
     pinned = {
         t.name: delta_writer.version(session.path(t)) for t in session.catalog.pinned_inputs(table)
     }
-    committed = delta_writer.committed(session.path(table), checkpoints.app(table, generation))
+    committed = delta_log.committed(session.path(table), checkpoints.app(table, generation))
     if begun and begun.continues and begun.after:
         committed = max(committed, begun.after[1])
     return StreamRun(

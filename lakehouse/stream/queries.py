@@ -38,7 +38,7 @@ from lakehouse.stream.refreshed_inputs import RefreshedInputs
 from lakehouse.stream.source_steps import SourceSteps
 from lakehouse.stream.strategy import Strategy, strategy
 from lakehouse.stream.table_steps import ChangeSteps, Due, TableSteps
-from lakehouse.transform import creation, lateness, observing
+from lakehouse.transform import creation, lateness, observing, ranges_of
 from lakehouse.transform.plan import Plan
 
 _log = logging.getLogger(__name__)
@@ -303,7 +303,7 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
         return max(start, complete - table.after)
 
     def closes(start: datetime, ahead: datetime) -> bool:
-        return ahead > start and lateness.closes(table, Range(start, ahead))
+        return ahead > start and ranges_of.closes(table, Range(start, ahead))
 
     def due(offset: Mapping[str, Any]) -> bool:
         # the line of the commit that was just seen may be yet to come

@@ -11,6 +11,7 @@ changes           change events of Debezium as rows
 change_feed       changes of a Delta table of others as rows
 record_columns    what of a decoded record is kept
 lateness          arrival, windows, what is late
+ranges_of         the range of an input that a range of a table comes from, and the reverse
 counting          which rows count for a keyed table at its frontier
 years             instants and dates that Python has not
 quality           expectations as columns, and as a suite

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from lakehouse.errors import CommitError
-from lakehouse.storage import delta_writer
+from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.locks import alone
 
 
@@ -15,9 +15,9 @@ def test_a_batch_is_recorded_with_its_rows_and_of_two_writers_the_second_fails(s
     path = tmp_path / "rows"
     rows = spark.range(3)
     rows.limit(0).write.format("delta").save(str(path))
-    assert delta_writer.committed(path, "rows:stream:1") == -1
+    assert delta_log.committed(path, "rows:stream:1") == -1
     version = delta_writer.append(rows, path, "rows:stream:1", 7, {"inputs": {}})
-    assert (delta_writer.version(path), delta_writer.committed(path, "rows:stream:1")) == (
+    assert (delta_writer.version(path), delta_log.committed(path, "rows:stream:1")) == (
         version,
         7,
     )

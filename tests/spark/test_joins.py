@@ -22,7 +22,7 @@ from lakehouse.examples.ads.producer import ad_campaigns
 from lakehouse.examples.clicks import tables as clicks
 from lakehouse.ranges import Range
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform import lateness
+from lakehouse.transform import ranges_of
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -288,8 +288,8 @@ def test_a_range_reads_and_reaches_as_far_as_the_interval():
     hour, minute = timedelta(hours=1), timedelta(minutes=1)
     span = Range(START, START + hour)
     wide = replace(clicked, context=around(before="90 minutes", after="1 minute"))
-    assert lateness.context(span, wide) == Range(START - 90 * minute, START + hour + minute)
-    assert lateness.reached(wide, span) == Range(START - minute, START + hour + 90 * minute)
+    assert ranges_of.context(span, wide) == Range(START - 90 * minute, START + hour + minute)
+    assert ranges_of.reached(wide, span) == Range(START - minute, START + hour + 90 * minute)
     mapped = partitions.mapping(wide)
     assert (mapped.start_offset, mapped.end_offset) == (-2, 1), (
         "the hours of its input that Dagster shows an hour to read"

@@ -237,13 +237,13 @@ def test_random_steps_give_at_every_version_what_a_dict_holds(
 
 def test_the_commit_is_what_the_rest_of_the_house_reads(tmp_path):
     path = table(tmp_path / "accounts")
-    assert delta_writer.committed(path, APP) == -1
+    assert delta_log.committed(path, APP) == -1
     upsert(path, 0, [(("a", 1), 1)])
     delta_writer.upsert(
         rows([(("a", 1), 2)]), path, APP, 1, {"inputs": {"x": "näme"}}, keys([("a", 1)])
     )
     assert (
-        delta_writer.committed(path, APP),
+        delta_log.committed(path, APP),
         delta_writer.version_of(path, APP, 1),
         delta_writer.version(path),
     ) == (1, 2, 2)
@@ -254,7 +254,7 @@ def test_the_commit_is_what_the_rest_of_the_house_reads(tmp_path):
     ]  # fmt: skip
     assert len(log_state.newest(path).files) == 1, "a file of which all rows are dead is removed"
     upsert(path, 2, [], [("nobody", 1)])
-    assert (delta_writer.committed(path, APP), log_state.rows(path)) == (2, 1), (
+    assert (delta_log.committed(path, APP), log_state.rows(path)) == (2, 1), (
         "a batch that changes nothing is noted all the same"
     )
 

@@ -22,7 +22,7 @@ from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import parse_range
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import delta_writer, housekeeping, read_holds, table_creation
+from lakehouse.storage import delta_log, delta_writer, housekeeping, read_holds, table_creation
 from lakehouse.storage.digest import digest
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import queries
@@ -195,7 +195,7 @@ def test_compacting_and_appending_do_not_disturb_each_other(spark, tmp_path):
         2,
         {"inputs": Meanwhile(lambda: retention.maintain(Settings(), place))},
     )
-    assert delta_writer.committed(path, "rows:stream:1") == 2 and files_of(path) == {"p": 4}
+    assert delta_log.committed(path, "rows:stream:1") == 2 and files_of(path) == {"p": 4}
 
     early = DeltaTable(str(path))
     delta_writer.append(rows, path, "rows:stream:1", 3, {})
@@ -228,7 +228,7 @@ def test_a_writer_goes_on_when_what_it_first_saw_of_the_log_has_gone(spark, tmp_
             assert retention.maintain(Settings(root=tmp_path, versions=1), place).oldest == 7
     assert max((path / "_delta_log").glob("*.checkpoint.parquet")).name.startswith(f"{11:020}")
     assert (
-        delta_writer.committed(path, "rows:stream:1") == 13
+        delta_log.committed(path, "rows:stream:1") == 13
         and DeltaTable(str(path)).count() == 14 * 20
     )
 

@@ -112,7 +112,7 @@ def test_statistics_choose_the_same_files(tables):
 
 def test_the_batch_is_noted_with_the_rows_and_never_committed_twice(spark, tables, rows):
     path = tables[1]
-    assert delta_writer.committed(path, APP) == 0 and delta_writer.version_of(path, APP, 0) == FIRST
+    assert delta_log.committed(path, APP) == 0 and delta_writer.version_of(path, APP, 0) == FIRST
     empty = rows.toArrow().slice(0, 0)
     assert delta_writer.append_few(empty, path, APP, 1, {"inputs": {"a": 1}}) == FIRST + 1
     assert delta_writer.noted(path, APP, 1) == {"app": APP, "batch": 1, "inputs": {"a": 1}}

@@ -21,7 +21,7 @@ from lakehouse.ranges import (
 from lakehouse.storage import delta_log
 from lakehouse.storage.row_index import Truncated
 from lakehouse.storage.small_commits import _shown
-from lakehouse.transform.lateness import closes, context
+from lakehouse.transform.ranges_of import closes, context
 from lakehouse.watermarks import MOST_VALUES, Head, Holders, advanced, watermark
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -22,7 +22,7 @@ from lakehouse.maintenance import erasure
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.transform import lateness
+from lakehouse.transform import ranges_of
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
@@ -183,8 +183,8 @@ def test_the_function_of_a_lasting_state_applies_one_process_function():
 def test_rows_before_change_all_that_comes_after():
     hour = Range(EPOCH, EPOCH + timedelta(hours=1))
     later = EPOCH + timedelta(days=3)
-    assert lateness.reached(lasting(), hour, later) == Range(EPOCH, later)
-    assert lateness.reached(lasting(), hour) == hour
+    assert ranges_of.reached(lasting(), hour, later) == Range(EPOCH, later)
+    assert ranges_of.reached(lasting(), hour) == hour
 
 
 def test_rows_that_went_into_a_lasting_state_are_not_erased(tmp_path):
