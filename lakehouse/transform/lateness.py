@@ -38,6 +38,7 @@ from lakehouse.ranges import (
     text,
     widened,
 )
+from lakehouse.transform import zone_windows
 
 _INSTANT = timedelta(microseconds=1)
 _LATE = "_late"
@@ -154,13 +155,8 @@ def context(span: Range, table: Table) -> Range:
     # a row at the very end joins a session that ends there, so that it does not end there
     if window.kind == "session":
         return Range(span.start - window.reach, span.end + timedelta(microseconds=1))
-    if not window.regular:
-        return Range(span.start - window.reach, span.end)
-    # the first window that ends after the start of the span
-    first = _begun(window, span.start) + window.slide
-    return Range(
-        first, max(first + timedelta(microseconds=1), _begun(window, span.end) + window.size)
-    )
+    first = window.first_with(span.start).start
+    return Range(first, max(first + _INSTANT, window.last_end(span.end)))
 
 
 def closes(table: Table, span: Range) -> bool:
@@ -169,13 +165,8 @@ def closes(table: Table, span: Range) -> bool:
     return (
         window is None
         or not window.regular
-        or _begun(window, span.end) > _begun(window, span.start)
+        or window.last_end(span.end) > window.last_end(span.start)
     )
-
-
-def _begun(window: Window, instant: datetime) -> datetime:
-    """When the last window began that has ended by then."""
-    return floor(instant - window.size - window.offset, window.slide) + window.offset
 
 
 def is_late_by(table: Table) -> timedelta:
@@ -267,11 +258,7 @@ def _assigned(window: Window, event_time: str) -> Column:
     if window.zone == "UTC":
         spans = (spark_interval(each) for each in (window.size, window.slide, window.offset))
         return F.window(event_time, *spans)
-    midnight = F.date_trunc("day", F.from_utc_timestamp(event_time, window.zone))
-    ends = (
-        F.to_utc_timestamp(m, window.zone) for m in (midnight, midnight + F.expr("interval 1 day"))
-    )
-    return F.struct(*(end.alias(name) for name, end in zip(("start", "end"), ends, strict=True)))
+    return zone_windows.assigned(window, event_time)
 
 
 def arrivals(rows: DataFrame, event_time: str) -> DataFrame:
