@@ -73,6 +73,33 @@ def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_o
 
 @pytest.mark.slow
 @pytest.mark.parallel
+def test_one_row_of_all_rows_is_declared_as_its_refusal_says(spark, tmp_path):
+    def counted(happened):
+        return happened.agg(F.count("*").alias("n"))
+
+    made = ModuleType("made")
+    counted.__module__ = "made"
+    made.happened, made.payment_topic, made.person_topic = happened, payment_topic, person_topic
+    made.counted = table(layer="gold", keeps="latest")(counted)
+    advice = r"group by a constant: (groupBy\(.*\)) and (keys=\['of'\])"
+    with pytest.raises(DeclarationError, match=advice):
+        catalog_of([made])
+
+    def counted(happened):
+        return happened.groupBy(F.lit("all").alias("of")).agg(F.count("*").alias("n"))
+
+    counted.__module__ = "made"
+    made.counted = table(layer="gold", keeps="latest", keys=["of"])(counted)
+    stage = Stage(spark, tmp_path, made)
+    for n in range(3):
+        pay(stage, paid(n, "a", "b", "2.50"), paid(n, "b", "c", "1.00"))
+        stage.run("counted")
+        assert [(r.of, r.n) for r in stage.rows("counted").collect()] == [("all", 2 * n + 2)]
+    assert_stream_equals_batch(stage, "counted")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_history_has_versions_and_a_row_finds_the_one_valid_then(stage_of):
     stage = stage_of(payments)
     pay(stage, paid(-10, "x", "y"))  # a topic that has said nothing yet holds no watermark back
