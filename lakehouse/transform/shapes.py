@@ -42,15 +42,24 @@ SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "Dynam
 _ASKING = {"Exists", "InSubquery", "LateralSubquery", "ScalarSubquery"}
 INPUT = "lakehouse.input"
 """The key of a column's metadata that names the input it comes from: rows of inputs are marked by it."""
+ONE_TOPIC = "lakehouse.one_topic"
+"""The key of a column's metadata that says whether all rows of its input come from one topic."""
 _MERGED = {"sum": "sum", "count": "sum", "count_if": "sum"} | {
     name: name for name in ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")
 }
 
 
-def marked(rows: DataFrame, name: str, never_null: Set[str] = frozenset()) -> DataFrame:
+def marked(
+    rows: DataFrame,
+    name: str,
+    never_null: Set[str] = frozenset(),
+    *,
+    of_one_topic: bool = False,
+) -> DataFrame:
     """No rows of an input, whose columns say which input they are of."""
+    mark = {INPUT: name, ONE_TOPIC: of_one_topic}
     columns = [
-        StructField(f.name, f.dataType, f.name not in never_null, f.metadata | {INPUT: name})
+        StructField(f.name, f.dataType, f.name not in never_null, f.metadata | mark)
         for f in rows.schema
     ]
     return rows.sparkSession.createDataFrame([], StructType(columns))
