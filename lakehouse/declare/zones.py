@@ -27,10 +27,13 @@ class Clock:
     """What the clock of a zone shows, as an instant of UTC that shows the same."""
 
     def __init__(self, zone: str) -> None:
-        changes = [] if zone == "UTC" else list(_changes(ZoneInfo(zone)))
-        first = ZoneInfo(zone).utcoffset(_FIRST) or timedelta(0)
+        of_zone = ZoneInfo(zone)
+        changes = [] if zone == "UTC" else list(_changes(of_zone))
         self._starts = [_EVER, *(_micros(at - EPOCH) for at, _ in changes)]
-        self._offsets = [_micros(first), *(_micros(offset) for _, offset in changes)]
+        self._offsets = [
+            _micros(_offset(of_zone, _FIRST)),
+            *(_micros(offset) for _, offset in changes),
+        ]
         self._latest = [_EVER]
         for offset, end in zip(self._offsets, self._starts[1:], strict=False):
             self._latest.append(max(self._latest[-1], end - 1 + offset))
