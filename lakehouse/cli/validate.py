@@ -41,20 +41,40 @@ def validate(
         for table in lakehouse.catalog.of_pipeline(name)
     ]
     refused = {table.name: begun_with.refusals(lakehouse, [table]) for table in tables}
-    if spark:
-        for name, line in _refused_by_spark(lakehouse, tables):
-            refused[name].append(line)
+    by_spark = _refused_by_spark(lakehouse, tables) if spark else _refused_by_text(tables)
+    for name, line in by_spark:
+        refused[name].append(line)
+    unchecked = {} if spark else {t.name: "query" if t.sql else "function" for t in tables}
     if as_json:
         console.print_json(
             {"table": table.name, "pipeline": table.pipeline, "refused": refused[table.name]}
+            | {"unchecked": unchecked.get(table.name, "")}
             for table in tables
         )
     else:
         _show(refused)
+    if unchecked:
+        console.print_note(
+            f"not checked, for it needs Spark: {_listed(unchecked)}; `lakehouse validate` without --no-spark checks them"
+        )
     if any(refused.values()):
         raise typer.Exit(2)
-    if not spark:
-        console.print_note("no function was run, for that needs Spark: leave out --no-spark")
+
+
+def _listed(unchecked: dict[str, str]) -> str:
+    """The tables of each kind: "the function of a, the query of b, c"."""
+    kinds = ("function", "query")
+    names = {kind: [name for name, other in unchecked.items() if other == kind] for kind in kinds}
+    return ", ".join(f"the {kind} of {', '.join(names[kind])}" for kind in kinds if names[kind])
+
+
+def _refused_by_text(tables: "Iterable[Table]") -> Iterator[tuple[str, str]]:
+    """What the texts of queries alone are refused for."""
+    from lakehouse.transform import clocks
+
+    for table in tables:
+        for shown, rule in clocks.in_sql(table) if table.deterministic else ():
+            yield table.name, f"table={table.name}, {shown}: {rule}; {clocks.UNVERIFIABLE}"
 
 
 def _show(refused: dict[str, list[str]]) -> None:

@@ -12,6 +12,7 @@ iceberg            an Iceberg table of others
 history            a folder or a table of others that is read before a topic
 targets            where tables are published, and the contract of what writes there
 windows            windows, intervals, the horizon of duplicates
+zones              the clock of a time zone, by which windows are counted
 secrets            values of the environment that a function uses, written nowhere
 lookups            what a service outside is asked for each row
 reports            what is drawn of each partition of a report

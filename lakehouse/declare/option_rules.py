@@ -184,7 +184,7 @@ def check_targets(catalog: "Catalog", table: "Table", where: str) -> None:
 def check_metrics(metrics: Sequence[str], window: Window | None, keys: Sequence[str]) -> None:
     if not metrics:
         return
-    if window is None or window.kind not in ("tumbling", "sliding"):
+    if window is None or not window.regular:
         raise DeclarationError(
             f"metrics={list(metrics)}, window={window}: metrics are shown for the window that closed last, which only windows "
             "of fixed size have for all keys; declare them on a tumbling or sliding window that reads this table"

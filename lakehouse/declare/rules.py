@@ -317,7 +317,8 @@ def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> No
     where = f"table={table.name}, keeps={table.keeps!r}"
     if not table.keys:
         raise DeclarationError(
-            f"{where}: such a table needs a key; name the columns that identify a row: keys=[...]"
+            f"{where}: such a table needs a key; name the columns that identify a row: keys=[...]; for one row of all rows group "
+            "by a constant: groupBy(F.lit('all').alias('of')) and keys=['of']"
         )
     if table.keeps == "latest" and not catalog.followed_inputs(table):
         raise DeclarationError(

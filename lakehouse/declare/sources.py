@@ -328,9 +328,10 @@ def check_records(source: RecordSource) -> None:
     check_event_time("min_event_time", source.min_event_time)
 
 
-def check_event_time(name: str, instant: datetime) -> None:
-    if instant.tzinfo is None:
-        raise DeclarationError(f"{name}={instant}: an instant needs its time zone; add tzinfo=UTC")
+def check_event_time(name: str, instant: object) -> None:
+    if not isinstance(instant, datetime) or instant.tzinfo is None:
+        rule = "a datetime with its time zone; write for example datetime(2000, 1, 1, tzinfo=UTC)"
+        raise DeclarationError(f"{name}={instant!r}: {rule}")
     if instant <= BEGINNING:
         raise DeclarationError(
             f"{name}={text(instant)}: event times are later than {text(BEGINNING)}; name a later instant, and keep earlier "

@@ -1,23 +1,26 @@
 """Windows of event time, intervals of joins, the horizon of duplicates, as a table declares them."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo
 
+from lakehouse.declare.zones import Clock, clock
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
+from lakehouse.ranges import Range, floor
 
 # of such a window the rows are worth keeping state for: they may be too many to read at once
 _LONG = timedelta(minutes=10)
 _DAY = timedelta(days=1)
-# America/Coyhaique is of 2025, and a Java of before lacks it
-_OF_PYTHON_ALONE = {"America/Coyhaique", "Factory", "ROC", "localtime", "posixrules"}
+_WEEKDAYS = timedelta(days=4)  # 1970-01-01 was a Thursday, the fifth was a Monday
+# names of a host's own setting, or of no place
+_NO_ZONES = {"Factory", "localtime", "posixrules"}
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`[start, start + size)`, one every `slide`, start inclusive and end exclusive.
+    """`[start, start + size)` by the clock of `zone`, one every `slide`, start inclusive and end exclusive.
 
     A session instead lasts from a key's row until the key was silent for longer than `size`, its
     gap; the end is the last row's event time plus the gap. A count window holds `rows` rows of a
@@ -45,13 +48,16 @@ class Window:
 
     @property
     def regular(self) -> bool:
-        """Whether all windows are equally long, one every `slide`."""
-        return self.kind in ("tumbling", "sliding") and self.zone == "UTC"
+        """Whether the clock alone says which windows there are, whatever the rows."""
+        return self.kind in ("tumbling", "sliding")
 
     @property
     def starts_apart(self) -> bool:
-        """Whether no two windows start together: then the start says which one it is, and so does the end."""
-        return self.kind in ("tumbling", "sliding")
+        """Whether no two windows start together: then the start says which one it is, and so does the end.
+
+        Several sliding windows start together where the clock skips their starts.
+        """
+        return self.kind == "tumbling" or (self.kind == "sliding" and self.zone == "UTC")
 
     @property
     def short(self) -> bool:
@@ -62,6 +68,10 @@ class Window:
         return self.regular and self.size < _LONG
 
     @property
+    def clock(self) -> Clock:
+        return clock(self.zone)
+
+    @property
     def reach(self) -> timedelta:
         """How far before its last instant a window may begin.
 
@@ -69,8 +79,21 @@ class Window:
         """
         if self.kind == "session":
             return max(4 * self.size, timedelta(hours=1))
-        # the clock changes by that at most
-        return self.size if self.zone == "UTC" else self.size + timedelta(hours=3)
+        return self.size + self.clock.most_set_back
+
+    def first_with(self, instant: datetime) -> Range:
+        """The first of the regular windows that hold an instant, which is also the first that ends after it."""
+        start = self._last_ended(instant) + self.slide
+        return Range(self.clock.reached(start), self.clock.reached(start + self.size))
+
+    def last_end(self, instant: datetime) -> datetime:
+        """When the last regular window ended that has ended by an instant."""
+        return self.clock.reached(self._last_ended(instant) + self.size)
+
+    def _last_ended(self, instant: datetime) -> datetime:
+        """The start of that window, as the clock shows it."""
+        ended = self.clock.shown(instant) - self.size - self.offset
+        return floor(ended, self.slide) + self.offset
 
     def within(self, length: timedelta) -> bool:
         """Whether every window lies in one partition of `partition_by`."""
@@ -91,36 +114,41 @@ def tumbling(
 
     :param size: how long each is.
     :param offset: windows are counted from 1970-01-01T00:00 plus this; "-6 hours" is 6 hours before.
-    :param zone: an IANA name, with `size="1 day"`: the days of that zone, from midnight to midnight
-        there, 23 or 25 hours long when its clocks change.
-    :raises DeclarationError: for a size of nothing, or a zone with another size than a day.
+    :param zone: an IANA name whose clock the windows follow. They are then counted from midnight there, and whole days
+        from Monday, 1970-01-05. A window that holds a change of the clock is as much longer or shorter.
+    :raises DeclarationError: for a size of nothing, or one that no day of a zone holds a whole number of.
     """
     span, shift = _positive(size, "tumbling size"), _shift(offset)
-    if zone != "UTC" and (span != _DAY or shift):
-        raise DeclarationError(
-            f"tumbling size={size!r}, offset={offset!r}, zone={zone!r}: only windows of a day follow the clock of a zone; use "
-            "size='1 day' without offset, or leave out the zone and give the offset that it has from UTC all year, such as "
-            "offset='30 minutes' for the hours of Asia/Kolkata"
-        )
-    _check_zone(zone)
-    return Window("tumbling", span, span, _offset(shift, span), zone)
+    _check_zone(zone, span, f"tumbling size={size!r}")
+    return Window("tumbling", span, span, _offset(shift, span, zone), zone)
 
 
-def _check_zone(zone: str) -> None:
-    """Raises DeclarationError for a name that Python or Java does not know: rows are placed by both."""
+def _check_zone(zone: str, step: timedelta, where: str) -> None:
+    """Raises DeclarationError for a name of no zone, and for windows that would not begin at the same times each day."""
+    if zone == "UTC":
+        return
     try:
         ZoneInfo(zone)
-        is_known = zone not in _OF_PYTHON_ALONE and not zone.startswith(("posix/", "right/"))
+        is_known = zone not in _NO_ZONES and not zone.startswith(("posix/", "right/"))
     except (KeyError, ValueError, OSError):
         is_known = False
     if not is_known:
         raise DeclarationError(
-            f"zone={zone!r}: an IANA name such as 'Europe/Berlin', known to Python and Java; there is none of that name"
+            f"zone={zone!r}: an IANA name such as 'Europe/Berlin'; there is none of that name"
+        )
+    if _DAY % step and step % _DAY:
+        raise DeclarationError(
+            f"{where}, zone={zone!r}: windows of a zone begin at the same times each day, so it divides a day or is whole "
+            "days; use for example '8 hours', or leave out the zone"
         )
 
 
 def sliding(
-    size: str | timedelta, slide: str | timedelta, *, offset: str | timedelta = "0 seconds"
+    size: str | timedelta,
+    slide: str | timedelta,
+    *,
+    offset: str | timedelta = "0 seconds",
+    zone: str = "UTC",
 ) -> Window:
     """Windows of one size that begin at regular times: `sliding("1 minute", "10 seconds")`.
 
@@ -128,6 +156,7 @@ def sliding(
     :param slide: the time from one begin to the next; a row is in `size / slide` windows. If that is no whole number,
         some rows are in one more than others.
     :param offset: windows are counted from 1970-01-01T00:00 plus this; "-6 hours" is 6 hours before.
+    :param zone: as of `tumbling`; the slide divides a day or is whole days.
     :raises DeclarationError: for a slide that is longer than the size.
     """
     span, step = _positive(size, "sliding size"), _positive(slide, "slide")
@@ -135,7 +164,8 @@ def sliding(
         raise DeclarationError(
             f"sliding size={size!r}, slide={slide!r}: the slide is at most the size; else some rows would be in no window"
         )
-    return Window("sliding", span, step, _offset(_shift(offset), step))
+    _check_zone(zone, step, f"sliding slide={slide!r}")
+    return Window("sliding", span, step, _offset(_shift(offset), step, zone), zone)
 
 
 def session(gap: str | timedelta) -> Window:
@@ -186,12 +216,13 @@ def _shift(offset: str | timedelta) -> timedelta:
     return duration(offset, "offset")
 
 
-def _offset(offset: timedelta, step: timedelta) -> timedelta:
+def _offset(offset: timedelta, step: timedelta, zone: str) -> timedelta:
     if abs(offset) >= step:
         raise DeclarationError(
             f"offset={offset}: it lies below {step}, after which windows repeat; subtract that"
         )
-    return offset % step  # an hour earlier is the rest of a step later
+    first = timedelta(0) if zone == "UTC" else _WEEKDAYS
+    return (first + offset) % step  # an hour earlier is the rest of a step later
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,8 @@
 """Why a table waits, or is empty, in one line: by commit logs and the statistics of files alone, without a JVM."""
 
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
 
 from lakehouse.declare.table import Table
-from lakehouse.declare.windows import Window
 from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, floor, text
 from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import CommitLog, frontier
@@ -102,12 +100,4 @@ def _closes(table: Table, moment: datetime) -> datetime:
         return floor(moment, length) + length
     if window.kind == "session":
         return moment + window.size
-    if window.zone != "UTC":
-        return _next_midnight(window, moment)
-    shift = window.size + window.offset
-    return floor(moment - shift, window.slide) + window.slide + shift
-
-
-def _next_midnight(window: Window, moment: datetime) -> datetime:
-    day = moment.astimezone(ZoneInfo(window.zone)).date() + timedelta(days=1)
-    return datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(window.zone)).astimezone(UTC)
+    return window.first_with(moment).end

@@ -32,6 +32,7 @@ window_rule       whether each row of a window table is made of rows of one wind
 groups            by which columns rows of a result belong to rows of its inputs
 keeping           how a keyed table is kept up to date
 plan_tree         Spark's plan of a function, node by node
+zone_windows      the windows of a time zone that hold an instant
 returned          what a function returned, held against its kind of table
 validation        all of that on no rows, before anything is made
 creation          a table made as its plan needs it

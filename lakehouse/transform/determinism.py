@@ -28,7 +28,8 @@ _ORDER = ORDERED | {
 _SKETCHES = ("Hll", "Kll", "Theta", "Tuple")
 _EQUAL_PLACES = (
     "of rows that are equal in what orders them it takes any, and stream and batch read them differently; order also by columns "
-    "that no two rows have in common, such as _arrival or all that it is grouped by, or use rank"
+    "that no two rows have in common, such as _arrival (or its topic, partition and offset) or all that it is grouped by, or "
+    "use rank"
 )
 _OF_MANY_ROWS = (
     "declare a window, keeps='latest', deduplicate=duplicates(...), ttl= for process(...), or context=around(...); what is "

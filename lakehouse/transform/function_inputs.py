@@ -7,6 +7,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.storage import row_keys
 
@@ -27,6 +28,12 @@ class Met:
 def plain(rows: DataFrame) -> DataFrame:
     """An input as functions see it: without technical columns."""
     return rows.drop(*(name for name in rows.columns if name.startswith("_")))
+
+
+def are_of_one_topic(catalog: Catalog, name: str) -> bool:
+    """Whether all rows of an input come from one topic (folder, table of others), in which their offsets are an order."""
+    ingests = catalog.ingest_tables_of(catalog.tables[name])
+    return len({s.topic for t in ingests for s in catalog.sources_of(t).values()}) == 1
 
 
 def as_read(table: Table, rows: DataFrame) -> DataFrame:

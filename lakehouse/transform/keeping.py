@@ -39,7 +39,9 @@ def is_one_aggregate(session: Session, table: Table) -> bool:
     if [table.kind.reads_sources for table in followed] != [True]:
         return False
     step = plan.plan_of(session, table, judged=False)
-    return step.once("one", lambda: shapes.is_one_aggregation(plan.on_no_rows(session, step)))
+    return step.once(
+        "one", lambda: shapes.is_one_aggregation(plan.on_no_rows(session, step), table.keys)
+    )
 
 
 def merging(session: Session, table: Table) -> Mapping[str, str] | None:

@@ -36,6 +36,7 @@ from lakehouse.ranges import (
     Range,
     text,
 )
+from lakehouse.transform import zone_windows
 
 _INSTANT = timedelta(microseconds=1)
 _LATE = "_late"
@@ -205,11 +206,7 @@ def _assigned(window: Window, event_time: str) -> Column:
     if window.zone == "UTC":
         spans = (spark_interval(each) for each in (window.size, window.slide, window.offset))
         return F.window(event_time, *spans)
-    midnight = F.date_trunc("day", F.from_utc_timestamp(event_time, window.zone))
-    ends = (
-        F.to_utc_timestamp(m, window.zone) for m in (midnight, midnight + F.expr("interval 1 day"))
-    )
-    return F.struct(*(end.alias(name) for name, end in zip(("start", "end"), ends, strict=True)))
+    return zone_windows.assigned(window, event_time)
 
 
 def arrivals(rows: DataFrame, event_time: str) -> DataFrame:

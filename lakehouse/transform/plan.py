@@ -48,7 +48,7 @@ from lakehouse.transform import (
     years,
 )
 from lakehouse.transform.carried import carried
-from lakehouse.transform.function_inputs import Met, called, plain
+from lakehouse.transform.function_inputs import Met, are_of_one_topic, called, plain
 from lakehouse.transform.judged_rows import good
 from lakehouse.transform.quality import RowRule
 from lakehouse.transform.schemas import NO_SCHEMAS, Schemas
@@ -366,7 +366,9 @@ def on_no_rows(session: Session, step: Plan) -> DataFrame:
         timed[step.driving] = timed[step.driving].withColumn(WINDOW, none)
     if step.table.lookup:
         timed[step.driving] = lookups.without_answers(step.table.lookup, timed[step.driving])
-    timed = {name: shapes.marked(rows, name, {WINDOW}) for name, rows in timed.items()}
+    for name, rows in timed.items():
+        of_one = are_of_one_topic(session.catalog, name)
+        timed[name] = shapes.marked(rows, name, {WINDOW}, of_one_topic=of_one)
     return step.table(**{name: plain(each) for name, each in inputs.items()} | timed)
 
 

@@ -3,7 +3,6 @@
 from datetime import datetime, timedelta
 
 from lakehouse.declare.table import Table
-from lakehouse.declare.windows import Window
 from lakehouse.ranges import PARTITION_LENGTHS, Range, floor, widened
 
 
@@ -24,13 +23,8 @@ def context(span: Range, table: Table) -> Range:
     # a row at the very end joins a session that ends there, so that it does not end there
     if window.kind == "session":
         return Range(span.start - window.reach, span.end + timedelta(microseconds=1))
-    if not window.regular:
-        return Range(span.start - window.reach, span.end)
-    # the first window that ends after the start of the span
-    first = _begun(window, span.start) + window.slide
-    return Range(
-        first, max(first + timedelta(microseconds=1), _begun(window, span.end) + window.size)
-    )
+    first = window.first_with(span.start).start
+    return Range(first, max(first + timedelta(microseconds=1), window.last_end(span.end)))
 
 
 def closes(table: Table, span: Range) -> bool:
@@ -39,13 +33,8 @@ def closes(table: Table, span: Range) -> bool:
     return (
         window is None
         or not window.regular
-        or _begun(window, span.end) > _begun(window, span.start)
+        or window.last_end(span.end) > window.last_end(span.start)
     )
-
-
-def _begun(window: Window, instant: datetime) -> datetime:
-    """When the last window began that has ended by then."""
-    return floor(instant - window.size - window.offset, window.slide) + window.offset
 
 
 def reached(table: Table, span: Range, until: datetime | None = None) -> Range:

@@ -42,24 +42,34 @@ SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "Dynam
 _ASKING = {"Exists", "InSubquery", "LateralSubquery", "ScalarSubquery"}
 INPUT = "lakehouse.input"
 """The key of a column's metadata that names the input it comes from: rows of inputs are marked by it."""
+ONE_TOPIC = "lakehouse.one_topic"
+"""The key of a column's metadata that says whether all rows of its input come from one topic."""
 _MERGED = {"sum": "sum", "count": "sum", "count_if": "sum"} | {
     name: name for name in ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")
 }
 
 
-def marked(rows: DataFrame, name: str, never_null: Set[str] = frozenset()) -> DataFrame:
+def marked(
+    rows: DataFrame,
+    name: str,
+    never_null: Set[str] = frozenset(),
+    *,
+    of_one_topic: bool = False,
+) -> DataFrame:
     """No rows of an input, whose columns say which input they are of."""
+    mark = {INPUT: name, ONE_TOPIC: of_one_topic}
     columns = [
-        StructField(f.name, f.dataType, f.name not in never_null, f.metadata | {INPUT: name})
+        StructField(f.name, f.dataType, f.name not in never_null, f.metadata | mark)
         for f in rows.schema
     ]
     return rows.sparkSession.createDataFrame([], StructType(columns))
 
 
-def is_one_aggregation(rows: DataFrame) -> bool:
+def is_one_aggregation(rows: DataFrame, keys: Sequence[str]) -> bool:
     """Whether a keyed table's function is one aggregation, with nothing behind it that Spark could not keep up to date.
 
-    No distinct values, and no filter: a key that does not pass any more would stay as it was.
+    No distinct values, and no filter: a key that does not pass any more would stay as it was. All that it groups by is among
+    the keys: else a key may have several rows, of which Spark hands over those that change.
     """
     node = analyzed(rows)
     every = list(nodes(node))
@@ -74,11 +84,21 @@ def is_one_aggregation(rows: DataFrame) -> bool:
         )
     ):
         return False
+    output = dict(zip(rows.columns, map(_id, seq(node.output())), strict=True))
+    shown = {output[key] for key in keys if key in output}
     while node.nodeName() != "Aggregate":
-        if node.nodeName() not in ("Project", "SubqueryAlias"):
+        if node.nodeName() == "Project":
+            named = [unaliased(each) for each in seq(node.projectList()) if _id(each) in shown]
+            shown = {_id(each) for each in named if kind_of(each) == "AttributeReference"}
+        elif node.nodeName() != "SubqueryAlias":
             return False
         node = node.children().apply(0)
-    return True
+    computed = [unaliased(each) for each in seq(node.aggregateExpressions()) if _id(each) in shown]
+    grouping = [unaliased(each) for each in seq(node.groupingExpressions())]
+    return all(
+        kind_of(by) == "Literal" or any(each.semanticEquals(by) for each in computed)
+        for by in grouping
+    )
 
 
 def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:

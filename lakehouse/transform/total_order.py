@@ -7,7 +7,7 @@ from typing import Any
 from lakehouse.declare.columns import ARRIVAL, WINDOW
 from lakehouse.transform.equal_columns import equalities, id_of
 from lakehouse.transform.plan_tree import kind_of, nodes, seq, unaliased, within
-from lakehouse.transform.shapes import reads
+from lakehouse.transform.shapes import ONE_TOPIC, reads
 
 TAKING = ("GlobalLimit", "Offset", "Tail")
 ORDERED = {"First", "Last", "AnyValue", "CollectList", "ListAgg"}  # which take rows one by one
@@ -19,6 +19,7 @@ _PASSING = {
 _ONE_SIDE = ("LEFT SEMI", "LEFT ANTI")
 _SINGLE = {"Literal", "OuterReference"}  # of one value, whatever the row
 _POSITION = {"partition", "offset"}  # of a record in its topic
+_PLACE = {"topic", *_POSITION}  # of a record of several topics
 _MOST = 16  # keys that are followed
 
 # columns, by id, in which no two rows are equal, or rows that are equal in all
@@ -82,9 +83,18 @@ def _decides(expressions: Iterable[Any], rows) -> bool:
         elif kind == "GetStructField" and kind_of(each.child()) == "AttributeReference":
             fields = positions.setdefault(id_of(each.child()), set())
             fields.add(each.extractFieldName())
-    arrivals = {id_of(a) for a in seq(rows.output()) if a.name() == ARRIVAL}
-    columns |= {column for column in arrivals if positions.get(column, set()) >= _POSITION}
+    arrivals = {id_of(a): _place(a, rows) for a in seq(rows.output()) if a.name() == ARRIVAL}
+    columns |= {column for column, by in arrivals.items() if positions.get(column, set()) >= by}
     return any(key <= columns for key in _keys(rows))
+
+
+def _place(arrival, rows) -> set[str]:
+    """The fields of `_arrival` in which no two rows are equal."""
+    metadata = arrival.metadata()
+    is_of_one = metadata.contains(ONE_TOPIC) and metadata.getBoolean(ONE_TOPIC)
+    # a union's columns are marked as those of its first part alone
+    is_united = any(node.nodeName() == "Union" for node in nodes(rows))
+    return _POSITION if is_of_one and not is_united else _PLACE
 
 
 def _computed(rows) -> dict[int, Any]:

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from types import ModuleType
 
@@ -32,19 +33,30 @@ def clicks(click_topic):
     return click_topic
 
 
+tap_topic = kafka("taps", schema=click_topic.schema)
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def of_two_topics(click_topic, tap_topic):
+    return click_topic.unionByName(tap_topic)
+
+
 @table(layer="gold", window=tumbling("1 minute"), keys=["user"], deterministic=False)
 def unreconciled(clicks):
     return clicks.groupBy("window", "user").agg(F.sum("share").alias("share"))
 
 
-def checked(spark, tmp_path, function, **declared) -> None:
+def checked(spark, tmp_path, function, source=clicks, **declared) -> None:
     def made(clicks):
         return function(clicks)
 
     made.__module__ = "my_tables"
     module = ModuleType("my_tables")
     vars(module).update(
-        click_topic=click_topic, clicks=clicks, made=table(layer="gold", **declared)(made)
+        click_topic=click_topic,
+        tap_topic=tap_topic,
+        clicks=source,
+        made=table(layer="gold", **declared)(made),
     )
     catalog = catalog_of([module])
     validation.check(Session(Settings(root=tmp_path), catalog, spark), catalog.table("made"))
@@ -181,7 +193,7 @@ def test_what_a_subquery_asks_of_all_rows_is_what_its_table_is_made_of(spark, tm
         checked(spark, tmp_path, in_sql(whole), context=around(after="1 minute"))
     rows = spark.createDataFrame([], "user STRING, value BIGINT, _arrival STRUCT<time: TIMESTAMP>")
     by_user = "SELECT user, count(*) n FROM {clicks} WHERE value IN (SELECT value + 1 FROM {clicks}) GROUP BY user"
-    assert not shapes.is_one_aggregation(in_sql(by_user)(rows))
+    assert not shapes.is_one_aggregation(in_sql(by_user)(rows), ["user"])
 
 
 def test_a_table_without_reconcile_runs_and_is_shown_as_unverifiable(spark, tmp_path):
@@ -269,6 +281,28 @@ def test_places_in_a_window_that_rows_may_share_are_refused(spark, tmp_path):
     with pytest.raises(DeclarationError, match="operators=GlobalLimit: of rows that are equal"):
         checked(spark, tmp_path, in_sql(newest.format("d.value")), **per_window)
     checked(spark, tmp_path, in_sql(newest.format("d.value, d._arrival")), **per_window)
+
+
+@pytest.mark.parametrize(
+    "order, source, rows, is_total",
+    [
+        ("partition, offset", "clicks", "{clicks}", True),
+        ("partition, offset", "of_two_topics", "{clicks}", False),
+        ("topic, partition, offset", "of_two_topics", "{clicks}", True),
+        # each of two topics has such a place, whichever of them a part of the union is of
+        ("partition, offset", "of_two_topics", "(SELECT * FROM {clicks} WHERE value > 0)", False),
+        ("partition, offset", "clicks", "(SELECT * FROM {clicks} UNION ALL TABLE {clicks})", False),
+    ],
+)
+def test_partition_and_offset_are_a_place_in_one_topic(
+    spark, tmp_path, order, source, rows, is_total
+):
+    by = ", ".join(f"_arrival.{field}" for field in order.split(", "))
+    number = f"row_number() OVER (PARTITION BY window ORDER BY {by})"
+    made = in_sql(f"SELECT window, user FROM (SELECT *, {number} AS p FROM {rows}) WHERE p = 1")
+    with nullcontext() if is_total else pytest.raises(DeclarationError, match="its topic, part"):
+        source = replace(globals()[source], name="clicks")
+        checked(spark, tmp_path, made, source, window=tumbling("1 hour"), keys=["user"])
 
 
 def test_all_that_a_function_is_refused_for_is_said_at_once(spark, tmp_path):

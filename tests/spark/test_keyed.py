@@ -13,7 +13,7 @@ from lakehouse.batch import reference_tables
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.declare.table import kafka, table, tumbling
-from lakehouse.errors import DeclarationError, RangeError
+from lakehouse.errors import DeclarationError, JobError, RangeError
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage import checkpoints
 from lakehouse.stream import queries
@@ -69,6 +69,72 @@ def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_o
         state(stage.session, stage.session.catalog.table("payments_with_city"))
     found = assert_stream_equals_batch(stage, "balances")
     assert (found.rows_in_table, found.rows_by_batch_runs) == (3, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_one_row_of_all_rows_is_declared_as_its_refusal_says(spark, tmp_path):
+    def counted(happened):
+        return happened.agg(F.count("*").alias("n"))
+
+    made = ModuleType("made")
+    counted.__module__ = "made"
+    made.happened, made.payment_topic, made.person_topic = happened, payment_topic, person_topic
+    made.counted = table(layer="gold", keeps="latest")(counted)
+    advice = r"group by a constant: (groupBy\(.*\)) and (keys=\['of'\])"
+    with pytest.raises(DeclarationError, match=advice):
+        catalog_of([made])
+
+    def counted(happened):
+        return happened.groupBy(F.lit("all").alias("of")).agg(F.count("*").alias("n"))
+
+    counted.__module__ = "made"
+    made.counted = table(layer="gold", keeps="latest", keys=["of"])(counted)
+    stage = Stage(spark, tmp_path, made)
+    for n in range(3):
+        pay(stage, paid(n, "a", "b", "2.50"), paid(n, "b", "c", "1.00"))
+        stage.run("counted")
+        assert [(r.of, r.n) for r in stage.rows("counted").collect()] == [("all", 2 * n + 2)]
+    assert_stream_equals_batch(stage, "counted")
+
+
+LAST_TWO = "avg(amount) OVER (PARTITION BY payer ORDER BY at ROWS 1 PRECEDING)"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.parametrize(
+    "function, by_spark",
+    [
+        # one of two rows of a key changes later: by a state of Spark's the other one would be gone
+        (lambda rows: rows.groupBy("payer", "payee").agg(F.sum("amount").alias("amount")), True),
+        (lambda rows: rows.groupBy("payer", "payee").agg(F.avg("amount").alias("amount")), False),
+        (lambda rows: rows.withColumn("amount", F.expr(LAST_TWO)), False),
+    ],
+    ids=["sums", "an average", "a row for each payment"],
+)
+def test_two_rows_of_a_key_stop_their_table_with_a_line(spark, tmp_path, function, by_spark):
+    def kept(happened):
+        paid = happened.where("kind = 'payment'").select("payer", "payee", "amount", "at")
+        return function(paid).select("payer", "amount")
+
+    kept.__module__ = "made"
+    made = ModuleType("made")
+    made.happened, made.payment_topic, made.person_topic = happened, payment_topic, person_topic
+    made.kept = table(layer="gold", keeps="latest", keys=["payer"])(kept)
+    stage = Stage(spark, tmp_path, made)
+    pay(stage, paid(0, "a", "b", "2.50"))
+    stage.run("kept", by_spark=by_spark)
+    pay(stage, paid(1, "a", "c", "1.00"), paid(2, "b", "c", "1.00"))
+    with pytest.raises(StepFailed) as failed:
+        stage.run("kept", by_spark=by_spark)
+    cause = failed.value.__cause__
+    assert isinstance(cause, JobError)
+    assert str(cause) == (
+        "table=kept, payer=a: its function returned 2 rows of this key, and keeps='latest' keeps one; group by the keys, or "
+        "name in keys= all columns by which its rows differ"
+    )
+    assert stage.rows("kept").count() == 1
 
 
 @pytest.mark.slow

@@ -1,16 +1,14 @@
 """Windows of every kind: what they hold, and that live and batch runs agree on it."""
 
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
-from zoneinfo import available_timezones
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.batch import late_view
-from lakehouse.declare.table import session, sql_table, table, tumbling
+from lakehouse.declare.table import session, sql_table, table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.storage.commits import NOTHING
@@ -142,13 +140,3 @@ def test_a_filter_after_sessions_is_refused(spark, tmp_path, declare):
     more.long_sessions = declared
     with pytest.raises(DeclarationError, match="filters after it has aggregated"):
         Stage(spark, tmp_path, windows, more)
-
-
-def test_each_zone_that_may_be_declared_is_known_to_java(spark):
-    of_java, accepted = spark._jvm.java.time.ZoneId, []
-    for name in available_timezones():
-        with suppress(DeclarationError):
-            accepted.append(tumbling("1 day", zone=name).zone)
-    assert len(accepted) > 400
-    for name in accepted:
-        assert of_java.of(name, of_java.SHORT_IDS), name

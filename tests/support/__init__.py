@@ -57,6 +57,8 @@ change_events    what Debezium sends, recorded
 taken_orders     a row table of orders, as text that is declared with another filter
 changed_accounts  accounts of a database as tables that follow its log, and what they must be
 window_queries   random queries over windows, and what DuckDB makes of them
+zoned            windows of time zones
+zone_oracle      windows of a zone by a walk through its instants
 change_chain     database, Debezium, broker and job under kills
 """
 

@@ -116,7 +116,7 @@ def mapped(things):
 
 def test_validate_without_spark_checks_what_declarations_alone_decide(tmp_path):
     right = """
-from lakehouse import kafka, table
+from lakehouse import kafka, sql_table, table
 
 thing_topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
@@ -124,14 +124,28 @@ thing_topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL"
 @table(layer="bronze", event_time="at")
 def things(thing_topic):
     return thing_topic
+
+
+later = sql_table("later", "SELECT * FROM {things} WHERE at > timestamp '2026-01-01'", layer="silver")
 """
     done = command(tmp_path, right, "validate", "--no-spark")
-    assert done.returncode == 0 and "1 tables, none refused" in done.stdout, done.stderr
-    assert "no function was run" in done.stderr
+    assert done.returncode == 0 and "2 tables, none refused" in done.stdout, done.stderr
+    unchecked = (
+        "not checked, for it needs Spark: the function of things, the query of later; `lakehouse"
+    )
+    assert unchecked in " ".join(done.stderr.split())
+    clock = right.replace("'2026-01-01'", "'now'")
+    done = command(tmp_path, clock, "validate", "--no-spark")
+    assert done.returncode == 2 and "2 tables, 1 refused" in done.stdout, done.stderr
+    told = " ".join(done.stderr.split())
+    assert "table=later, expression=timestamp 'now': two runs have two clocks" in told
+    assert unchecked in told, "what is refused by its text is not all that could be wrong"
     wrong = right.replace(', event_time="at"', "")
     done = command(tmp_path, wrong, "validate", "--no-spark")
     assert done.returncode == 2 and "an ingest table needs an event time" in done.stderr
     done = command(tmp_path, right, "validate", "--no-spark", "--json")
-    assert done.returncode == 0 and json.loads(done.stdout) == {
-        "table": "things", "pipeline": "ruled_tables", "refused": []
-    }  # fmt: skip
+    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and shown == [
+        {"table": name, "pipeline": "ruled_tables", "refused": [], "unchecked": what}
+        for name, what in (("things", "function"), ("later", "query"))
+    ]

@@ -1,11 +1,17 @@
 """Ranges, partitions and the watermark, as plain values; no session."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
-from lakehouse.declare.table import Table, kafka, table
+from lakehouse.declare import history
+from lakehouse.declare.changes import changes
+from lakehouse.declare.delta import delta_table
+from lakehouse.declare.iceberg import iceberg_table
+from lakehouse.declare.own_sources import python_source
+from lakehouse.declare.readers import SourceReader
+from lakehouse.declare.table import Table, folder, kafka, table
 from lakehouse.declare.windows import Window, count, sliding, tumbling
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, RangeError
@@ -23,6 +29,22 @@ from lakehouse.storage.row_index import Truncated
 from lakehouse.storage.small_commits import _shown
 from lakehouse.transform.ranges_of import closes, context
 from lakehouse.watermarks import MOST_VALUES, Head, Holders, advanced, watermark
+
+
+class Places(SourceReader):
+    """A reader that is declared and never asked."""
+
+    def latest_offset(self):
+        return 0
+
+    def read(self, partition, start, end):
+        return iter(())
+
+
+@table(layer="bronze", event_time="at")
+def events(event_topic):
+    return event_topic
+
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -87,6 +109,43 @@ def test_an_event_time_may_not_be_what_stands_for_none(instant):
     with pytest.raises(DeclarationError, match="event times are later than 1678-01-01T00:00:00Z"):
         kafka("events", schema="at TIMESTAMP", min_event_time=instant)
     kafka("events", schema="at TIMESTAMP", min_event_time=BEGINNING + SECOND)
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda first: kafka("events", schema="at TIMESTAMP", min_event_time=first),
+        lambda first: kafka(
+            "events",
+            schema="at TIMESTAMP",
+            history=folder("/h", schema="at TIMESTAMP"),
+            starting=first,
+        ),
+        lambda first: changes("events", schema="id INT", key="id", min_event_time=first),
+        lambda first: folder("/h", schema="at TIMESTAMP", min_event_time=first),
+        lambda first: delta_table("/d", schema="at TIMESTAMP", min_event_time=first),
+        lambda first: iceberg_table("/i/t", schema="at TIMESTAMP", min_event_time=first),
+        lambda first: python_source("own", Places, schema="at TIMESTAMP", min_event_time=first),
+    ],
+    ids=["kafka", "history", "changes", "folder", "delta", "iceberg", "own"],
+)
+@pytest.mark.parametrize(
+    "first, words",
+    [
+        (1500, "=1500: a datetime with its time zone"),
+        ("1500-01-01", "='1500-01-01': a datetime with its time zone"),
+        (date(2026, 1, 1), "a datetime with its time zone"),
+        (datetime(1500, 1, 1), "a datetime with its time zone; write for example"),
+        (
+            datetime(1500, 1, 1, tzinfo=UTC),
+            "=1500-01-01T00:00:00Z: event times are later than 1678",
+        ),
+    ],
+)
+def test_an_instant_that_is_none_is_refused_in_a_line(declare, first, words):
+    with pytest.raises(DeclarationError, match=words) as refused:
+        history.check(events, {"event_topic": declare(first)})
+    assert "\n" not in str(refused.value)
 
 
 def test_a_frontier_before_any_row_is_shown_as_none():

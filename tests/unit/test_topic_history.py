@@ -52,7 +52,7 @@ def catalog(function=readings, event_time="at", **sources):
     [
         (replace(TOPIC, history=None), "give both, or neither"),
         (replace(TOPIC, starting=None), "give both, or neither"),
-        (replace(TOPIC, starting=datetime(2026, 1, 1)), "needs its time zone"),
+        (replace(TOPIC, starting=datetime(2026, 1, 1)), "with its time zone"),
         (replace(TOPIC, starting=BEGINNING), "topic=events, starting=1678-01-01T00:00:00Z: event times are later than"),
         (replace(TOPIC, key="n"), "files do not say that a key was deleted"),
         (

@@ -1,0 +1,40 @@
+"""The windows of a time zone that hold an instant, as columns: by the arithmetic of UTC on what the zone's clock shows."""
+
+from datetime import timedelta
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakehouse.declare.windows import Window
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def assigned(window: Window, event_time: str) -> Column:
+    """The column `window`; of sliding windows it multiplies rows, one for each window."""
+    size, slide, offset = (
+        F.lit(span // _MICROSECOND) for span in (window.size, window.slide, window.offset)
+    )
+    table, clock = window.clock.table, _clock()
+    shown = Column(clock.asShown(table, F.unix_micros(event_time)._jc))
+    last = shown - F.pmod(shown - offset, slide)
+
+    def bounds(start: Column) -> Column:
+        times = {"start": start, "end": start + size}
+        reached = {name: Column(clock.asReached(table, at._jc)) for name, at in times.items()}
+        return F.struct(*(F.timestamp_micros(at).alias(name) for name, at in reached.items()))
+
+    if window.kind == "tumbling":
+        return bounds(last)
+    ended = shown - size
+    first = ended - F.pmod(ended - offset, slide) + slide
+    # those whose start and end the clock skips have the bounds of others
+    return F.explode(F.array_distinct(F.transform(F.sequence(first, last, slide), bounds)))
+
+
+def _clock() -> Any:
+    context = SparkContext._active_spark_context
+    assert context is not None and context._jvm is not None
+    return context._jvm.lakehouse.values.Clock
