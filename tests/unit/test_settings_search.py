@@ -3,11 +3,14 @@
 import json
 import logging
 import os
+import runpy
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from assets.resources import LakehouseResource
+from assets.ui import loaded
 from lakehouse.cli import main
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, _report_above, from_environment, to_environment
@@ -122,6 +125,22 @@ def test_a_variable_that_names_the_root_or_the_tables_is_enough(folder, monkeypa
     with pytest.raises(SettingsError, match="or above"):
         from_environment()
     assert from_environment(required=False).jars == Path("jars").resolve()
+
+
+def test_dagster_shows_no_examples_either(folder):
+    with pytest.raises(SettingsError, match="or above"):
+        runpy.run_module("assets.definitions")
+    own = LakehouseResource.of(Settings(root=folder, tables=("orders",))).settings
+    assert (own.root, own.tables) == (folder, ("orders",)), "who names both needs no file"
+
+
+def test_the_workspace_is_here_or_beside_the_file(folder):
+    beside, here = folder / "workspace.yaml", Path("workspace.yaml")
+    assert loaded(None) == loaded(folder / "lakehouse.toml") == ["-m", "assets.definitions"]
+    beside.touch()
+    assert loaded(folder / "lakehouse.toml") == ["-w", str(beside)]
+    here.touch()
+    assert loaded(folder / "lakehouse.toml") == loaded(None) == ["-w", "workspace.yaml"]
 
 
 def test_this_repository_has_a_file_that_names_the_examples(monkeypatch, folder):
