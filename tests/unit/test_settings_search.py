@@ -1,9 +1,10 @@
 """Which lakehouse a command works on: `lakehouse.toml` here or above, a variable, `--examples`, or a refusal."""
 
+import importlib
 import json
 import logging
 import os
-import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,9 +128,10 @@ def test_a_variable_that_names_the_root_or_the_tables_is_enough(folder, monkeypa
     assert from_environment(required=False).jars == Path("jars").resolve()
 
 
-def test_dagster_shows_no_examples_either(folder):
+def test_dagster_shows_no_examples_either(folder, monkeypatch):
+    monkeypatch.delitem(sys.modules, "assets.definitions", raising=False)
     with pytest.raises(SettingsError, match="or above"):
-        runpy.run_module("assets.definitions")
+        importlib.import_module("assets.definitions")
     own = LakehouseResource.of(Settings(root=folder, tables=("orders",))).settings
     assert (own.root, own.tables) == (folder, ("orders",)), "who names both needs no file"
 
