@@ -34,8 +34,18 @@ def test_lines_of_many_shapes_are_rows_in_stream_and_batch(spark, tmp_path, monk
     assert [str(row.fare) for row in (first, second, third)] == ["12.500", "7.000", "7.125"]
     assert f"{first.event_time:%Y-%m-%dT%H:%M:%S.%f}" == "2026-01-01T00:00:00.123000"
     assert (str(first.big), first.window_, first.meta.v) == ("9223372036854775808", "w", "1")
-    assert (second.mixed, second.tags, second.stops, f"{second.day}") == ("1.10", [None, "x"], [], "2026-01-02")
-    assert (third.mixed, third.meta.v, third.a_b, third.x) == ('{"a": 1}', "[1]", '{"c,d": 1}', 1e50)
+    assert (second.mixed, second.tags, second.stops, f"{second.day}") == (
+        "1.10",
+        [None, "x"],
+        [],
+        "2026-01-02",
+    )
+    assert (third.mixed, third.meta.v, third.a_b, third.x) == (
+        '{"a": 1}',
+        "[1]",
+        '{"c,d": 1}',
+        1e50,
+    )
     assert third.stops[0].m is None and third.ingestion_time_ is not None and third.x_ is True
     assert sum(row.row_count for row in stage.rows("rides_by_minute").collect()) == 3
     assert assert_stream_equals_batch(stage, "rides_by_minute").rows_recomputed == 3

@@ -211,9 +211,8 @@ def test_the_commands_of_a_new_project_work_in_their_order(
             if command.startswith("lakehouse stream stop"):
                 break
             said[command.split()[1] if " " in command else command] = run(command)
-            while (
-                command == "lakehouse table list"
-                and not re.search(rf"{result} +window +{module} +178", run(command))
+            while command == "lakehouse table list" and not re.search(
+                rf"{result} +window +{module} +178", run(command)
             ):
                 time.sleep(1)  # the test's own limit ends it
         query, reconcile = (

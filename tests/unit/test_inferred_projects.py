@@ -162,7 +162,9 @@ def test_each_choice_is_shown_and_stands_in_the_tables_file(tmp_path):
 
 
 def test_a_project_is_whole_and_has_the_lines(tmp_path):
-    (tmp_path / "Some Rides.jsonl.gz").write_bytes(gzip.compress(f'{{{AT}}}\n\n{{{AT}, "$x": "$"}}\r\n'.encode()))
+    (tmp_path / "Some Rides.jsonl.gz").write_bytes(
+        gzip.compress(f'{{{AT}}}\n\n{{{AT}, "$x": "$"}}\r\n'.encode())
+    )
     words = ["init", str(tmp_path / "own"), "--from", str(tmp_path / "Some Rides.jsonl.gz")]
     done = CliRunner().invoke(main.app(), words)
     assert done.exit_code == 0, done.output
