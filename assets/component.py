@@ -85,7 +85,7 @@ class Pipeline(dg.Component, dg.Model, dg.Resolvable):
         from assets.location import build
 
         own = settings_of(self.settings, context.project_root)
-        settings = overridden(from_environment(), own | {"tables": self.tables})
+        settings = overridden(from_environment(required=False), own | {"tables": self.tables})
         return build(settings, own=own)
 
 

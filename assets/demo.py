@@ -49,7 +49,7 @@ def demo(
     console, stopping = out(), Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
-    settings = from_environment()
+    settings = from_environment(required=False)
     shown: dict[str, Any] = {
         # smaller micro-batches than the default: less throughput, more to see
         "max_offsets_per_trigger": min(_BATCH, settings.max_offsets_per_trigger),

@@ -62,7 +62,7 @@ class LakehouseResource(dg.ConfigurableResource):
 
     @property
     def settings(self) -> Settings:
-        base = overridden(from_environment(), self.own)
+        base = overridden(from_environment(required=False), self.own)
         return replace(base, root=Path(self.root), tables=tuple(self.tables), jars=Path(self.jars))
 
     @property

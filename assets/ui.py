@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from lakehouse.errors import SettingsError
-from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.settings import Settings, from_environment, settings_file, to_environment
 
 app = typer.Typer()
 
@@ -25,17 +25,24 @@ def ui(port: Annotated[int, typer.Option(help="The port of the Dagster UI")] = 3
     """Start Dagster's UI and daemon for this lakehouse, until Ctrl-C.
 
     Runs and events are kept below the root, in `_dagster`. The first start writes `dagster.yaml`
-    there, which is yours to change. A `workspace.yaml` in the current folder names what is loaded.
+    there, which is yours to change. A `workspace.yaml` in the current folder, or else beside
+    `lakehouse.toml`, names what is loaded.
     """
     settings = from_environment()
     environment = dagster_environment(settings)
-    workspace = Path("workspace.yaml")
-    loaded = ["-w", str(workspace)] if workspace.exists() else ["-m", "assets.definitions"]
-    command = dagster_dev(port, loaded)
+    command = dagster_dev(port, loaded(settings_file()))
     # what a shell starts in the background ignores these, and Dagster would never end
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     os.execve(command[0], command, environment)  # so that Ctrl-C and the exit code are Dagster's
+
+
+def loaded(file: Path | None) -> list[str]:
+    """The options of `dagster dev` that say what it loads, for a settings file."""
+    folders = [Path(), *([file.parent] if file else [])]
+    workspaces = (folder / "workspace.yaml" for folder in folders)
+    workspace = next(filter(Path.exists, workspaces), None)
+    return ["-w", str(workspace)] if workspace else ["-m", "assets.definitions"]
 
 
 def dagster_environment(settings: Settings) -> Mapping[str, str]:

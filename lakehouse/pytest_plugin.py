@@ -24,7 +24,8 @@ def spark() -> "Iterator[SparkSession]":
     from lakehouse.runtime import spark_session
     from lakehouse.settings import from_environment
 
-    made = spark_session.create(replace(from_environment(), shuffle_partitions=1), "tests")
+    settings = from_environment(required=False)
+    made = spark_session.create(replace(settings, shuffle_partitions=1), "tests")
     yield made
     made.stop()
 

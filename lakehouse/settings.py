@@ -6,6 +6,7 @@ Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`, one of a pipeline or 
 """
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,13 @@ from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.freshness import Freshness, freshness
 from lakehouse.settings_values import Repair, Resources, check_local
 
+_log = logging.getLogger(__name__)
+EXAMPLES = ("lakehouse.examples.sensors.tables", "lakehouse.examples.ads.tables")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _CONFIG = "LAKEHOUSE_CONFIG"
 _ALL = "LAKEHOUSE_SETTINGS"
+_ROOT = "LAKEHOUSE_ROOT"
+_TABLES = "LAKEHOUSE_TABLES"
 _LEAST = (  # of a number: its name, the least value, and why
     ("shuffle_partitions", 1, "no micro-batch could move otherwise"),
     ("max_offsets_per_trigger", 1, "no micro-batch could move otherwise"),
@@ -57,12 +63,10 @@ class Settings:
     A value, made once at the start and handed down.
     """
 
-    root: Path = Path(".lakehouse")  # tables, checkpoints, log tables, job status, broker data
-    # modules of declarations
-    tables: tuple[str, ...] = (
-        "lakehouse.examples.sensors.tables",
-        "lakehouse.examples.ads.tables",
-    )
+    root: Path = Path(
+        settings_values.ROOT
+    )  # tables, checkpoints, log tables, job status, broker data
+    tables: tuple[str, ...] = EXAMPLES  # modules of declarations
     # folders where these are looked for, beside those where Python looks
     module_path: tuple[Path, ...] = ()
     jars: Path = Path("~/.cache/unified-lakehouse/jars")  # resolved once, shared by every checkout
@@ -252,8 +256,14 @@ class Settings:
             addresses.check(f"notification_urls[{number}]", address)
 
 
-def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings that the environment describes, else `lakehouse.toml`: the file that LAKEHOUSE_CONFIG names, or the one here.
+def from_environment(
+    environment: Mapping[str, str] | None = None, *, required: bool = True
+) -> Settings:
+    """The settings that the environment describes, else `lakehouse.toml`.
+
+    That is the file that LAKEHOUSE_CONFIG names, else the nearest one, here or in a folder above.
+    `required`: refuses if nothing names a lakehouse, for the tables that ship would look like the
+    user's own. False is for what needs no lakehouse, such as the place of the jars.
 
     Raises SettingsError with the field, the rule and the fix.
     """
@@ -261,11 +271,46 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     if _ALL in env:
         return _of_another_process(env[_ALL])
     known = [f.name for f in fields(Settings)]
-    here = {name: value for name, value in env.items() if name not in (_CONFIG, _ALL)}
-    file = _file(env, here=environment is None)
+    variables = {name: value for name, value in env.items() if name not in (_CONFIG, _ALL)}
+    file = settings_file(environment)
+    if environment is None and required:
+        _check_named(env, file)
     given = settings_values.of_file(file, known) if file else {}
-    said = settings_values.merged(given, settings_values.of_variables(here, known))
+    said = settings_values.merged(given, settings_values.of_variables(variables, known))
     return _absolute(Settings(**_typed(said)))
+
+
+def settings_file(environment: Mapping[str, str] | None = None) -> Path | None:
+    """The file that LAKEHOUSE_CONFIG names, else the nearest `lakehouse.toml`, here or in a folder above."""
+    if named := (os.environ if environment is None else environment).get(_CONFIG):
+        return Path(named).expanduser().resolve()
+    here = Path.cwd()
+    files = (folder / settings_values.NAME for folder in (here, *here.parents))
+    return next(filter(Path.is_file, files), None) if environment is None else None
+
+
+def use_examples() -> None:
+    """Has `from_environment` name the tables that ship, whatever else does, here and in processes that this one starts."""
+    os.environ[_TABLES] = ",".join(EXAMPLES)
+
+
+def _check_named(env: Mapping[str, str], file: Path | None) -> None:
+    """Raises SettingsError if nothing names a lakehouse; reports a file that was found above."""
+    here = Path.cwd()
+    if file is None and not {_TABLES, _ROOT} & env.keys():
+        raise SettingsError(
+            f"folder={here}: no lakehouse.toml here or above; cd to a project, make one (`lakehouse init DIRECTORY`), "
+            "or take the examples (`lakehouse --examples COMMAND`)"
+        )
+    if file and not env.get(_CONFIG) and file.parent != here:
+        _report_above(file)
+
+
+@cache  # once in the life of a process, which may ask often
+def _report_above(file: Path) -> None:
+    _log.info(
+        f"config={file}: these settings are used, because the current folder has no {file.name}"
+    )
 
 
 def _of_another_process(text: str) -> Settings:
@@ -319,12 +364,6 @@ def _absolute(settings: Settings) -> Settings:
     # a detached job and the Dagster daemon have working directories of their own
     root, jars = (path.expanduser().resolve() for path in (settings.root, settings.jars))
     return replace(settings, root=root, jars=jars)
-
-
-def _file(env: Mapping[str, str], here: bool) -> Path | None:
-    named = env.get(_CONFIG, "")
-    path = Path(named).expanduser() if named else Path(settings_values.NAME)
-    return path.resolve() if named or (here and path.is_file()) else None
 
 
 def variable(name: str) -> str | None:

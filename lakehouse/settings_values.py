@@ -38,6 +38,7 @@ from typing import Any
 from lakehouse.errors import SettingsError
 
 NAME = "lakehouse.toml"
+ROOT = ".lakehouse"  # beside the file, if there is one, else in the current folder
 PREFIX = "LAKEHOUSE_"
 SECRET = ("kafka", "registry", "spark_conf", "notification_command", "notification_urls")
 _WHOLE = (
@@ -130,7 +131,7 @@ def of_file(path: Path, known: Collection[str]) -> dict[str, Any]:
         "{} = value".format,
         "[{}] and a line `name = value` for each".format,
     )
-    return read(place, given, known)
+    return {"root": str(path.parent / ROOT)} | read(place, given, known)
 
 
 def of_variables(environment: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:

@@ -109,7 +109,8 @@ class Commands(TyperGroup):
             import psutil  # its name of a user that has none is the number
 
             user = psutil.Process().username()
-            where = f"file={err.filename}" if err.filename else f"root={from_environment().root}"
+            root = from_environment(required=False).root
+            where = f"file={err.filename}" if err.filename else f"root={root}"
             print_error(
                 f"{where}, user={user}: the command must read or write there, and cannot ({err.strerror}); {remedy}"
             )
@@ -137,7 +138,7 @@ def group(text: str = "", groups: Mapping[str, typer.Typer] | None = None) -> ty
 def run(app: typer.Typer, arguments: Sequence[str] | None = None, name: str | None = None) -> None:
     """Runs `app` as this process: what nobody foresaw is a traceback and exit code 2, for 1 is a verdict of some commands."""
     with suppress(LakehouseError):  # what is wrong with the settings, the command says
-        logs.configure(from_environment())
+        logs.configure(from_environment(required=False))
     exit_code = 2
     # registered before a command runs, so it runs after what the command registers
     atexit.register(lambda: _leave(exit_code))

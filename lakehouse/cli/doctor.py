@@ -16,8 +16,8 @@ import typer
 
 from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
-from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings, from_environment, java
+from lakehouse.errors import LakehouseError, SettingsError
+from lakehouse.settings import Settings, from_environment, java, settings_file
 from lakehouse.storage import files, root
 
 _WANTED_JAVA = 17
@@ -43,11 +43,11 @@ class Finding:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check Java, jars, packages, root, broker, port, tables, and the folders that they read.
+    """Check the settings, Java, jars, packages, root, broker, port, tables, and the folders that they read.
 
     Exit code 1 if something that is needed is missing.
     """
-    results = list(findings(from_environment()))
+    results = list(findings(from_environment(required=False)))
     if as_json:
         console.print_json(results)
     else:
@@ -60,7 +60,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
-    for check in (_python, _java, _jars, _packages, _root, _broker, _port, _tables):
+    for check in (_python, _settings, _java, _jars, _packages, _root, _broker, _port, _tables):
         name = check.__name__.strip("_")
         try:
             yield check(settings, name)
@@ -73,6 +73,19 @@ def findings(settings: Settings) -> Iterator[Finding]:
 
 def _python(settings: Settings, name: str) -> Finding:
     return Finding(name, "ok", f"{sys.version.split()[0]} at {sys.executable}")
+
+
+def _settings(settings: Settings, name: str) -> Finding:
+    try:
+        from_environment()
+    except SettingsError:
+        return Finding(
+            name,
+            "note",
+            f"no lakehouse.toml in {Path.cwd()} or above, so what follows is of the examples",
+            "cd to a project, `lakehouse init DIRECTORY`, or `lakehouse --examples COMMAND`",
+        )
+    return Finding(name, "ok", str(settings_file() or "variables of the environment"))
 
 
 def _java(settings: Settings, name: str) -> Finding:

@@ -14,7 +14,7 @@ from lakehouse import __version__
 from lakehouse.cli import commands, console, doctor, produce, project, validate
 from lakehouse.cli.console import AsJson, Commands
 from lakehouse.errors import SettingsError
-from lakehouse.settings import Settings, from_environment
+from lakehouse.settings import Settings, from_environment, use_examples
 
 
 def main() -> None:
@@ -93,8 +93,16 @@ Version = Annotated[
 ]
 
 
-def _options(version: Version = False) -> None:
+def _options(
+    version: Version = False,
+    examples: Annotated[
+        bool,
+        typer.Option("--examples", help="Work on the tables that ship: sensors and ads"),
+    ] = False,
+) -> None:
     """The options of `lakehouse` itself."""
+    if examples:
+        use_examples()
 
 
 def plan(

@@ -52,7 +52,8 @@ def _record(folder: Path, spark_to: Path, kafka_to: Path) -> None:
     steps = iter(_STEPS)
     print(next(steps), flush=True)
     recording = {"spark.driver.extraJavaOptions": cds_archive.recording(spark_to)}
-    settings = Settings(root=folder, jars=from_environment().jars, spark_conf=recording)
+    jars_folder = from_environment(required=False).jars
+    settings = Settings(root=folder, jars=jars_folder, spark_conf=recording)
     spark = spark_session.create(settings, "class data", ui=True)
     print(next(steps), flush=True)
     stage = Stage(spark, folder, sensors)
@@ -86,7 +87,9 @@ def _from_topic(spark: SparkSession, root: Path, kafka_to: Path) -> None:
     settings, made = Settings(root=root), producer("ads")
     try:
         servers = kafka_broker.start(
-            settings, jars.resolve(from_environment().jars), [cds_archive.recording(kafka_to)]
+            settings,
+            jars.resolve(from_environment(required=False).jars),
+            [cds_archive.recording(kafka_to)],
         ).bootstrap_servers
         stage = Stage(spark, root, ads, bootstrap_servers=servers)
         record, views = (

@@ -199,7 +199,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"fetching the jars of {IVY.name} (66 MB)", flush=True)
             write_sums()
             print(f"written: {SUMS}; read what changed in it before you commit it", flush=True)
-        resolve(from_environment().jars, progress=lambda line: print(line, flush=True))
+        resolve(
+            from_environment(required=False).jars, progress=lambda line: print(line, flush=True)
+        )
     except LakehouseError as err:
         print(err, file=sys.stderr)
         return 1

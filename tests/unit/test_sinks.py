@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse import Position, file_folder, kafka_topic, postgres, redis_keys
@@ -83,6 +83,7 @@ amounts = st.dictionaries(
 )
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(st.lists(amounts, max_size=6))
 def test_what_a_reader_keeps_by_key_is_the_table_at_each_version(versions):
     kept: dict[str, str] = {}
