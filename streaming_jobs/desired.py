@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import psutil
 
@@ -19,8 +19,8 @@ from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from lakehouse.storage.files import exists, moved_aside, read_value, replace_file
 from lakehouse.storage.root import make as make_root
+from lakehouse.storage.typed_values import typed
 from streaming_jobs import progress
-from streaming_jobs.holders import made
 from streaming_jobs.jobs import command
 from streaming_jobs.places import Place, here
 
@@ -99,10 +99,8 @@ def _path(settings: Settings, pipeline: str) -> Path:
 
 
 def _desired(given: object) -> Desired:
-    desired = made(Desired, given, since=str)
+    desired = typed(Desired, given, later=True)
     datetime.fromisoformat(desired.since)
-    if desired.state not in get_args(State):
-        raise ValueError(f"state={desired.state!r}")
     return desired
 
 
@@ -116,7 +114,7 @@ def _events(given: object) -> tuple[Event, ...]:
     if not isinstance(given, list):
         raise TypeError("no list of events")
     # an event without a place is one of an earlier version, and counts as one of here
-    events = tuple(made(Event, {"place": {}} | event, at=str, what=str) for event in given)
+    events = tuple(typed(Event, {"place": {}} | event, later=True) for event in given)
     for event in events:
         datetime.fromisoformat(event.at)
     return events

@@ -34,6 +34,7 @@ from lakehouse.runtime.opener import opener
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.typed_values import checked
 from streaming_jobs.jobs import command
 
 MOST = 5  # attempts
@@ -233,7 +234,7 @@ def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
 
 
 def _tried(given: dict) -> dict[str, Tried]:
-    tried = {key: Tried(**each) for key, each in given.items()}
+    tried: dict[str, Tried] = checked(dict[str, Tried], given)
     for each in tried.values():
         datetime.fromisoformat(each.at)
     return tried

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.table import Table
@@ -19,6 +20,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.typed_values import typed
 
 if TYPE_CHECKING:
     from lakehouse.storage.checkpoints import Written
@@ -70,13 +72,10 @@ class Broker:
 
 def known(settings: Settings, table: Table) -> Topics:
     meaning = f"the ids that the topics of {table.name} have now are kept from here on, and gaps that were declared count as gaps"
-    return read_value(layout.note(settings, table, "topics.json"), _decoded, meaning) or Topics()
-
-
-def _decoded(kept: dict) -> Topics:
-    recreated = {topic: tuple(after) for topic, after in kept["recreated"].items()}
-    gaps = tuple(Gap(**gap) for gap in kept["gaps"])
-    return Topics(kept["ids"], recreated, gaps, kept.get("starts", {}))
+    return (
+        read_value(layout.note(settings, table, "topics.json"), partial(typed, Topics), meaning)
+        or Topics()
+    )
 
 
 def note(settings: Settings, table: Table, topics: Topics) -> None:
