@@ -270,7 +270,7 @@ def _reported(context: dg.SensorEvaluationContext, name: str, kind: Any) -> Any:
         return checked(kind, json.loads(context.cursor or "{}"), "cursor")
     except (ValueError, TypeError) as err:
         given = f"sensor={name}, cursor={reprlib.repr(context.cursor)}"
-        why = f"it must be JSON of what was reported last ({err}); it is set anew, and all is reported again"
+        why = f"it must be JSON of what was reported last ({err}); it is set again, and all is reported once more"
         context.log.warning(f"{given}: {why}")
         return checked(kind, {})
 

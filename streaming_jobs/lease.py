@@ -102,7 +102,8 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
             for name in dict.fromkeys((pipeline, job, (before and before.job) or job)):
                 _await_end_of_jvm(settings, name)
             # never one that a process that sleeps may have
-            last = before.epoch if before else spoken.epoch if spoken else 0
+            # epoch.json may be gone, or an older copy
+            last = max(before.epoch if before else 0, spoken.epoch if spoken else 0)
             pid = os.getpid()
             mine = Holder(last + 1, pid, processes.started(pid), progress.now(), job, here())
             replace_file(path, asdict(mine))

@@ -236,7 +236,7 @@ CURSORS = {
 
 @pytest.mark.parametrize("name", CURSORS)
 @pytest.mark.parametrize("cursor", ["", "[]", "{", "7"])
-def test_a_cursor_of_a_sensor_that_is_another_is_said_and_begins_anew(
+def test_a_cursor_of_a_sensor_that_is_another_is_said_and_begins_again(
     tmp_path, capfd, name, cursor
 ):
     settings = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
@@ -245,4 +245,7 @@ def test_a_cursor_of_a_sensor_that_is_another_is_said_and_begins_anew(
     tick = sensor.evaluate_tick(dg.build_sensor_context(cursor=given))
     assert json.loads(tick.cursor or "null") in ({}, {"what": {}, "when": {}})
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "cursor=" in line]
-    assert f"sensor={name}, cursor=" in line and "it is set anew, and all is reported again" in line
+    assert (
+        f"sensor={name}, cursor=" in line
+        and "it is set again, and all is reported once more" in line
+    )
