@@ -13,6 +13,7 @@ import typer
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage import layout
+from lakehouse.storage.root import make as make_root
 
 app = typer.Typer()
 
@@ -46,6 +47,7 @@ def dagster_environment(settings: Settings) -> Mapping[str, str]:
     """
     home = layout.dagster_home(settings).absolute()
     try:
+        make_root(settings)
         home.mkdir(parents=True, exist_ok=True)
         if not (home / _SETTINGS.name).exists():
             shutil.copy(_SETTINGS, home)

@@ -69,6 +69,7 @@ class Event:
 
 def wish(settings: Settings, pipeline: str, state: State, by: str = "") -> Desired:
     """Records what the job is to be from now on, by default in the name of the user of this process."""
+    make_root(settings)
     # a clock that was set back makes no wish older than what was done for the one before
     since = max(progress.now(), _wished(history(settings, pipeline)))
     desired = Desired(state, since, by or psutil.Process().username())

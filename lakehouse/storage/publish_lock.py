@@ -11,6 +11,7 @@ from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from lakehouse.storage.files import read_value
+from lakehouse.storage.root import make as make_root
 from lakehouse.storage.typed_values import typed
 
 
@@ -39,11 +40,13 @@ def published_by(settings: Settings, table: Table) -> Publishing | None:
 
 def publishing(settings: Settings, table: Table) -> AbstractContextManager[object]:
     """Takes the table's lock; raises JobError naming the process that has it."""
+    make_root(settings)
     return held(layout.publish_lock(settings, table), table, "rewriting")
 
 
 def reconciling(settings: Settings, table: Table) -> AbstractContextManager[object]:
     """Takes the lock of whoever reconciles what is due of the table; raises JobError naming the process that has it."""
+    make_root(settings)
     return held(layout.reconcile_lock(settings, table), table, "reconciling")
 
 
