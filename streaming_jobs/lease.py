@@ -27,6 +27,7 @@ from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from lakehouse.storage.files import exists, moved_aside, replace_file, touch
+from lakehouse.storage.root import make as make_root
 from streaming_jobs import holders, progress
 from streaming_jobs.holders import Holder, holder
 from streaming_jobs.places import here
@@ -86,6 +87,7 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
 
     Raises JobError naming who holds it.
     """
+    make_root(settings)
     with ExitStack() as taken_locks:
         taken: dict[Path, Holder] = {}
         for pipeline in settings.members(job):

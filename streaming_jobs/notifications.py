@@ -34,6 +34,7 @@ from lakehouse.runtime.opener import opener
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.root import make as make_root
 from lakehouse.storage.typed_values import checked
 from streaming_jobs.jobs import command
 
@@ -223,6 +224,7 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
 @contextmanager
 def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
     """What was sent so far, for one holder at a time; None for any other."""
+    make_root(settings)
     try:
         lock = locks.alone(layout.notification_file(settings, "sender"), wait=0)
     except locks.Locked:

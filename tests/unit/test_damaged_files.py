@@ -44,7 +44,7 @@ from lakehouse.storage.commits import Commit, encoded
 from lakehouse.storage.files import append_line, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import handover, offsets
-from streaming_jobs import desired, lease, progress
+from streaming_jobs import control_loop, desired, lease, progress
 from streaming_jobs.holders import Holder, holder
 from support import ROOT
 from support.observed import status_of
@@ -352,3 +352,23 @@ def test_each_file_that_the_layout_names_is_in_a_table_or_holds_nothing_that_is_
     names += [name for name in picture if name.endswith((".json", ".jsonl"))]
     assert len(names) >= 31
     assert not [name for name in names if f"`{name}`" not in page]
+
+
+def test_a_wish_older_than_what_was_done_starts_nothing_until_it_is_renewed(tmp_path):
+    settings = Settings(root=tmp_path, tables=SENSORS)
+    older_wish(settings, job("desired.json")(settings))
+    decision = control_loop.step(settings, "sensors")
+    assert decision.action == "nothing" and "older than what was done" in decision.why
+    desired.wish(settings, "sensors", "stopped", "a test")
+    assert desired.lost(settings, "sensors") == ""
+
+
+def test_a_clock_that_is_set_back_makes_no_wish_older(tmp_path):
+    settings = Settings(root=tmp_path, tables=SENSORS)
+    ahead = replace(
+        desired.wish(settings, "sensors", "running", "a test"), since="2999-01-01T00:00:00+00:00"
+    )
+    replace_file(job("desired.json")(settings), asdict(ahead))
+    desired.note(settings, "sensors", desired.Event(progress.now(), "started", "a test"))
+    desired.wish(settings, "sensors", "stopped", "a test")
+    assert desired.lost(settings, "sensors") == ""

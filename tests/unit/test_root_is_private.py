@@ -12,7 +12,7 @@ from lakehouse.cli import doctor, main
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import publish_lock, restoring, savepoints
 from lakehouse.storage.lakehouse import load
-from streaming_jobs import desired
+from streaming_jobs import desired, lease
 
 TABLES = ("lakehouse.examples.sensors.tables",)
 
@@ -30,6 +30,11 @@ def ask_for_job(settings: Settings) -> None:
     desired.wish(settings, "sensors", "running", "a test")
 
 
+def take_lease(settings: Settings) -> None:
+    with lease.held(settings, "sensors"):
+        pass
+
+
 def start_ui(settings: Settings) -> None:
     ui.dagster_environment(settings)
 
@@ -41,7 +46,7 @@ def rewrite_table(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize(
-    "begin", [begin_job, create_savepoint, ask_for_job, start_ui, rewrite_table]
+    "begin", [begin_job, create_savepoint, ask_for_job, take_lease, start_ui, rewrite_table]
 )
 def test_a_root_is_made_for_one_user(tmp_path: Path, begin):
     before = os.umask(0o022)
