@@ -89,7 +89,7 @@ def lost(settings: Settings, pipeline: str) -> str:
     Empty if it is known, or nobody has asked.
     """
     path, events = _path(settings, pipeline), history(settings, pipeline)
-    aside, wanted = moved_aside(path), read(settings, pipeline)
+    wanted, aside = read(settings, pipeline), moved_aside(path)
     if wanted and wanted.since < _wished(events):
         what = f"file={path}, since={wanted.since}: older than what was done for a later wish"
     elif wanted or not (aside or events):
