@@ -5,7 +5,9 @@ is stored before the cursor that passes it, so a crash in between repeats it wor
 """
 
 import json
+import reprlib
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from typing import Any
@@ -17,11 +19,12 @@ from assets.metadata import column_schema, instant, of_commit, of_partition, of_
 from assets.streams import observed
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.ranges import BEGINNING, Range, parse_instant, partition_range
+from lakehouse.ranges import BEGINNING, Range, partition_range
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.typed_values import checked
 from streaming_jobs import control_loop, desired, supervisor
 from streaming_jobs.jobs import with_followers
 from streaming_jobs.progress import JobStatus
@@ -55,7 +58,7 @@ def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefiniti
         description="Reports the partitions of derived tables that the stream has completed.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        reported: dict[str, str] = json.loads(context.cursor or "{}")
+        reported: dict[str, str] = _reported(context, "closed_partitions", dict[str, str])
         events: list[dg.AssetMaterialization] = []
         for table in (t for t in catalog.derived if t.kind.is_streamed):
             for event in _closings(
@@ -113,17 +116,19 @@ def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefi
         description="Reports how ingest tables grow, minute by minute, and what runs replaced that Dagster did not start.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        reported: dict[str, str] = json.loads(context.cursor or "{}")
+        reported: dict[str, datetime] = _reported(
+            context, "report_written_tables", dict[str, datetime]
+        )
         events: list[dg.AssetMaterialization] = []
         for table in catalog:
             # what was erased from it or replayed into it is no growth
             ingest = table.kind.reads_sources or table.kind.is_upserted
             commit_log = CommitLog(settings, table)
             last = commit_log.last_arrival() if ingest else next(iter(commit_log), None)
-            if last is None or reported.get(table.name) == last.at.isoformat():
+            if last is None or reported.get(table.name) == last.at:
                 continue
-            before = parse_instant(reported[table.name]) if table.name in reported else None
-            reported[table.name] = last.at.isoformat()
+            before = reported.get(table.name)
+            reported[table.name] = last.at
             if ingest:
                 events.append(_growth(settings, table, last, before))
             else:
@@ -188,6 +193,14 @@ def _version_reported(instance: dg.DagsterInstance, table: Table, partition: str
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class JobsReported:
+    """What was reported last of each pipeline, and when."""
+
+    what: dict[str, str] = field(default_factory=dict)
+    when: dict[str, datetime] = field(default_factory=dict)
+
+
 def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
     """Reports a change of a streaming job at once, and its numbers once a minute while it runs.
 
@@ -201,20 +214,19 @@ def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefin
         description="Reports when a streaming job starts, stops, fails or is healed, and its numbers each minute.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        reported: dict[str, dict[str, str]] = {"what": {}, "when": {}} | json.loads(
-            context.cursor or "{}"
-        )
+        reported: JobsReported = _reported(context, "streaming_job_states", JobsReported)
         events, now = [], datetime.now(UTC)
         for job in with_followers(catalog, catalog.pipelines()):
             status = supervisor.status(settings, job)
             if status is None:
                 continue
             what = _signature(settings, status)
-            due = parse_instant(reported["when"].get(job, "1970-01-01")) + _MINUTE <= now
-            if reported["what"].get(job) != what or (due and status.alive):
+            due = reported.when.get(job, BEGINNING) + _MINUTE <= now
+            if reported.what.get(job) != what or (due and status.alive):
                 events.append(observed(settings, status))
-                reported["what"][job], reported["when"][job] = what, now.isoformat()
-        return _result(events, {name: reported[name] for name in ("what", "when")})
+                reported.what[job] = what
+                reported.when[job] = now
+        return _result(events, asdict(reported))
 
     return evaluate
 
@@ -252,7 +264,19 @@ def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorD
     return evaluate
 
 
+def _reported(context: dg.SensorEvaluationContext, name: str, kind: Any) -> Any:
+    """What the sensor's cursor says of this type; nothing if it says something else, which is logged."""
+    try:
+        return checked(kind, json.loads(context.cursor or "{}"), "cursor")
+    except (ValueError, TypeError) as err:
+        given = f"sensor={name}, cursor={reprlib.repr(context.cursor)}"
+        why = f"it must be JSON of what was reported last ({err}); it is set again, and all is reported once more"
+        context.log.warning(f"{given}: {why}")
+        return checked(kind, {})
+
+
 def _result(events: list, reported: dict) -> dg.SensorResult:
+    cursor = json.dumps(reported, default=datetime.isoformat)
     if not events:
-        return dg.SensorResult(skip_reason="nothing new", cursor=json.dumps(reported))
-    return dg.SensorResult(asset_events=events, cursor=json.dumps(reported))
+        return dg.SensorResult(skip_reason="nothing new", cursor=cursor)
+    return dg.SensorResult(asset_events=events, cursor=cursor)

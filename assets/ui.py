@@ -51,9 +51,11 @@ def dagster_environment(settings: Settings) -> Mapping[str, str]:
     Raises SettingsError if the home cannot be written to.
     """
     from lakehouse.storage import layout
+    from lakehouse.storage.root import make as make_root
 
     home = layout.dagster_home(settings).absolute()
     try:
+        make_root(settings)
         home.mkdir(parents=True, exist_ok=True)
         if not (home / _SETTINGS.name).exists():
             shutil.copy(_SETTINGS, home)

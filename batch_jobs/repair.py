@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from batch_jobs import planning
 from lakehouse.batch import compute
@@ -213,5 +214,5 @@ def repairs(settings: Settings, table: Table) -> Iterator[Repaired]:
     """What was repaired, last first."""
     return values_backwards(
         layout.note(settings, table, "repairs.jsonl"),
-        lambda line: typed(Repaired, line | {"at": datetime.fromisoformat(line["at"])}),
+        partial(typed, Repaired),
     )

@@ -35,6 +35,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehouse.batch import compute, late_merge, reference_tables
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import column_names
+from lakehouse.declare.readers import SourceRecord
 from lakehouse.declare.sources import RecordSource
 from lakehouse.ranges import BEGINNING, EPOCH, Range
 from lakehouse.reconcile import reconciliation
@@ -53,7 +54,7 @@ from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.transform import creation, decode
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "commit_log")
-Value = Mapping[str, object] | bytes | str | None
+Value = Mapping[str, object] | bytes | str | SourceRecord | None
 _ANY_KEY = b"key"
 
 
@@ -108,11 +109,11 @@ class Stage:
     ) -> None:
         """Writes one micro-batch into an ingest table: of its input `source`, if it reads several topics.
 
-        A value is a row (sent as JSON, or as a line of CSV), text or bytes as they are, or None (a tombstone); a pair
-        gives its partition too, 0 if not. Of a database's changes it is a `change_event`, and the
-        key is that of its row, as of a row of a topic with `key=`, unless one is given. `sent` is
-        the records' own timestamp. With `abort_at` (one of COMMIT_POINTS) the batch crashes there; the crash
-        is followed by a resume of the same batch, as Spark would.
+        A value is a row (sent as JSON, or as a line of CSV), text or bytes as they are, or None (a tombstone); a pair gives
+        its partition too, 0 if not. A `SourceRecord` has its own key. Of a database's changes it is a `change_event`, and
+        the key is that of its row, as of a row of a topic with `key=`, unless one is given. `sent` is the records' own
+        timestamp. With `abort_at` (one of COMMIT_POINTS) the batch crashes there; the crash is followed by a resume of the
+        same batch, as Spark would.
         """
         table = self.session.catalog.table(ingest_table)
         sources = self.session.catalog.sources_of(table)
@@ -354,6 +355,8 @@ def assert_stream_equals_batch(stage: Stage, table: str, span: Range | None = No
 
 
 def _key(source: RecordSource, value: Value, given: bytes | None) -> bytes | None:
+    if isinstance(value, SourceRecord):
+        return value.key.encode() if isinstance(value.key, str) else value.key
     if isinstance(value, ChangeEvent):
         row = value["before" if value["op"] == "d" else "after"]
         assert isinstance(row, Mapping)
@@ -377,6 +380,8 @@ def _as_sent(value: object) -> object:
 
 
 def _payload(value: Value, source: RecordSource) -> bytes | None:
+    if isinstance(value, SourceRecord):
+        value = value.value
     if isinstance(value, Mapping) and source.format == "csv":
         line = io.StringIO()
         csv.writer(line).writerow([value.get(name) for name in column_names(source.schema)])

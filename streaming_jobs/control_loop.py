@@ -47,9 +47,9 @@ def step(settings: Settings, pipeline: str) -> Decision:
 
     What cannot be done is returned as `nothing`, with why.
     """
+    if lost := desired.lost(settings, pipeline):
+        return _asked_again(settings, pipeline, lost)
     if desired.read(settings, pipeline) is None:
-        if lost := desired.lost(settings, pipeline):
-            return _asked_again(settings, pipeline, lost)
         return Decision("nothing", "nobody has asked for it")
     try:
         with desired.acting(settings, pipeline):
@@ -65,7 +65,7 @@ def _asked_again(settings: Settings, pipeline: str, lost: str) -> Decision:
     desired.wish(settings, pipeline, "running", "whoever supervises it, since it runs")
     return Decision(
         "nothing",
-        "it runs, and is to run from now on: desired.json was unreadable or gone",
+        "it runs, and is to run from now on: desired.json was unreadable, older or gone",
         trouble=True,
     )
 

@@ -7,20 +7,20 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import psutil
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
-from lakehouse.storage.files import exists, moved_aside, read_value, replace_file
+from lakehouse.storage.files import moved_aside, read_value, replace_file
 from lakehouse.storage.root import make as make_root
+from lakehouse.storage.typed_values import typed
 from streaming_jobs import progress
-from streaming_jobs.holders import made
 from streaming_jobs.jobs import command
 from streaming_jobs.places import Place, here
 
@@ -60,6 +60,7 @@ class Event:
     well: float = 0.0  # of a restart: seconds that the process before had been well
     place: Place = field(default_factory=here)  # where its pid means something
     command: str = ""  # of an exchange of versions, for which the process ends: what does it
+    wished: str = ""  # since when what was wanted then is wanted
 
     @property
     def moment(self) -> datetime:
@@ -68,7 +69,10 @@ class Event:
 
 def wish(settings: Settings, pipeline: str, state: State, by: str = "") -> Desired:
     """Records what the job is to be from now on, by default in the name of the user of this process."""
-    desired = Desired(state, progress.now(), by or psutil.Process().username())
+    make_root(settings)
+    # a clock that was set back makes no wish older than what was done for the one before
+    since = max(progress.now(), _wished(history(settings, pipeline)))
+    desired = Desired(state, since, by or psutil.Process().username())
     replace_file(_path(settings, pipeline), asdict(desired))
     return desired
 
@@ -84,10 +88,14 @@ def lost(settings: Settings, pipeline: str) -> str:
 
     Empty if it is known, or nobody has asked.
     """
-    path = _path(settings, pipeline)
-    if exists(path) or not ((aside := moved_aside(path)) or history(settings, pipeline)):
+    path, events = _path(settings, pipeline), history(settings, pipeline)
+    wanted, aside = read(settings, pipeline), moved_aside(path)
+    if wanted and wanted.since < _wished(events):
+        what = f"file={path}, since={wanted.since}: older than what was done for a later wish"
+    elif wanted or not (aside or events):
         return ""
-    what = f"file={aside[-1]}: unreadable" if aside else f"file={path}: gone"
+    else:
+        what = f"file={aside[-1]}: unreadable" if aside else f"file={path}: gone"
     return (
         f"{what}, and it says what is wanted of the job, so nothing is started or ended; `{command('start', pipeline)}` or "
         f"`{command('stop', pipeline)}` says it again"
@@ -99,10 +107,8 @@ def _path(settings: Settings, pipeline: str) -> Path:
 
 
 def _desired(given: object) -> Desired:
-    desired = made(Desired, given, since=str)
+    desired = typed(Desired, given, later=True)
     datetime.fromisoformat(desired.since)
-    if desired.state not in get_args(State):
-        raise ValueError(f"state={desired.state!r}")
     return desired
 
 
@@ -116,7 +122,7 @@ def _events(given: object) -> tuple[Event, ...]:
     if not isinstance(given, list):
         raise TypeError("no list of events")
     # an event without a place is one of an earlier version, and counts as one of here
-    events = tuple(made(Event, {"place": {}} | event, at=str, what=str) for event in given)
+    events = tuple(typed(Event, {"place": {}} | event, later=True) for event in given)
     for event in events:
         datetime.fromisoformat(event.at)
     return events
@@ -124,8 +130,15 @@ def _events(given: object) -> tuple[Event, ...]:
 
 def note(settings: Settings, pipeline: str, event: Event) -> None:
     """Adds to the history; only for who is `acting`."""
+    if wanted := read(settings, pipeline):
+        event = replace(event, wished=wanted.since)
     kept = (*history(settings, pipeline), event)[-_KEPT:]
     replace_file(layout.job_file(settings, pipeline, "history.json"), [asdict(e) for e in kept])
+
+
+def _wished(events: Sequence[Event]) -> str:
+    """Since when the newest wish is that something was done for; empty without any."""
+    return max((event.wished for event in events), default="")
 
 
 def ended_for(settings: Settings, pipeline: str) -> str:

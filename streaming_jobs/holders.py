@@ -6,21 +6,16 @@
 <root>/_jobs/<pipeline>/lease       written every second by the holder, as long as it lives: its time is when that was last
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse.durations import duration
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.files import file_system_now, modified, read_value
+from lakehouse.storage.typed_values import typed
 from streaming_jobs.places import UNKNOWN, Place
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Kind = TypeVar("Kind", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +41,8 @@ class Holder:
 
 def holder(path: Path) -> Holder | None:
     """The lease in force by its file `epoch.json`; None before the first."""
-    return read_value(path, decoded, "the next holder counts on from the epoch in status.json")
-
-
-def decoded(given: Any) -> Holder:
-    return made(Holder, given, epoch=int, pid=int)
-
-
-def made(kind: type[Kind], given: Any, **types: type) -> Kind:
-    """A dataclass from the JSON of one; what only a later version has is left out.
-
-    Raises TypeError or KeyError for another.
-    """
-    names = {f.name for f in fields(kind)}
-    values = {name: value for name, value in given.items() if name in names}
-    if isinstance(values.get("place"), Mapping):
-        values["place"] = Place(**values["place"])
-    for name, expected in types.items():
-        if not isinstance(values[name], expected):
-            raise TypeError(f"{name}={values[name]!r} is no {expected.__name__}")
-    return kind(**values)
+    meaning = "the next holder counts on from the epoch in status.json"
+    return read_value(path, partial(typed, Holder, later=True), meaning)
 
 
 def left(settings: Settings, job: str, said: Place) -> float:

@@ -27,6 +27,7 @@ from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from lakehouse.storage.files import exists, moved_aside, replace_file, touch
+from lakehouse.storage.root import make as make_root
 from streaming_jobs import holders, progress
 from streaming_jobs.holders import Holder, holder
 from streaming_jobs.places import here
@@ -86,6 +87,7 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
 
     Raises JobError naming who holds it.
     """
+    make_root(settings)
     with ExitStack() as taken_locks:
         taken: dict[Path, Holder] = {}
         for pipeline in settings.members(job):
@@ -102,7 +104,8 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
             for name in dict.fromkeys((pipeline, job, (before and before.job) or job)):
                 _await_end_of_jvm(settings, name)
             # never one that a process that sleeps may have
-            last = before.epoch if before else spoken.epoch if spoken else 0
+            # epoch.json may be gone, or an older copy
+            last = max(before.epoch if before else 0, spoken.epoch if spoken else 0)
             pid = os.getpid()
             mine = Holder(last + 1, pid, processes.started(pid), progress.now(), job, here())
             replace_file(path, asdict(mine))

@@ -47,6 +47,7 @@ from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.files import read_value, replace_file
 from lakehouse.storage.reference_versions import SEEN
+from lakehouse.storage.typed_values import checked
 from streaming_jobs import progress
 from streaming_jobs.progress import AT_WORK, JobStatus
 
@@ -259,10 +260,11 @@ class Lineage:
 
 
 def _noted(given: Any) -> dict[str, dict]:
-    for of_table in given.values():
+    noted: dict[str, dict] = checked(dict[str, dict[str, str | bool]], given)
+    for of_table in noted.values():
         if not {"batch", "run", "ended", "stream"} <= of_table.keys():
             raise TypeError("no object of what was sent for each table")
-    return given
+    return noted
 
 
 def _job(table: Table, mode: str) -> Job:

@@ -34,6 +34,8 @@ from lakehouse.runtime.opener import opener
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.root import make as make_root
+from lakehouse.storage.typed_values import checked
 from streaming_jobs.jobs import command
 
 MOST = 5  # attempts
@@ -222,6 +224,7 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
 @contextmanager
 def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
     """What was sent so far, for one holder at a time; None for any other."""
+    make_root(settings)
     try:
         lock = locks.alone(layout.notification_file(settings, "sender"), wait=0)
     except locks.Locked:
@@ -233,7 +236,7 @@ def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
 
 
 def _tried(given: dict) -> dict[str, Tried]:
-    tried = {key: Tried(**each) for key, each in given.items()}
+    tried: dict[str, Tried] = checked(dict[str, Tried], given)
     for each in tried.values():
         datetime.fromisoformat(each.at)
     return tried

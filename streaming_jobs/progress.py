@@ -24,8 +24,8 @@ from lakehouse import processes
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, text_logs
 from lakehouse.storage.files import append_line, moved_aside, read_value, replace_file, replace_text
+from lakehouse.storage.typed_values import typed
 from streaming_jobs import holders
-from streaming_jobs.holders import made
 from streaming_jobs.places import UNKNOWN, Place, here
 
 State = Literal[
@@ -209,10 +209,7 @@ def unreadable(settings: Settings, pipeline: str) -> list[Path]:
 
 
 def _decoded(given: dict) -> JobStatus:
-    queries = tuple(made(QueryStatus, query, table=str) for query in given["queries"])
-    references = tuple(made(ReferenceStatus, r, table=str) for r in given.get("references", ()))
-    parts = {"queries": queries, "references": references}
-    status = made(JobStatus, given | parts, pid=int, state=str)
+    status = typed(JobStatus, given, later=True)
     for instant in (status.started_at, status.heartbeat, status.stage_since or status.started_at):
         datetime.fromisoformat(instant)
     return status

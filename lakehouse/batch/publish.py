@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
@@ -25,9 +25,10 @@ from lakehouse.ranges import Range
 from lakehouse.storage import answers, delta_writer, layout, report_files
 from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
 from lakehouse.storage.digest import EMPTY, Digest, digests_by
-from lakehouse.storage.files import read_value, remove, replace_file
+from lakehouse.storage.files import remove, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import Side
+from lakehouse.storage.publish_lock import Publishing, published_by
 from lakehouse.storage.session import Session
 from lakehouse.transform import judged_rows
 
@@ -122,17 +123,12 @@ def recover(lakehouse: Lakehouse, table: Table) -> None:
     there.
     """
     path = layout.note(lakehouse.settings, table, "publishing.json")
-    doubt = (
-        f"a killed batch run of {table.name} may lack its line in the commit log: `lakehouse reconcile run` "
-        "finds what differs"
-    )
-    if (noted := read_value(path, dict, doubt)) is None:
+    if (noted := published_by(lakehouse.settings, table)) is None:
         return
-    version = delta_writer.replaced(lakehouse.path(table), noted["run"], noted["before"])
+    version = delta_writer.replaced(lakehouse.path(table), noted.run, noted.before)
     if version is not None:
         logged = {(line.version, line.start) for line in lakehouse.commit_log(table).rewriting()}
-        # of an earlier version of this library: one
-        for line in map(decoded, noted.get("commits") or [noted["commit"]]):
+        for line in map(decoded, noted.commits):
             if (version, line.start) not in logged:
                 lakehouse.commit_log(table).append(
                     replace(line, version=version, at=datetime.now(UTC))
@@ -169,12 +165,9 @@ def _committed(
     differing = [line for line in lot if line.among(found.differ)]
     if differing:
         partitions = [p for line in differing for p in line.partitions]
-        noted = {
-            "run": metadata["run"],
-            "before": delta_writer.version(path),
-            "commits": [encoded(e.commit) for e in differing],
-        }
-        replace_file(layout.note(lakehouse.settings, table, "publishing.json"), noted)
+        commits = tuple(encoded(e.commit) for e in differing)
+        noted = Publishing(str(metadata["run"]), delta_writer.version(path), commits)
+        replace_file(layout.note(lakehouse.settings, table, "publishing.json"), asdict(noted))
         written = delta_writer.replace(
             found.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata
         )

@@ -6,7 +6,9 @@ A keyed or versioned table its own job computes.
 import time
 import uuid
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -21,6 +23,7 @@ from lakehouse.storage.digest import digests
 from lakehouse.storage.files import checksum, read_value, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
+from lakehouse.storage.typed_values import checked
 from lakehouse.transform import creation, judged_rows, plan, reference_files
 from lakehouse.transform.function_inputs import as_read
 
@@ -34,7 +37,7 @@ def refresh(session: Session, table: Table) -> Commit | None:
     _make_inputs(session, table)
     noted = read_value(
         layout.note(session.settings, table, "reference.json"),
-        dict,
+        partial(checked, dict[str, Any]),
         f"{table.name} is computed again",
     )
     # it may have been removed, to be filled again

@@ -15,15 +15,14 @@ from lakehouse.storage import (
     checkpoint_files,
     checkpoints,
     delta_log,
-    layout,
     published,
     upgrades,
 )
 from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.files import read_value
 from lakehouse.storage.handovers import handover_of
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.publish_lock import published_by
 from lakehouse.storage.reference_versions import SEEN
 
 _log = logging.getLogger(__name__)
@@ -121,13 +120,8 @@ def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
         for name, version in looked.items()
         if version is not None
     }
-    killed = read_value(
-        layout.note(lakehouse.settings, table, "publishing.json"),
-        dict,
-        f"a killed batch run of {table.name} holds no version back",
-    )
-    if killed is not None:
-        found["a batch run that was killed"] = killed["before"]
+    if killed := published_by(lakehouse.settings, table):
+        found["a batch run that was killed"] = killed.before
     path, ahead = table_path(lakehouse.settings, table), frontier(lakehouse.settings, table)
     many = delta_log.latest(path) - delta_log.oldest(path) >= lakehouse.settings.versions
     if many and ahead and table.kind.has_partitions:

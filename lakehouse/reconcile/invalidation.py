@@ -6,8 +6,9 @@ has its name, or an older copy its place.
 """
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from lakehouse.declare.table import Table
@@ -20,12 +21,13 @@ from lakehouse.storage.files import read_value, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import table_path
 from lakehouse.storage.locks import alone_if_allowed
+from lakehouse.storage.typed_values import typed
 from lakehouse.transform import ranges_of
 
 
 def looked_at(settings: Settings, table: Table) -> dict[str, int]:
     """Up to which version the log of `table` and that of its input were looked at."""
-    return _kept(settings, table).get("versions", {})
+    return _looks(settings, table).versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,20 @@ class Mark:
         names = self.inputs.keys() | other.inputs.keys()
         inputs = {n: max(self.inputs.get(n, -1), other.inputs.get(n, -1)) for n in names}
         return Mark(max(self.version, other.version), inputs, self.why)
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What is kept of the looks at the logs of a table and of its inputs.
+
+    :param versions: up to which version each was looked at.
+    :param marks: by the partition that was changed since it was reconciled.
+    :param tables: the id of each, since when certificates count, and its last commit then.
+    """
+
+    versions: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, Mark] = field(default_factory=dict)
+    tables: dict[str, list[str]] = field(default_factory=dict)
 
 
 def look(
@@ -94,14 +110,11 @@ def look(
         marks = {
             key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key])
         }
-        kept = {key: [mark.version, mark.inputs, mark.why] for key, mark in sorted(marks.items())}
-        tables = _kept(lakehouse.settings, table).get("tables", {})
+        tables = _looks(lakehouse.settings, table).tables
         again = _made_again(lakehouse.settings, both, known, tables, gone_back)
         if ours:
-            replace_file(
-                _path(lakehouse.settings, table),
-                {"versions": versions, "marks": kept, "tables": tables},
-            )
+            looks = Looks(versions, dict(sorted(marks.items())), tables)
+            replace_file(_path(lakehouse.settings, table), asdict(looks))
     return {key: mark for key, mark in marks.items() if key in known} | again
 
 
@@ -206,14 +219,12 @@ def version_of(certificate: Certificate, name: str) -> int:
 
 
 def _marks(settings: Settings, table: Table) -> dict[str, Mark]:
-    return {key: Mark(*values) for key, values in _kept(settings, table).get("marks", {}).items()}
+    return _looks(settings, table).marks
 
 
-def _kept(settings: Settings, table: Table) -> dict[str, dict]:
-    return (
-        read_value(_path(settings, table), dict, "the logs are looked at as if for the first time")
-        or {}
-    )
+def _looks(settings: Settings, table: Table) -> Looks:
+    meaning = "the logs are looked at as if for the first time"
+    return read_value(_path(settings, table), partial(typed, Looks), meaning) or Looks()
 
 
 def _path(settings: Settings, table: Table) -> Path:

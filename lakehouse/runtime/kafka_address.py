@@ -5,6 +5,7 @@ load all that.
 """
 
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import psutil
 
@@ -13,6 +14,7 @@ from lakehouse.errors import BrokerError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.typed_values import typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +36,7 @@ class Broker:
 def last(settings: Settings) -> Broker | None:
     """The broker that was last started here, alive or not."""
     meaning = "the embedded broker counts as not running; if its process still runs, end it before `lakehouse broker start`"
-    return read_value(layout.broker(settings) / "broker.json", _decoded, meaning)
-
-
-def _decoded(given: dict) -> Broker:
-    broker = Broker(**given)
-    # raise of what they are not
-    (
-        int(broker.pid),
-        float(broker.start_time),
-        broker.bootstrap_servers.split(","),
-    )
-    return broker
+    return read_value(layout.broker(settings) / "broker.json", partial(typed, Broker), meaning)
 
 
 def write(settings: Settings, broker: Broker) -> None:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 from lakehouse.declare.targets import Action, Position
@@ -23,7 +24,7 @@ from lakehouse.storage.files import (
     replace_text,
     values_backwards,
 )
-from lakehouse.storage.typed_values import typed
+from lakehouse.storage.typed_values import checked, typed
 
 Outcome = Literal["done", "refused", "failed"]
 
@@ -126,7 +127,7 @@ class ActionLog:
 
     def _epoch(self) -> int:
         path = layout.actions(self._settings, self._target, "epoch.json")
-        return read_value(path, int, "the next process counts from one") or 0
+        return read_value(path, partial(checked, int), "the next process counts from one") or 0
 
     def _alone(self) -> AbstractContextManager[object]:
         return locks.alone(layout.actions(self._settings, self._target, "lock"))
@@ -138,6 +139,5 @@ def _text(line: Line) -> str:
 
 def _decoded(given: Mapping[str, Any]) -> Line | Position:
     if "position" in given:
-        return Position.from_json(json.dumps(given["position"]))
-    at = datetime.fromisoformat(given["at"]).astimezone(UTC)
-    return Line(typed(Action, given["action"]), given["outcome"], given["said"], at)
+        return typed(Position, given["position"])
+    return typed(Line, given)

@@ -5,6 +5,7 @@ counts. It is read with the partition of that row.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_writer, layout
 from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.typed_values import checked
 
 if TYPE_CHECKING:
     import pyarrow
@@ -87,7 +89,9 @@ def recorded(
 def asked_again(settings: Settings, table: Table) -> list[str]:
     """The partitions whose lookups were asked again, and that do not show it yet."""
     doubt = f"what a killed `--ask-again` of {table.name} asked may not be shown: `lakehouse reconcile run` finds what differs"
-    partitions = read_value(layout.note(settings, table, "asked_again.json"), list, doubt)
+    partitions = read_value(
+        layout.note(settings, table, "asked_again.json"), partial(checked, list[str]), doubt
+    )
     return partitions or []
 
 

@@ -6,6 +6,7 @@ ended with a verdict.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,16 @@ from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.files import read_json, remove, replace_file
+from lakehouse.storage.typed_values import typed
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A reconciliation that has begun (ISO 8601 UTC), over which range, and why it failed; empty if it has not."""
+
+    at: str
+    range: str
+    why: str = ""
 
 
 def failed(settings: Settings, table: Table) -> str:
@@ -26,8 +37,8 @@ def failed(settings: Settings, table: Table) -> str:
     noted = _read(layout.note(settings, table, "reconciling.json"))
     if noted is None:
         return ""
-    why = noted["why"] or "it did not end, or goes on"
-    return f"the reconciliation of {noted['range'] or 'all that is closed'} that began at {noted['at']} gave no verdict: {why}"
+    why = noted.why or "it did not end, or goes on"
+    return f"the reconciliation of {noted.range or 'all that is closed'} that began at {noted.at} gave no verdict: {why}"
 
 
 @contextmanager
@@ -39,13 +50,9 @@ def noting_failure(
     What is refused with a RangeError, or lies ahead of the frontier, is not kept.
     """
     path = layout.note(settings, table, "reconciling.json")
-    noted = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "range": str(span) if span else "",
-        "why": "",
-    }
+    noted = Attempt(datetime.now(UTC).isoformat(timespec="seconds"), str(span) if span else "")
     before = _read(path)
-    replace_file(path, noted)
+    replace_file(path, asdict(noted))
     certificates: list[Certificate] = []
     try:
         yield certificates
@@ -53,7 +60,7 @@ def noting_failure(
         _put_back(path, before)
         raise
     except Exception as err:
-        replace_file(path, noted | {"why": brief(err)})
+        replace_file(path, asdict(replace(noted, why=brief(err))))
         raise
     _put_back(path, before if all(c.verdict == "OPEN" for c in certificates) else None)
 
@@ -63,18 +70,17 @@ def brief(err: Exception) -> str:
     return f"{type(err).__name__}: {' '.join(str(err).split(chr(10))[:2])[:500]}"
 
 
-def _put_back(path: Path, before: dict | None) -> None:
+def _put_back(path: Path, before: Attempt | None) -> None:
     if before is None:
         remove(path)
     else:
-        replace_file(path, before)
+        replace_file(path, asdict(before))
 
 
-def _read(path: Path) -> dict | None:
+def _read(path: Path) -> Attempt | None:
     try:
-        note = read_json(path)
-        return {name: str(note[name]) for name in ("at", "range", "why")}
+        return typed(Attempt, read_json(path))
     except FileNotFoundError:  # none failed, or the one that went on has given its verdict just now
         return None
-    except (ValueError, TypeError, KeyError):
-        return {"at": "a time not known", "range": "", "why": f"{path} cannot be read"}
+    except (ValueError, TypeError) as err:
+        return Attempt("a time not known", "", f"{path} cannot be read ({err})")

@@ -12,9 +12,10 @@ for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `det
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lakehouse.declare import code_version, rules
 from lakehouse.declare.catalog import Catalog
@@ -28,6 +29,7 @@ from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.declared_changes import Change, diffs
 from lakehouse.storage.files import read_json, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.typed_values import typed
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +39,15 @@ _AS_STORED = (
     "have its function return the columns that the table has; a field that was renamed where it is sent is declared by both "
     "names, and the function takes coalesce(new, former) for the former"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class BegunWith:
+    """The declaration that a table's streaming query began with, and its handover as JSON, if it has one."""
+
+    at: str
+    declaration: dict[str, str]
+    handover: Mapping[str, Any] | None = None
 
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
@@ -118,22 +129,16 @@ def begin(lakehouse: Lakehouse, table: Table) -> None:
 
 def keep(lakehouse: Lakehouse, table: Table) -> None:
     """Keeps the present declaration as the one that the table's streaming query begins with, or goes on with."""
-    note = {
-        "at": datetime.now(UTC).isoformat(),
-        "declaration": declaration(lakehouse.catalog, table),
-    }
     handover = noted_handover(lakehouse.settings, table) if _kept(lakehouse, table) else None
-    replace_file(
-        _path(lakehouse.settings, table), note | ({"handover": handover} if handover else {})
-    )
+    now = datetime.now(UTC).isoformat()
+    note = BegunWith(now, declaration(lakehouse.catalog, table), handover)
+    replace_file(_path(lakehouse.settings, table), asdict(note))
 
 
 def note_handover(settings: Settings, table: Table, handover: Mapping[str, object]) -> None:
     """Keeps where the table's streaming query begins, beside what it begins with: `handover_of` as JSON."""
-    replace_file(
-        _path(settings, table),
-        read_json(_path(settings, table)) | {"handover": handover},
-    )
+    if note := _noted(settings, table):
+        replace_file(_path(settings, table), asdict(note) | {"handover": handover})
 
 
 def noted_handover(settings: Settings, table: Table) -> Mapping[str, object] | None:
@@ -141,8 +146,8 @@ def noted_handover(settings: Settings, table: Table) -> Mapping[str, object] | N
 
     None if that was with all that its input had.
     """
-    path = _path(settings, table)
-    return read_json(path).get("handover") if path.exists() else None
+    note = _noted(settings, table)
+    return note.handover if note else None
 
 
 def check(lakehouse: Lakehouse, tables: Iterable[Table]) -> None:
@@ -309,24 +314,34 @@ def _path(settings: Settings, table: Table) -> Path:
     return layout.note(settings, table, "declared.json")
 
 
+def _noted(settings: Settings, table: Table) -> BegunWith | None:
+    """What the file says; None if there is none. Raises DeclarationError if it cannot be read."""
+    path = _path(settings, table)
+    try:
+        note = typed(BegunWith, read_json(path))
+        if "layer" not in note.declaration:
+            raise TypeError("declaration.layer is not there")
+        return note
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as err:
+        raise DeclarationError(
+            f"table={table.name}, file={path}: it says what the table's streaming query began with, and cannot be read "
+            f"({err!r}); restore it, or remove it, and the present declaration counts as that one"
+        ) from err
+
+
 def _kept(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
     """The declaration that the table's streaming query began with.
 
     None if it is not known, or if the query has read nothing, or nothing is left of it.
     """
-    path = _path(lakehouse.settings, table)
-    if not path.exists():
-        return None
-    try:
-        declared = read_json(path)["declaration"]
-        folder = layout.layer_path(lakehouse.settings, declared["layer"], table.name)
-    except (ValueError, KeyError, TypeError) as err:
-        raise DeclarationError(
-            f"table={table.name}, file={path}: it says what the table's streaming query began with, and cannot "
-            f"be read ({err!r}); "
-            "restore it, or remove it, and the present declaration counts as that one"
-        ) from err
     from lakehouse.storage import checkpoints
+
+    if (note := _noted(lakehouse.settings, table)) is None:
+        return None
+    declared = note.declaration
+    folder = layout.layer_path(lakehouse.settings, declared["layer"], table.name)
 
     # of a table that was removed, to be filled again, nothing needs to fit either
     followed = {each.name for each in lakehouse.catalog.followed_inputs(table)}
@@ -335,9 +350,7 @@ def _kept(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
 
 def _otherwise(lakehouse: Lakehouse, table: Table) -> bool:
     """Whether the note is of another declaration than the present one."""
-    path = _path(lakehouse.settings, table)
-    now = declaration(lakehouse.catalog, table)
-    if not path.exists():
+    if (note := _noted(lakehouse.settings, table)) is None:
         return False
-    kept = read_json(path)["declaration"]
+    kept, now = note.declaration, declaration(lakehouse.catalog, table)
     return any(_differs(name, kept, now) for name in kept.keys() | now.keys())

@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,13 +258,9 @@ def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginn
     # a crash tears a line before its generation has begun
     beginnings = values_backwards(
         layout.note(settings, table, "generations.jsonl"),
-        lambda line: typed(Beginning, line | {"after": _pair(line["after"])}),
+        partial(typed, Beginning),
     )
     return next((begun for begun in beginnings if of in (None, begun.generation)), None)
-
-
-def _pair(after: list[int] | None) -> tuple[int, int] | None:
-    return (int(after[0]), int(after[1])) if after else None
 
 
 def misfit(

@@ -73,13 +73,4 @@ def encoded(value: "DataclassInstance") -> str:
 
 
 def decoded(line: str) -> Commit:
-    values = json.loads(line)
-    for name in ("at", "watermark", "frontier", "late_from", "late_to", "start", "end"):
-        values[name] = values.get(name) and datetime.fromisoformat(values[name])
-    values["heads"] = {
-        p: (datetime.fromisoformat(e), datetime.fromisoformat(a))
-        for p, (e, a) in values["heads"].items()
-    }
-    readings = values.get("readings", {})  # which lines of earlier versions do not have
-    values["readings"] = {topic: tuple(found) for topic, found in readings.items()}
-    return typed(Commit, values)
+    return typed(Commit, json.loads(line))

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
@@ -50,13 +51,11 @@ class Compared:
 def noted(settings: Settings, table: Table) -> dict[str, Compared]:
     """The last comparison of each partition, by the partition."""
     found: dict[str, Compared] = {}
-    for each in values_backwards(layout.upgrade(settings, table.name, "compared.jsonl"), _decoded):
+    for each in values_backwards(
+        layout.upgrade(settings, table.name, "compared.jsonl"), partial(typed, Compared)
+    ):
         found.setdefault(each.partition, each)
     return found
-
-
-def _decoded(line: dict) -> Compared:
-    return typed(Compared, line | {"examples": tuple(line["examples"])})
 
 
 def note(settings: Settings, table: Table, compared: Iterable[Compared]) -> None:

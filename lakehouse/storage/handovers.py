@@ -35,10 +35,8 @@ def handover_of(settings: Settings, table: Table) -> Handover | None:
     if not path.exists():
         return None
     try:
-        kept = read_json(path)
-        instants = {name: datetime.fromisoformat(kept[name]) for name in ("frontier", "at")}
-        return typed(Handover, kept | instants)
-    except (ValueError, TypeError, KeyError) as err:
+        return typed(Handover, read_json(path))
+    except (ValueError, TypeError) as err:
         raise JobError(
             f"table={table.name}, file={path}: it holds the handover at which the stream begins, and cannot be read ({err!r}); "
             "restore it from a copy: without it the stream would write what batch runs have written"

@@ -51,7 +51,12 @@ def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractCont
 
 
 def alone_if_allowed(path: Path) -> AbstractContextManager[object]:
-    """As `alone`; of one who may only read there the context has None: he changes nothing, and waits for nobody."""
+    """As `alone`; of one who may only read there the context has None: he changes nothing, and waits for nobody.
+
+    So it is where there is no root yet, which is around the folder: a command that looks makes none.
+    """
+    if not path.parents[1].exists():
+        return nullcontext()
     try:
         return alone(path)
     except OSError as err:

@@ -3,10 +3,13 @@
 The position that counts is in the target. This one may be behind it, which keeps a version too many.
 """
 
+from functools import partial
+
 from lakehouse.declare.targets import Position
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.typed_values import typed
 
 
 def note(settings: Settings, target: str, position: Position) -> None:
@@ -18,8 +21,4 @@ def note(settings: Settings, target: str, position: Position) -> None:
 def noted(settings: Settings, target: str) -> Position | None:
     """What was noted last; None if nothing was published yet."""
     meaning = f"no version is kept for {target} until its follower writes it again"
-    return read_value(layout.published(settings, target), _decoded, meaning)
-
-
-def _decoded(given: dict) -> Position:
-    return Position(str(given["table"]), int(given["version"]))
+    return read_value(layout.published(settings, target), partial(typed, Position), meaning)

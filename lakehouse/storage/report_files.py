@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from lakehouse.declare.table import Table
@@ -18,6 +19,7 @@ from lakehouse.paths import below
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.files import checksum, read_value, remove, replace_bytes, replace_file
+from lakehouse.storage.typed_values import typed
 
 _CURRENT = "current.json"
 
@@ -57,7 +59,7 @@ def kept(settings: Settings, table: Table, partition: str) -> Kept | None:
     meaning = (
         f"the report {table.name} of {partition} counts as not computed, and is computed again"
     )
-    return read_value(path, lambda given: Kept(**given), meaning)
+    return read_value(path, partial(typed, Kept), meaning)
 
 
 def file(settings: Settings, table: Table, partition: str) -> Path | None:

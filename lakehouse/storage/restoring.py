@@ -37,10 +37,10 @@ def restore(lakehouse: Lakehouse, name: str, *, keep: bool = True) -> str:
     :raises JobError: if a process is rewriting a table.
     """
     begun = cut_off.begun(lakehouse.settings)
-    if begun and begun["savepoint"] != name:
-        raise SavepointError(f"savepoint={name}: {cut_off.said(begun['savepoint'])}")
+    if begun and begun.savepoint != name:
+        raise SavepointError(f"savepoint={name}: {cut_off.said(begun.savepoint)}")
     saved = savepoints.verify(lakehouse.settings, name)
-    before = begun["before"] if begun else ""
+    before = begun.before if begun else ""
     if not begun:
         _check_none_beside(lakehouse.settings, name)
         _check_readers(lakehouse, saved)

@@ -387,11 +387,7 @@ def _read(settings: Settings, name: str) -> Savepoint:
     try:
         content = read_json(path)
         checks.check_description(name, content)
-        tables = {
-            each: typed(SavedTable, saved | {"targets": tuple(saved["targets"])})
-            for each, saved in content["tables"].items()
-        }
-        return typed(Savepoint, content | {"tables": tables})
+        return typed(Savepoint, content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as err:
         raise SavepointError(
             f"savepoint={name}, file={path}: it cannot be read ({err!r}); drop it (`lakehouse savepoint drop {name}`)"

@@ -7,12 +7,13 @@ without the registry, and after the registry is gone.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.files import append_line, values_backwards
+from lakehouse.storage.typed_values import typed
 
 HEAD = 5  # bytes of a value before its payload: the byte 0, and four of its schema's id
 
@@ -35,13 +36,8 @@ def number_of(value: bytes) -> int | None:
 def kept(settings: Settings, table: Table) -> Mapping[int, Schema]:
     """The schemas that the table's messages have had, by id."""
     path = layout.note(settings, table, "schemas.jsonl")
-    return {each.id: each for each in values_backwards(path, _schema)}
+    return {each.id: each for each in values_backwards(path, partial(typed, Schema))}
 
 
 def keep(settings: Settings, table: Table, schema: Schema) -> None:
     append_line(layout.note(settings, table, "schemas.jsonl"), json.dumps(asdict(schema)))
-
-
-def _schema(value: Mapping[str, Any]) -> Schema:
-    imports = tuple((name, text) for name, text in value.get("imports", ()))
-    return Schema(**{**value, "imports": imports})

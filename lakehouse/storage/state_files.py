@@ -12,14 +12,16 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakehouse.declare.table import Table
 from lakehouse.paths import below
 from lakehouse.settings import Settings
 from lakehouse.storage.files import read_value, remove, replace_file
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.typed_values import typed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +54,7 @@ def kept(settings: Settings, table: Table) -> list[Kept]:
     folder = table_path(settings, table, "state")
     for note in sorted(folder.glob("*.json")):
         lost = f"{table.name} computes what follows from states that were kept before"
-        each = read_value(note, _read, lost)
+        each = read_value(note, partial(typed, Kept), lost)
         if each and not below(folder, each.folder).is_dir():
             _log.warning(
                 f"table={table.name}, folder={below(folder, each.folder)}: it is gone; {lost}"
@@ -101,7 +103,3 @@ def forget(settings: Settings, table: Table, these: Iterable[Kept]) -> None:
 
 def _age(path: Path) -> float:
     return time.time() - path.stat().st_mtime
-
-
-def _read(value: Any) -> Kept:
-    return Kept(**value | {"at": datetime.fromisoformat(value["at"])})

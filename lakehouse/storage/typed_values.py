@@ -1,7 +1,9 @@
-"""Values of dataclasses made of what a file held: a field of another type is an error, and not found out later."""
+"""Values of dataclasses made of the JSON that a file held: a field of another type is an error, and not found out later."""
 
+import reprlib
 from collections.abc import Hashable, Mapping
-from dataclasses import MISSING, fields
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from functools import cache
 from types import UnionType
@@ -10,20 +12,37 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 Value = TypeVar("Value")
 
 
-def typed(kind: type[Value], values: object) -> Value:
-    """A value of the dataclass. Raises TypeError with the field, the rule and what is there."""
+def typed(kind: type[Value], values: object, *, later: bool = False) -> Value:
+    """A value of the dataclass. Raises TypeError with the field, the rule and what is there.
+
+    A list becomes a tuple, a text in ISO 8601 an instant, and an object a dataclass, where the field is of that type.
+
+    :param later: leaves out fields of a later version of the lakehouse, which may be at work beside this one.
+    """
     if not isinstance(values, Mapping):
         raise TypeError(f"{values!r} is no JSON object")
     hints, needed = _fields(cast(Hashable, kind))
-    for name, value in values.items():
-        if name in hints and not _is(value, hints[name]):
-            wanted = getattr(hints[name], "__name__", str(hints[name]))
-            raise TypeError(f"{name}={value!r} is no {wanted}")
-    if unknown := values.keys() - hints.keys():
+    made = {
+        name: checked(hints[name], value, name, later=later)
+        for name, value in values.items()
+        if name in hints
+    }
+    if not later and (unknown := values.keys() - hints.keys()):
         raise TypeError(f"{min(unknown)} is no field of it")
     if missing := needed - values.keys():
         raise TypeError(f"{min(missing)} is not there")
-    return kind(**values)
+    return kind(**made)
+
+
+def checked(hint: Any, value: Any, name: str = "value", *, later: bool = False) -> Any:
+    """The value as one of the type. Raises TypeError with its name and the rule."""
+    try:
+        return _made(hint, value, later)
+    except (TypeError, ValueError) as err:
+        if isinstance(err, TypeError) and err.args:  # of a dataclass within, which names its field
+            raise TypeError(f"{name}.{err}") from None
+        wanted = getattr(hint, "__name__", hint) if get_origin(hint) is None else hint
+        raise TypeError(f"{name}={reprlib.repr(value)} is no {wanted}") from None
 
 
 @cache
@@ -33,31 +52,46 @@ def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     return {f.name: hints[f.name] for f in fields(kind)}, frozenset(needed)
 
 
-def _is(value: object, hint: Any) -> bool:
+def _made(hint: Any, value: Any, later: bool) -> Any:
+    """The value as one of the type. Raises TypeError or ValueError if it is none."""
     kind, inner = get_origin(hint), get_args(hint)
     if hint is Any:
-        return True
+        return value
     if kind in (Union, UnionType):
-        return any(_is(value, each) for each in inner)
+        for each in inner:
+            with suppress(TypeError, ValueError):
+                return _made(each, value, later)
+        raise TypeError
     if kind is Literal:
-        return value in inner
+        return _one_of(value in inner, value)
     if kind is tuple:
-        if not isinstance(value, tuple):
-            return False
-        if inner[-1:] == (...,):
-            return all(_is(each, inner[0]) for each in value)
-        return len(value) == len(inner) and all(map(_is, value, inner))
+        if not isinstance(value, tuple | list) or (inner[-1] != ... and len(value) != len(inner)):
+            raise TypeError
+        types = inner[:1] * len(value) if inner[-1] == ... else inner
+        return tuple(_made(type_, part, later) for type_, part in zip(types, value, strict=True))
     if isinstance(kind, type) and issubclass(kind, Mapping):
-        keys, values = inner
-        return isinstance(value, Mapping) and all(
-            _is(key, keys) and _is(each, values) for key, each in value.items()
-        )
+        _one_of(isinstance(value, Mapping), value)
+        of_key, of_value = inner
+        return {_made(of_key, k, later): _made(of_value, v, later) for k, v in value.items()}
     if kind is not None:
-        return isinstance(value, kind) and all(_is(each, inner[0]) for each in value)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        _one_of(isinstance(value, kind) and not isinstance(value, str | bytes), value)
+        return [_made(inner[0], part, later) for part in value]
+    if is_dataclass(hint) and isinstance(value, Mapping):
+        return typed(cast(type, hint), value, later=later)
+    return _plain(hint, value)
+
+
+def _plain(hint: Any, value: Any) -> Any:
     if hint is datetime:  # which is compared with others
-        return isinstance(value, datetime) and value.tzinfo is not None
-    return isinstance(value, hint or type(None))
+        instant = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return _one_of(isinstance(instant, datetime) and instant.tzinfo is not None, instant)
+    if hint in (int, float):
+        numbers = (int, float) if hint is float else int
+        return _one_of(isinstance(value, numbers) and not isinstance(value, bool), value)
+    return _one_of(isinstance(value, hint or type(None)), value)
+
+
+def _one_of(is_one: bool, value: Any) -> Any:
+    if not is_one:
+        raise TypeError
+    return value

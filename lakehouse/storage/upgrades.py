@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,7 +23,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
-from lakehouse.ranges import Range, optional_range, parse_instant, text
+from lakehouse.ranges import Range, text
 from lakehouse.settings import Settings
 from lakehouse.storage import (
     begun_with,
@@ -40,13 +40,13 @@ from lakehouse.storage import (
 from lakehouse.storage.checkpoints import Beginning
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.cut_off import State, Upgrade
 from lakehouse.storage.files import append_line, read_json, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.layout import Note, Side, table_path
 from lakehouse.storage.publish_lock import held
 
 Command = Literal["promote", "roll-back"]
-State = Literal["filling", "filled", "promoted", "rolled back"]
 DONE: Mapping[Command, State] = {"promote": "promoted", "roll-back": "rolled back"}
 _BEFORE_ALL = NOTHING - 1  # the version of a line after which no earlier one holds
 _IN_ONE_COMMIT: tuple[Side, ...] = ("quarantine", "")
@@ -54,40 +54,8 @@ _AS_FOLDERS: tuple[Side, ...] = ("state", "early")
 _MOMENT = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Upgrade:
-    """How far the upgrade of a table is.
-
-    :param state: `promoted`: the version before is beside the table; else the new one.
-    :param at: ISO 8601 UTC: when it became so.
-    :param since: ISO 8601 UTC: since when the version beside is there; an exchange puts another one there.
-    :param code_version: of the table's declaration with which the version beside was filled.
-    :param compared: rows of the two, and how many differ, within what both have closed.
-    :param may_differ: the two instants between which alone rows may differ; empty if they may anywhere.
-    :param refused: why it cannot be promoted; empty if it can.
-    :param command: what exchanges the versions now, or was cut off; empty if none does.
-    :param generation: the last one of the table's stream before the exchange.
-    """
-
-    state: State
-    at: str
-    code_version: str
-    compared: Mapping[str, Any] = field(default_factory=dict)
-    may_differ: Sequence[str] = ()
-    refused: str = ""
-    command: str = ""
-    generation: int = 0
-    since: str = ""
-
-    @property
-    def within(self) -> Range | None:
-        """Where alone rows may differ; None if they may anywhere."""
-        return optional_range(*map(parse_instant, self.may_differ)) if self.may_differ else None
-
-
 def upgrade(settings: Settings, table: Table) -> Upgrade | None:
-    noted = cut_off.upgrade(settings, table.name)
-    return Upgrade(**noted) if noted else None
+    return cut_off.upgrade(settings, table.name)
 
 
 def of_all(lakehouse: Lakehouse) -> dict[str, Upgrade]:

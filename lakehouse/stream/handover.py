@@ -138,6 +138,12 @@ def _put_back(lakehouse: Lakehouse, table: Table) -> None:
     if exists(path):
         if not noted:  # by an earlier version
             begun_with.note_handover(lakehouse.settings, table, read_json(path))
+        elif noted != read_json(path):
+            raise JobError(
+                f"table={table.name}, file={path}: it must hold where the stream began, and the note of its declaration says "
+                f"{noted['frontier']}, so one of the two is an older copy; put both back from one copy, or run "
+                f"`lakehouse bootstrap {table.name}` again"
+            )
     elif noted:
         replace_file(path, noted)
         message = f"table={table.name}, file={path}: it was gone, and holds where the stream began ({noted['frontier']})"

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.table import Table
@@ -19,6 +20,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.typed_values import typed
 
 if TYPE_CHECKING:
     from lakehouse.storage.checkpoints import Written
@@ -70,13 +72,10 @@ class Broker:
 
 def known(settings: Settings, table: Table) -> Topics:
     meaning = f"the ids that the topics of {table.name} have now are kept from here on, and gaps that were declared count as gaps"
-    return read_value(layout.note(settings, table, "topics.json"), _decoded, meaning) or Topics()
-
-
-def _decoded(kept: dict) -> Topics:
-    recreated = {topic: tuple(after) for topic, after in kept["recreated"].items()}
-    gaps = tuple(Gap(**gap) for gap in kept["gaps"])
-    return Topics(kept["ids"], recreated, gaps, kept.get("starts", {}))
+    return (
+        read_value(layout.note(settings, table, "topics.json"), partial(typed, Topics), meaning)
+        or Topics()
+    )
 
 
 def note(settings: Settings, table: Table, topics: Topics) -> None:
@@ -126,16 +125,32 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
         noted = before.starts or _starts_before(settings, table)
         read = _read_before(settings, table, new)
         before = replace(before, ids={**read, **before.ids}, starts=noted)
-    for topic, identity in present.items():
-        if before.ids.get(topic, identity) != identity:
+    changed = {t: now for t, now in present.items() if before.ids.get(t, now) != now}
+    committed = _committed_ids(settings, table) if changed else {}
+    for topic, identity in changed.items():
+        if committed.get(topic) != identity:
             raise TopicError(
                 f"table={table.name}, topic={topic}, id={identity}: the table has read the topic of id {before.ids[topic]}, "
                 "and this is another one of that name, so its offsets mean other messages; `lakehouse topic "
                 f"accept-new {table.name}` "
                 "accepts it, and reads it from its beginning"
             )
-    if new:
+    if changed:
+        path = layout.note(settings, table, "topics.json")
+        older = (
+            f"it has older ids of {', '.join(changed)} than the table's last commit, which counts"
+        )
+        _log.warning(f"table={table.name}, file={path}: {older}; gaps accepted since are forgotten")
+    if new or changed:
         note(settings, table, replace(before, ids={**before.ids, **present}))
+
+
+def _committed_ids(settings: Settings, table: Table) -> Mapping[str, str]:
+    """The ids of the topics that the table's last commit has read."""
+    from lakehouse.storage import checkpoints
+
+    written = checkpoints.standing(settings, table).written
+    return written.topics if written else {}
 
 
 def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dict[str, str]:
@@ -146,8 +161,8 @@ def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dic
     read = [topic for topic in topics if last and topic in last.inputs]
     if not read:
         return {}
-    written = checkpoints.standing(settings, table).written
-    noted = {topic: written.topics[topic] for topic in read if written and topic in written.topics}
+    committed = _committed_ids(settings, table)
+    noted = {topic: committed[topic] for topic in read if topic in committed}
     path = layout.note(settings, table, "topics.json")
     lost = f"table={table.name}, file={path}: it is gone, or does not have the ids of {', '.join(read)}"
     unknown = sorted(set(read) - noted.keys())

@@ -65,6 +65,9 @@ _DATES = (-719_162, 2_932_896)  # days of the years 1 to 9999
 _INSTANTS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _ZONED = r"T.*(Z|[+-]\d\d:\d\d)$"
 _DATE = r"^\d{4}-\d\d-\d\dZ?$"
+_BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\z"
+_NAMED = ("NaN", "Infinity", "-Infinity", "Inf", "-Inf")  # numbers that JSON has as text
+_SCALES = 76  # of a decimal of 38 digits at most; more zeros than that fill the memory
 _TWO_TO_64 = "18446744073709551616"
 _SHOWN = 40  # characters of a value that cannot be read
 _TRUNCATED = (
@@ -97,7 +100,7 @@ def stages(schema: StructType, keys: tuple[str, ...]) -> list[list[Column]]:
     types = F.get(of_values, F.lit(0))["fields"]
     facts = {
         "op": op,
-        "sent": F.timestamp_micros(F.coalesce(log["ts_us"], log["ts_ms"] * 1_000)),
+        "sent": _of_micros(F.coalesce(log["ts_us"], F.try_multiply(log["ts_ms"], F.lit(1_000)))),
         "position": position(log),
         "transaction": F.coalesce(log["txId"].cast("string"), transaction["id"]),
         "fields": F.map_keys(row),
@@ -105,13 +108,12 @@ def stages(schema: StructType, keys: tuple[str, ...]) -> list[list[Column]]:
     for number, field in enumerate(schema):
         kind, text = (row[field.name][part] for part in values.TOKEN.names)
         facts[f"text_{number}"] = text
-        if isinstance(field.dataType, (*_WHOLE, *_OF_KIND, BooleanType)):
-            facts[f"number_{number}"] = F.coalesce(kind == "number", F.lit(False))
+        facts[f"token_{number}"] = F.coalesce(kind, F.lit(""))
         if isinstance(field.dataType, _OF_KIND):
             facts[f"kind_{number}"] = F.get(F.filter(types, _named(field.name)), F.lit(0))
     read = {}
     for number, field in enumerate(schema):
-        parts = (_fact(f"{name}_{number}") for name in ("text", "kind", "number"))
+        parts = (_fact(f"{name}_{number}") for name in ("text", "kind", "token"))
         # of a row that is gone a database sends the key alone, and Debezium writes 0 for the rest
         counts = F.lit(True) if field.name in keys else _fact("op") != "d"
         read[f"value_{number}"] = F.when(counts, _read(field.dataType, *parts))
@@ -201,7 +203,7 @@ def _named(name: str) -> Callable[[Column], Column]:
 
 
 def _rules_of_message(source: RecordSource, key: Column) -> Rules:
-    op, text = _fact("op"), key.cast("string")
+    op, text = _fact("op"), F.try_validate_utf8(key.cast("string"))
     fields = F.json_object_keys(text)
     wrapped = F.array_contains(fields, "payload") & F.array_contains(fields, "schema")
     within = F.json_object_keys(F.get_json_object(text, "$.payload"))
@@ -215,7 +217,10 @@ def _rules_of_message(source: RecordSource, key: Column) -> Rules:
             _fact("position").isNull(),
             "no position: the source has neither lsn (PostgreSQL) nor file and pos (MySQL, MariaDB)",
         ),
-        (_fact("sent").isNull(), "no time: the source has neither ts_us nor ts_ms"),
+        (
+            _fact("sent").isNull(),
+            "no time: the source has neither ts_us nor ts_ms of the years 1 to 9999",
+        ),
         (key.isNull(), "no key: the database's table has no primary key, or message.key.columns"),
         (fields.isNull(), "the key is no JSON object: key.converter is another than JsonConverter"),
         (
@@ -231,7 +236,8 @@ def _unclear(source: RecordSource, name: str, declared: DataType, number: int) -
 
     Raises DeclarationError for a type that is not read.
     """
-    text, kind, is_number = (_fact(f"{part}_{number}") for part in ("text", "kind", "number"))
+    text, kind, token = (_fact(f"{part}_{number}") for part in ("text", "kind", "token"))
+    is_number = token == "number"
     if isinstance(declared, ArrayType):
         read = isinstance(declared.elementType, _PLAIN)
     else:
@@ -248,10 +254,14 @@ def _unclear(source: RecordSource, name: str, declared: DataType, number: int) -
     return F.lit(None).cast("string")
 
 
-def _read(declared: DataType, text: Column, kind: Column, is_number: Column) -> Column:
-    """A value as the declared type; null if it is none. `kind`: its entry in the message's schema, null without one."""
+def _read(declared: DataType, text: Column, kind: Column, token: Column) -> Column:
+    """A value as the declared type; null if it is none.
+
+    `kind`: its entry in the message's schema, null without one. `token`: of what kind of JSON it is.
+    """
+    is_number, is_text = token == "number", token == "text"
     if isinstance(declared, DecimalType):
-        return _decimal(declared, text, kind, is_number)
+        return _decimal(declared, text, kind, token)
     if isinstance(declared, _WHOLE):
         return F.when(is_number, values.exact(declared, text))
     if isinstance(declared, DateType):
@@ -260,14 +270,16 @@ def _read(declared: DataType, text: Column, kind: Column, is_number: Column) -> 
         return _instant(text, kind, is_number)
     if isinstance(declared, BinaryType):
         is_bytes = kind.isNull() | (kind["type"] == "bytes")
-        return F.when(is_bytes, F.try_to_binary(text, F.lit("base64")))
+        return F.when(is_bytes & is_text, _bytes(text))
     if isinstance(declared, ArrayType):
         return values.exact(declared, text, "json")
     if isinstance(declared, BooleanType):  # MySQL has numbers for it
-        return F.when(is_number, F.when(text.isin("0", "1"), text == "1")).otherwise(
-            values.exact(declared, text)
+        return F.when(is_number, F.when(text.isin("0", "1"), text == "1")).when(
+            ~is_text, values.exact(declared, text)
         )
-    return text if isinstance(declared, StringType) else values.exact(declared, text)
+    if isinstance(declared, FloatType | DoubleType):
+        return F.when(is_number | text.isin(*_NAMED), values.exact(declared, text))
+    return text
 
 
 def _let(value: Column, then: Callable[[Column], Column]) -> Column:
@@ -290,8 +302,12 @@ def _instant(text: Column, kind: Column, is_number: Column) -> Column:
         factor = F.when(kind["name"] == unit, F.lit(microseconds)).otherwise(factor)
     counted = F.try_multiply(values.exact(LongType(), text), factor)
     written = F.when(text.rlike(_ZONED), values.exact(TimestampType(), text))
-    instant = F.when(counted.between(*_INSTANTS), F.timestamp_micros(counted))
-    return F.when(is_number, instant).otherwise(written)
+    return F.when(is_number, _of_micros(counted)).otherwise(written)
+
+
+def _of_micros(counted: Column) -> Column:
+    """The instant so many microseconds after 1970; null outside of the years 1 to 9999."""
+    return F.when(counted.between(*_INSTANTS), F.timestamp_micros(counted))
 
 
 def _either(text: Column, kind: Column, is_number: Column) -> Column:
@@ -299,12 +315,11 @@ def _either(text: Column, kind: Column, is_number: Column) -> Column:
     return kind.isNull() & ~is_number & text.rlike(r"^([A-Za-z0-9+/=]{4})+$")
 
 
-def _decimal(declared: DecimalType, text: Column, kind: Column, is_number: Column) -> Column:
+def _decimal(declared: DecimalType, text: Column, kind: Column, token: Column) -> Column:
     """A decimal, of text, of a number, or of the bytes of a whole number and a scale."""
     of_schema = kind["parameters"]["scale"].try_cast("int")
-    bytes_of_schema = F.when(
-        kind["name"] == _DECIMAL, F.struct(of_schema.alias("scale"), text.alias("value"))
-    )
+    is_bytes = (kind["name"] == _DECIMAL) & (token == "text")
+    bytes_of_schema = F.when(is_bytes, F.struct(of_schema.alias("scale"), text.alias("value")))
     beside = F.from_json(F.when(F.startswith(text, F.lit("{")), text), "scale INT, value STRING")
 
     def written(found: Column) -> Column:
@@ -312,7 +327,7 @@ def _decimal(declared: DecimalType, text: Column, kind: Column, is_number: Colum
         return F.when(found.isNotNull(), of_bytes).otherwise(text)
 
     decimal = values.exact(declared, _let(F.coalesce(bytes_of_schema, beside), written))
-    return F.when(~_either(text, kind, is_number), decimal)
+    return F.when(~_either(text, kind, token == "number"), decimal)
 
 
 def _whole(base64: Column) -> Column:
@@ -328,8 +343,12 @@ def _whole(base64: Column) -> Column:
         sign = F.when(F.substring(digits, 1, 1) >= "8", "F").otherwise("0")
         return F.when(F.length(digits) <= 32, F.lpad(digits, F.lit(32), sign))
 
-    digits = F.hex(F.try_to_binary(base64, F.lit("base64")))
-    return _let(_let(digits, extended), number)
+    return _let(_let(F.hex(_bytes(base64)), extended), number)
+
+
+def _bytes(text: Column) -> Column:
+    """The bytes of base64, whole and without blanks; null of anything else."""
+    return F.when(text.rlike(_BASE64), F.try_to_binary(text, F.lit("base64")))
 
 
 def _with_point(whole: Column, scale: Column) -> Column:
@@ -344,4 +363,5 @@ def _with_point(whole: Column, scale: Column) -> Column:
     zeros = F.repeat(F.lit("0"), F.greatest(-scale, F.lit(0)))
     digits = F.concat(F.ltrim(whole, F.lit("-")), zeros)
     long = F.lpad(digits, F.greatest(F.length(whole), behind + 1), F.lit("0"))
-    return F.concat(sign, _let(F.when(scale < 0, digits).otherwise(long), pointed))
+    text = F.concat(sign, _let(F.when(scale < 0, digits).otherwise(long), pointed))
+    return F.when(scale.between(-_SCALES, _SCALES), text)

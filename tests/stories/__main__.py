@@ -1,10 +1,11 @@
-"""As many random stories and runs of the state machine as one likes; what occurred in them, and the smallest that failed.
+"""As many random stories, runs of the state machine and hostile messages as one likes; what occurred, and what failed.
 
     make stories COUNT=500 [RUNS=50] [SEED=...] [WORKERS=2] [WRITE=docs/equivalence.md]
 
 The seed is chosen by the clock unless given. What is done is kept in `.stories/<seed>.jsonl`, so that the same seed goes on where
-it was interrupted. Exit code 1 if a story failed, or if a disturbance did not occur in any; of 500 stories and 10 runs also if
-a kind of source or window, an operator, an engine or a rule of the machine did not come up. Fewer stories only say so.
+it was interrupted. COUNT hostile messages of each format are sent, too. Exit code 1 if a story or a message failed, or if a
+disturbance did not occur in any; of 500 stories and 10 runs also if a kind of source, window or hostile message, an operator, an
+engine or a rule of the machine did not come up. Fewer stories only say so.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 from textwrap import fill
 
 from stories import machine, tally
+from stories.hostile_tables import HOSTILE, never_sent, shown
 from stories.suites import SUITES
 from stories.work import STEPS, Piece, end_with, told
 
@@ -38,6 +40,8 @@ BEGIN, END = "<!-- stories -->", "<!-- end of stories -->"
 def pieces(count: int, runs: int, seed: int) -> Iterator[Piece]:
     """The work, the suites in turn, so that an interrupted run has some of each."""
     wanted = {suite: count * share // 10 for suite, share in _SHARES.items()} | {"machine": runs}
+    if count:
+        yield Piece(HOSTILE, 0, count, seed)
     for number in range(max(wanted.values())):
         for place, suite in enumerate(wanted):
             size = 1 if suite == "machine" else _AT_ONCE
@@ -80,7 +84,7 @@ def tell_all(todo: list[Piece], file: Path, workers: int) -> None:
 
 def by_suite(lines: list[dict]) -> dict[str, Counter[str]]:
     """How often what occurred in the stories of each suite, and in the runs of the machine."""
-    of_suite: dict[str, Counter[str]] = {suite: Counter() for suite in (*_SHARES, "machine")}
+    of_suite: dict[str, Counter[str]] = {s: Counter() for s in (*_SHARES, "machine", HOSTILE)}
     for line in lines:
         of_suite[line["suite"]].update(line["occurred"])
     return of_suite
@@ -93,6 +97,7 @@ def lacking(lines: list[dict], count: int, runs: int) -> tuple[list[str], list[s
     absent = tally.missing(stories) if count else []
     kinds = [n for s in _SHARES for n in tally.left_out(of_suite[s], SUITES[s].shown, s)]
     kinds += tally.left_out(stories, (*tally.ENGINES, tally.EARLY), "any suite")
+    kinds += never_sent(of_suite[HOSTILE])
     rules = tally.left_out(of_suite["machine"], machine.RULES, "machine")
     few: list[str] = []
     for names, size, many in ((kinds, count, _MANY["stories"]), (rules, runs, _MANY["runs"])):
@@ -110,7 +115,7 @@ def report(lines: list[dict], seed: int) -> tuple[str, str]:
     commits, dates = (
         "`, `".join(sorted({line[name] for line in lines})) for name in ("commit", "date")
     )
-    counts = [str(of_suite[suite]["stories"]) for suite in of_suite]
+    counts = [str(of_suite[suite]["stories"]) for suite in (*_SHARES, "machine")]
     row = f"| {seed} | {dates.replace('`', '')} | `{commits}` | {' | '.join(counts)} | {failed} |"
     stories = sum((of_suite[suite] for suite in _SHARES), Counter())
     seen = [f"{name} {stories[name]}" for name in tally.DISTURBANCES]
@@ -121,6 +126,7 @@ def report(lines: list[dict], seed: int) -> tuple[str, str]:
         f"Of the {stories['stories']} stories of seed {seed} so many had: {'; '.join(seen)}. They compared "
         f"{stories[tally.COMPARED]} rows. Ingest tables of the {sources['stories']} of sources: {'; '.join(read)}.",
         f"The {runs['stories']} runs of the state machine took {runs['steps']} steps: {'; '.join(steps)}.",
+        f"Hostile messages, half of them good: {shown(of_suite[HOSTILE])}.",
     )
     text = "\n\n".join(fill(each, _WIDTH, break_on_hyphens=False) for each in paragraphs)
     return row, text

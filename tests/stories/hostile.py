@@ -1,20 +1,21 @@
-"""Messages of which half are hostile, in each format, and what is right of each, worked out in Python without Spark or Java.
+"""Messages of which half are hostile, and what is right of each, worked out in Python without Spark or Java.
 
 A field's text is drawn from what people send by mistake; the rest of the message is as it should be. Of whole messages some are
-cut off, doubled, or not of the format at all. The oracle reads each text by the rules of docs/values.md.
+cut off, doubled, or not of the format at all. The kinds take turns, so that each occurs among 400 messages. The oracle reads each
+text by the rules of docs/values.md. `hostile_events` has the formats that are no texts.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from random import Random
 from typing import Any
 
-from support.schema_registry import avro, framed, record
+from support.schema_registry import framed
 
 SCHEMA = (
     "id STRING NOT NULL, at TIMESTAMP NOT NULL, n BIGINT, small INT, amount DECIMAL(12,2), ratio DOUBLE, flag BOOLEAN, "
@@ -32,10 +33,7 @@ TYPES = {
     "note": "string",
 }
 SENT = datetime(2026, 1, 2, tzinfo=UTC)
-AVRO = record(
-    ("id", "string"), ("at", {"type": "long", "logicalType": "timestamp-micros"}), ("n", ["null", "long"])
-)  # fmt: skip
-AVRO_ID, JSON_ID = 1, 2
+JSON_ID = 2
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 _LAST = SENT + timedelta(minutes=5)
 _LIMITS = {"bigint": 2**63, "int": 2**31}
@@ -47,6 +45,7 @@ _INSTANT = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
     r"(?: ?(Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?))?)?"
 )
+BASE64 = re.compile(r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _NAMED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -56,11 +55,21 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a kind; `row`: the values that it must give, None if it must be quarantined."""
+    """A message of a kind; `row`: the values that it must give, None if it must be quarantined.
+
+    :param passed_over: it is neither a row nor quarantined.
+    :param reason: what the reason of a quarantined message must name.
+    """
 
     kind: str
     value: bytes | None
     row: dict[str, Any] | None
+    key: bytes | None = b"key"
+    passed_over: bool = False
+    reason: str = ""
+
+
+GOOD = "good"
 
 
 NUMBERS = """12,50|0,5|1.005|1.5d|1.0|1e2|1E+2|0x10|1_000|1 000|+5|-0|007|.5|5.|--5|1e400|1e-400|12345678901234567.89|1.10
@@ -215,18 +224,21 @@ def _refuse() -> Any:
     raise Refused
 
 
-def judged(values: dict[str, Callable[[], Any]]) -> dict[str, Any] | None:
-    """The row of these values, None if one is none, if one is missing that must not, or if its time is out of bounds."""
+def judged(values: dict[str, Callable[[], Any]], *, is_time: bool = True) -> dict[str, Any] | None:
+    """The row of these values, None if one is none, if one is missing that must not, or if its time is out of bounds.
+
+    `is_time`: whether `at` is the event time.
+    """
     try:
         row = {name: value() for name, value in values.items()}
     except Refused:
         return None
-    if row["id"] is None or row["at"] is None or not _FIRST <= row["at"] <= _LAST:
+    if row["id"] is None or row["at"] is None:
         return None
-    return row
+    return row if not is_time or _FIRST <= row["at"] <= _LAST else None
 
 
-def _good(random: Random, number: int) -> dict[str, str]:
+def good_texts(random: Random, number: int) -> dict[str, str]:
     """The texts of a message's fields."""
     at = SENT - timedelta(microseconds=random.randrange(86_400_000_000))
     return {
@@ -253,31 +265,40 @@ def _object(tokens: dict[str, str]) -> str:
     return "{" + ", ".join(f'"{name}": {token}' for name, token in tokens.items()) + "}"
 
 
+def turn(number: int) -> int | None:
+    """Which of the hostile messages this is; None of the good ones, which are every other one."""
+    return number // 2 if number % 2 else None
+
+
 def of_json(random: Random, number: int) -> Message:
-    tokens = {name: _token(name, text) for name, text in _good(random, number).items()}
-    if random.random() < 0.5:
+    tokens = {name: _token(name, text) for name, text in good_texts(random, number).items()}
+    hostile = turn(number)
+    if hostile is None:
         row = judged({n: lambda n=n: read_json(TYPES[n], tokens[n]) for n in TYPES})
-        return Message("good", _object(tokens).encode(), row)
-    if random.random() < 0.25:
-        return _whole(random, _object(tokens))
-    name = random.choice(list(TYPES))
+        return Message(GOOD, _object(tokens).encode(), row)
+    if hostile % 4 == 0:
+        kind = list(WHOLE_JSON)[hostile // 4 % len(WHOLE_JSON)]
+        return Message(kind, WHOLE_JSON[kind](random, _object(tokens)), None)
+    name = list(TYPES)[hostile % len(TYPES)]
+    token = hostile_token(random, name)
+    tokens[name] = token
+    row = None
+    if not breaks(token):
+        row = judged({n: lambda n=n: read_json(TYPES[n], tokens[n]) for n in TYPES})
+    return Message(f"field {name}", _object(tokens).encode(), row)
+
+
+def hostile_token(random: Random, name: str) -> str:
+    """A value of JSON for a field, as it stands in a message, or what is none."""
     text = random.choice(TEXTS[name])
     token = random.choice((_token(name, text), json.dumps(text), random.choice(TOKENS), text))
-    if (
-        ('"' in text and token == text)
-        or token != token.strip()
-        or not token
-        or token[0] in "ax\\\0😀ä"
-    ):
-        token = json.dumps(text)
-    tokens[name] = token
-    row = judged({n: lambda n=n: read_json(TYPES[n], tokens[n]) for n in TYPES})
-    if _breaks(token):
-        row = None
-    return Message(f"{name}: {token[:40]}", _object(tokens).encode(), row)
+    bare = token == text and '"' in text
+    if bare or token != token.strip() or not token or token[0] in "ax\\\0😀ä":
+        return json.dumps(text)
+    return token
 
 
-def _breaks(token: str) -> bool:
+def breaks(token: str) -> bool:
     """Whether the message with this token is no JSON."""
     try:
         json.loads(token, parse_float=str, parse_int=str)
@@ -286,46 +307,53 @@ def _breaks(token: str) -> bool:
     return False
 
 
-def _whole(random: Random, text: str) -> Message:
-    """A message that as a whole is none."""
-    kinds: dict[str, bytes | None] = {
-        "two objects": f"{text}{text}".encode(),
-        "two lines": f"{text}\n{text}".encode(),
-        "garbage behind": f"{text} garbage".encode(),
-        "a brace behind": f"{text}}}".encode(),
-        "a comma behind": f"{text},".encode(),
-        "cut off": text[: random.randrange(1, len(text))].encode(),
-        "a list": f"[{text}]".encode(),
-        "a text": json.dumps(text).encode(),
-        "a number": b"5",
-        "null": b"null",
-        "empty": b"",
-        "blank": b" ",
-        "tombstone": None,
-        "not UTF-8": text.encode()[:-1] + b"\xff}",
-        "UTF-16": text.encode("utf-16"),
-        "byte order mark": b"\xef\xbb\xbf" + text.encode(),
-        "single quotes": text.replace('"', "'").encode(),
-        "comment": f"/* */{text}".encode(),
-        "twice": text.replace('"n":', '"n": 5, "n":').encode(),
-        "a comma too many": text.replace("}", ",}").encode(),
-        "zeros behind": text.encode() + b"\0\0",
-        "bare names": re.sub(r'"(\w+)":', r"\1:", text).encode(),
-    }
-    kind = random.choice(list(kinds))
-    return Message(f"whole: {kind}", kinds[kind], None)
+Broken = Callable[[Random, str], bytes | None]
+WHOLE_JSON: dict[str, Broken] = {
+    "two objects": lambda _, text: f"{text}{text}".encode(),
+    "two lines": lambda _, text: f"{text}\n{text}".encode(),
+    "garbage behind": lambda _, text: f"{text} garbage".encode(),
+    "a brace behind": lambda _, text: f"{text}}}".encode(),
+    "a comma behind": lambda _, text: f"{text},".encode(),
+    "cut off": lambda random, text: text[: random.randrange(1, len(text))].encode(),
+    "a list": lambda _, text: f"[{text}]".encode(),
+    "a text": lambda _, text: json.dumps(text).encode(),
+    "a number": lambda _, text: b"5",
+    "null": lambda _, text: b"null",
+    "empty": lambda _, text: b"",
+    "blank": lambda _, text: b" ",
+    "tombstone": lambda _, text: None,
+    "not UTF-8": lambda _, text: text.encode()[:-1] + b"\xff}",
+    "UTF-16": lambda _, text: text.encode("utf-16"),
+    "byte order mark": lambda _, text: b"\xef\xbb\xbf" + text.encode(),
+    "single quotes": lambda _, text: text.replace('"', "'").encode(),
+    "comment": lambda _, text: f"/* */{text}".encode(),
+    "a field twice": lambda _, text: text.replace('"n":', '"n": 5, "n":').encode(),
+    "a comma too many": lambda _, text: text.replace("}", ",}").encode(),
+    "zeros behind": lambda _, text: text.encode() + b"\0\0",
+    "bare names": lambda _, text: re.sub(r'"(\w+)":', r"\1:", text).encode(),
+}
+"""Messages that as a whole are none, by their kind."""
+
+
+def of_line(random: Random, number: int) -> Message:
+    """A message that is a line of a file: of those that no line can be, a bare number."""
+    message = of_json(random, number)
+    is_line = message.value and b"\n" not in message.value
+    return message if is_line else Message("a number", b"5", None)
+
+
+NO_FRAME, UNKNOWN_ID = "no frame", "id unknown"
 
 
 def of_registry_json(random: Random, number: int) -> Message:
     message = of_json(random, number)
-    if message.kind == "whole: tombstone":
+    if not message.value:
         return message
-    head = random.random()
-    if head < 0.03:
-        return Message("frame: none", message.value, None)
-    if head < 0.06:
-        return Message("frame: id unknown", framed(77, message.value or b""), None)
-    return Message(message.kind, framed(JSON_ID, message.value or b""), message.row)
+    if number % 40 == 1:
+        return Message(NO_FRAME, message.value, None, reason="no schema id")
+    if number % 40 == 3:
+        return Message(UNKNOWN_ID, framed(77, message.value), None, reason="schema id=77")
+    return replace(message, value=framed(JSON_ID, message.value))
 
 
 def _field(text: str) -> str:
@@ -333,13 +361,15 @@ def _field(text: str) -> str:
 
 
 def of_csv(random: Random, number: int) -> Message:
-    texts, kind = _good(random, number), "good"
-    if random.random() < 0.5:
-        if random.random() < 0.2:
-            return _whole_line(random, ",".join(map(_field, texts.values())))
-        name = random.choice(list(TYPES))
+    texts, kind, hostile = good_texts(random, number), GOOD, turn(number)
+    if hostile is not None and hostile % 4 == 0:
+        kind = list(WHOLE_LINES)[hostile // 4 % len(WHOLE_LINES)]
+        line = ",".join(map(_field, texts.values()))
+        return Message(kind, WHOLE_LINES[kind](random, line), None)
+    if hostile is not None:
+        name = list(TYPES)[hostile % len(TYPES)]
         texts[name] = random.choice(TEXTS[name])
-        kind = f"{name}: {texts[name][:40]}"
+        kind = f"field {name}"
     line = ",".join(map(_field, texts.values()))
 
     def value(name: str) -> Any:
@@ -348,80 +378,49 @@ def of_csv(random: Random, number: int) -> Message:
     return Message(kind, line.encode(), judged({n: lambda n=n: value(n) for n in TYPES}))
 
 
-def _whole_line(random: Random, line: str) -> Message:
-    kinds: dict[str, bytes | None] = {
-        "a field more": f"{line},5".encode(),
-        "a field less": line.rpartition(",")[0].encode() if '"' not in line else b"a,b",
-        "a quote that does not end": f'"{line.replace(chr(34), "")}'.encode(),
-        "semicolons": line.replace(",", ";").encode(),
-        "tabs": line.replace(",", "\t").encode(),
-        "empty": b"",
-        "tombstone": None,
-        "not UTF-8": line.encode() + b"\xff",
-        "a list of JSON": b"[1, 2]",
-    }
-    kind = random.choice(list(kinds))
-    return Message(f"whole: {kind}", kinds[kind], None)
-
-
-def of_text(random: Random, number: int) -> Message:
-    kinds: dict[str, bytes | None] = {
-        "good": f"line {number}".encode(),
-        "blank": b" ",
-        "zeros": b"a\0b",
-        "lines": b"a\nb\r\n",
-        "astral": "😀".encode(),
-        "long": b"x" * 50_000,
-        "not UTF-8": b"a\xff",
-        "half a character": b"\xc3",
-        "surrogate": b"\xed\xa0\x80",
-        "overlong": b"\xc0\xaf",
-        "empty": b"",
-        "tombstone": None,
-    }
-    kind = "good" if random.random() < 0.5 else random.choice(list(kinds))
-    value = kinds[kind]
-    bad = kind in ("not UTF-8", "half a character", "surrogate", "overlong", "empty", "tombstone")
-    return Message(kind, value, None if bad else {"line": value.decode()})  # type: ignore[union-attr]
-
-
-def of_avro(random: Random, number: int) -> Message:
-    at = SENT - timedelta(microseconds=random.randrange(86_400_000_000))
-    micros = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    n = random.choice((None, 0, -(2**63), 2**63 - 1, random.randrange(10**6)))
-    good = avro(AVRO_ID, AVRO, f"a-{number}", micros, n)
-    if random.random() < 0.5:
-        return Message("good", good, {"id": f"a-{number}", "at": at, "n": n})
-    kinds: dict[str, bytes | None] = {
-        "cut off": good[: random.randrange(6, len(good))],
-        "a head alone": good[:5],
-        "half of a head": good[:3],
-        "no frame": good[5:],
-        "id unknown": framed(77, good[5:]),
-        "another magic byte": b"\1" + good[1:],
-        "milliseconds of microseconds": avro(AVRO_ID, AVRO, "a", micros // 1000, n),
-        "nanoseconds": avro(AVRO_ID, AVRO, "a", micros * 1000, n),
-        "the last instant there is": avro(AVRO_ID, AVRO, "a", 2**63 - 1, n),
-        "the first instant there is": avro(AVRO_ID, AVRO, "a", -(2**63), n),
-        "a text of negative length": framed(AVRO_ID, b"\1" + good[6:]),
-        "a third branch": framed(AVRO_ID, avro(AVRO_ID, AVRO, "a", micros, None)[5:-1] + b"\4"),
-        "JSON": b'{"id": "a"}',
-        "empty": b"",
-        "tombstone": None,
-    }
-    kind = random.choice(list(kinds))
-    return Message(kind, kinds[kind], None)
-
-
-FORMATS: dict[str, Callable[[Random, int], Message]] = {
-    "json": of_json,
-    "json_schema": of_registry_json,
-    "csv": of_csv,
-    "text": of_text,
-    "avro": of_avro,
+WHOLE_LINES: dict[str, Broken] = {
+    "a field more": lambda _, line: f"{line},5".encode(),
+    "a field less": lambda _, line: line.rpartition(",")[0].encode() if '"' not in line else b"a,b",
+    "a quote that does not end": lambda _, line: f'"{line.replace(chr(34), "")}'.encode(),
+    "semicolons": lambda _, line: line.replace(",", ";").encode(),
+    "tabs": lambda _, line: line.replace(",", "\t").encode(),
+    "empty": lambda _, line: b"",
+    "tombstone": lambda _, line: None,
+    "not UTF-8": lambda _, line: line.encode() + b"\xff",
+    "a list of JSON": lambda _, line: b"[1, 2]",
 }
 
 
-def messages(format: str, seed: int, many: int) -> Iterator[Message]:
-    random = Random(f"{seed} {format}")
-    return (FORMATS[format](random, number) for number in range(many))
+TEXT_BYTES = 60_000
+TEXT_MESSAGES: dict[str, bytes | None] = {
+    "blank": b" ",
+    "zeros": b"a\0b",
+    "lines": b"a\nb\r\n",
+    "astral": "😀".encode(),
+    "long": b"x" * TEXT_BYTES,
+    "too long": b"x" * (TEXT_BYTES + 1),
+    "not UTF-8": b"a\xff",
+    "half a character": b"\xc3",
+    "surrogate": b"\xed\xa0\x80",
+    "overlong": b"\xc0\xaf",
+    "empty": b"",
+    "tombstone": None,
+}
+_NO_TEXT = (
+    "too long", "not UTF-8", "half a character", "surrogate", "overlong", "empty", "tombstone"
+)  # fmt: skip
+
+
+def of_text(random: Random, number: int) -> Message:
+    kind, value, hostile = GOOD, f"line {number}".encode(), turn(number)
+    if hostile is not None:
+        kind = list(TEXT_MESSAGES)[hostile % len(TEXT_MESSAGES)]
+        value = TEXT_MESSAGES[kind]
+    return Message(kind, value, None if kind in _NO_TEXT else {"line": value.decode()})
+
+
+JSON_KINDS = (GOOD, *(f"field {name}" for name in TYPES), *WHOLE_JSON)
+LINE_KINDS = tuple(kind for kind in JSON_KINDS if kind not in ("two lines", "empty", "tombstone"))
+REGISTRY_KINDS = (*JSON_KINDS, NO_FRAME, UNKNOWN_ID)
+CSV_KINDS = (GOOD, *(f"field {name}" for name in TYPES), *WHOLE_LINES)
+TEXT_KINDS = (GOOD, *TEXT_MESSAGES)

@@ -7,12 +7,14 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pyspark.sql import SparkSession
 
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
-from stories import machine
+from stories import hostile_tables, machine
 from stories.engine import tell
 from stories.suites import SUITES, Player
 
@@ -35,7 +37,7 @@ an eighth less CPU; without plans that are made again while they run: as much ag
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some stories of one suite, or one run of the machine, drawn by a seed of their own."""
+    """Some stories of one suite, one run of the machine, or so many hostile messages a format, drawn by a seed of their own."""
 
     suite: str
     number: int
@@ -77,7 +79,11 @@ def told(piece: Piece) -> dict:
     started, failure, occurred = time.monotonic(), "", Counter()
     draws = partial(tell, count=piece.count, by_seed=piece.seed, first=piece.number == 0)
     try:
-        if piece.suite == "machine":
+        if piece.suite == hostile_tables.HOSTILE:
+            with TemporaryDirectory() as root:
+                counts = dict.fromkeys(hostile_tables.FORMATS, piece.count)
+                occurred = hostile_tables.play_all(_player.spark, Path(root), piece.seed, counts)
+        elif piece.suite == "machine":
             occurred = draws(partial(machine.play, _player.empty(machine)), machine.runs(STEPS))
         else:
             suite = SUITES[piece.suite]

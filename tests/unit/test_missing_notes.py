@@ -144,7 +144,7 @@ def test_a_note_of_an_upgrade_that_cannot_be_read_is_named_and_nothing_starts(tm
     path.write_text(text)
     with pytest.raises(JobError, match=r"upgrade\.json: .* cannot be read .* put it back"):
         cut_off.check(settings)
-    path.write_text('{"command": "promote"}')
+    path.write_text('{"state": "filled", "at": "", "code_version": "v", "command": "promote"}')
     with pytest.raises(JobError, match="`lakehouse upgrade promote averages` again"):
         cut_off.check(settings)
 

@@ -105,7 +105,7 @@ def test_a_batch_run_that_was_killed_will_find_its_commit(tmp_path):
     before = log.append(4)
     replace_file(
         layout.note(log.settings, log.table, "publishing.json"),
-        {"run": "1", "before": before, "commit": ""},
+        {"run": "1", "before": before, "commits": []},
     )
     log.append(4)
     assert log.maintained() == (before, "a batch run that was killed")

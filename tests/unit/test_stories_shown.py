@@ -2,6 +2,7 @@
 
 from stories import machine, tally
 from stories.__main__ import _SHARES, lacking
+from stories.hostile_tables import FORMATS, HOSTILE
 from stories.suites import SUITES
 
 EVERYTHING = [
@@ -19,7 +20,15 @@ EVERYTHING = [
         ),
     }
     for suite in _SHARES
-] + [{"suite": "machine", "occurred": dict.fromkeys(machine.RULES, 1)}]
+] + [
+    {"suite": "machine", "occurred": dict.fromkeys(machine.RULES, 1)},
+    {
+        "suite": HOSTILE,
+        "occurred": {
+            f"{format} of {kind}": 1 for format, (_, kinds) in FORMATS.items() for kind in kinds
+        },
+    },
+]
 
 
 def without(name: str, suite: str = "") -> list[dict]:
@@ -48,6 +57,9 @@ def test_each_kind_that_never_came_up_is_named_and_fails_a_run_of_many():
             assert lacking(lines, 100, 10) == ([], [f"{name} ({suite})"])
     for engine in (*tally.ENGINES, tally.EARLY):
         assert lacking(without(engine), 500, 0)[0] == [f"{engine} (any suite)"]
+    for format, (_, kinds) in FORMATS.items():
+        lines = without(f"{format} of {kinds[-1]}", HOSTILE)
+        assert lacking(lines, 500, 0)[0] == [f"{kinds[-1]} (hostile {format})"]
     assert lacking(without("is_merged"), 0, 10)[0] == ["is_merged (machine)"]
     assert lacking(without("is_merged"), 500, 5) == ([], ["is_merged (machine)"])
 
