@@ -126,7 +126,7 @@ def report(lines: list[dict], seed: int) -> tuple[str, str]:
         f"Of the {stories['stories']} stories of seed {seed} so many had: {'; '.join(seen)}. They compared "
         f"{stories[tally.COMPARED]} rows. Ingest tables of the {sources['stories']} of sources: {'; '.join(read)}.",
         f"The {runs['stories']} runs of the state machine took {runs['steps']} steps: {'; '.join(steps)}.",
-        f"Hostile messages, half of them good: {shown(of_suite[HOSTILE])}.",
+        f"Hostile messages: {shown(of_suite[HOSTILE])}.",
     )
     text = "\n\n".join(fill(each, _WIDTH, break_on_hyphens=False) for each in paragraphs)
     return row, text

@@ -197,8 +197,10 @@ def never_sent(occurred: Counter[str]) -> list[str]:
 
 
 def shown(occurred: Counter[str]) -> str:
-    """How many messages of each format were sent, and how many are in which place."""
-    return "; ".join(
+    """How many messages of each format were sent, of how many kinds, and how many are in which place."""
+    kinds = sum(len(kinds) for _, kinds in FORMATS.values())
+    sent = f"{kinds - len(never_sent(occurred))} of {kinds} kinds; "
+    return sent + "; ".join(
         f"{format.replace('_', ' ')} {occurred[f'{format} sent']:,} sent, "
         + ", ".join(
             f"{number:,} {place}" for place in PLACES if (number := occurred[f"{format} {place}"])
