@@ -192,6 +192,12 @@ def check_table(catalog: "Catalog", table: Table) -> None:
 
 
 def _check_meaningless(catalog: "Catalog", table: Table, kind: str, where: str) -> None:
+    for name in ("event_time", "marker", "watermark_by"):
+        column = getattr(table, name)
+        if "." in column:
+            raise DeclarationError(
+                f"{where}, {name}={column!r}: a name with a dot is a field of a struct here; have the function rename it"
+            )
     if table.stale_after and (
         not catalog.has_quarantine(table) or table.stale_after < SOONEST_STALE
     ):
