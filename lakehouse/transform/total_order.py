@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
-from lakehouse.declare.columns import ARRIVAL, WINDOW
+from lakehouse.declare.columns import ARRIVAL, PLACE, WINDOW
 from lakehouse.transform.equal_columns import equalities, id_of
 from lakehouse.transform.plan_tree import kind_of, nodes, seq, unaliased, within
 from lakehouse.transform.shapes import reads
@@ -82,8 +82,11 @@ def _decides(expressions: Iterable[Any], rows) -> bool:
         elif kind == "GetStructField" and kind_of(each.child()) == "AttributeReference":
             fields = positions.setdefault(id_of(each.child()), set())
             fields.add(each.extractFieldName())
-    arrivals = {id_of(a) for a in seq(rows.output()) if a.name() == ARRIVAL}
-    columns |= {column for column in arrivals if positions.get(column, set()) >= _POSITION}
+    arrivals = {id_of(a): _POSITION for a in seq(rows.output()) if a.name() == ARRIVAL}
+    for each in seq(rows.output()):
+        if each.name() == ARRIVAL and PLACE in each.dataType().fieldNames():
+            arrivals[id_of(each)] = _POSITION | {PLACE}
+    columns |= {column for column, own in arrivals.items() if positions.get(column, set()) >= own}
     return any(key <= columns for key in _keys(rows))
 
 
