@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Metadata = dict[str, dg.MetadataValue]
 _REASONS = 20  # the most frequent of a partition
 _TECHNICAL = {
-    ARRIVAL: "how the row arrived: watermark in force, topic, partition, offset, time",
+    ARRIVAL: "how the row arrived: watermark in force, topic, partition, offset, time, place in a message of several",
     ORIGIN: "what wrote the row: stream or batch",
     PARTITION: "the partition; of an ingest table that of its arrival",
 }

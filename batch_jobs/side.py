@@ -15,14 +15,14 @@ from pyspark.sql import functions as F
 from lakehouse.batch import compute
 from lakehouse.cli import table_status
 from lakehouse.declare.catalog import load
-from lakehouse.declare.columns import ARRIVAL, PARTITION, REASON
+from lakehouse.declare.columns import PARTITION, REASON
 from lakehouse.errors import LakehouseError, UnknownTable
 from lakehouse.ranges import PartitionBy, Range, parse_range
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.digest import reconciled_columns
 from lakehouse.storage.session import Session
-from lakehouse.transform import judged_rows, lateness, validation
+from lakehouse.transform import arrival_fields, judged_rows, lateness, validation
 
 # topic, partition and offset of a row, by which those of row tables are paired
 ARRIVED = "arrived as"
@@ -64,8 +64,11 @@ def write(
     rows = judged_rows.good(computed.judged.observe(outcome, F.count(REASON).alias("bad")))
     columns = reconciled_columns(rows)
     moment = lateness.instant_of(table.window, catalog.event_time(table))
-    position = (F.col(f"{ARRIVAL}.{name}") for name in ("topic", "partition", "offset"))
-    arrived = [F.concat_ws(":", *position).alias(ARRIVED)] if table.kind.is_row_by_row else []
+    arrived = (
+        [F.concat_ws(":", *arrival_fields.places(rows, arrival_fields.POSITION)).alias(ARRIVED)]
+        if table.kind.is_row_by_row
+        else []
+    )
     rows.select(
         *columns, *arrived, lateness.partition_of(moment, length).alias(PARTITION)
     ).write.parquet(str(place))

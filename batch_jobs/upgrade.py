@@ -10,7 +10,7 @@ from batch_jobs import backfill, bootstrap, maintain
 from batch_jobs.planning import Backfill
 from lakehouse import ranges
 from lakehouse.batch import late_merge
-from lakehouse.declare.columns import ARRIVAL, PARTITION, WINDOW
+from lakehouse.declare.columns import PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, partition_range
@@ -23,7 +23,7 @@ from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.session import Session
 from lakehouse.storage.upgrades import Upgrade
 from lakehouse.stream import beside
-from lakehouse.transform import creation, lateness
+from lakehouse.transform import arrival_fields, creation, lateness
 
 _EXAMPLES = 20
 _OF_A_PARTITION = 3  # examples that are kept
@@ -182,8 +182,11 @@ def _rows(session: Session, table: Table, partitions: Sequence[str]) -> DataFram
     spans = ranges.joined(partition_range(key, table.partition_by) for key in partitions)
     rows = session.spanning(table, Range(spans[0].start, spans[-1].end), within=spans)
     moment = lateness.instant_of(table.window, session.catalog.event_time(table))
-    position = (F.col(f"{ARRIVAL}.{name}") for name in ("topic", "partition", "offset"))
-    arrived = [F.concat_ws(":", *position).alias(_ARRIVED)] if not table.window else []
+    arrived = (
+        [F.concat_ws(":", *arrival_fields.places(rows, arrival_fields.POSITION)).alias(_ARRIVED)]
+        if not table.window
+        else []
+    )
     return rows.select(
         *reconciled_columns(rows),
         *arrived,

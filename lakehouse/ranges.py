@@ -10,7 +10,7 @@ from lakehouse.errors import RangeError
 PartitionBy = Literal["hour", "day"]
 PARTITION_LENGTHS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # from which instants and windows are counted
-# the watermark and the frontier before there is any: no event time is as early (`sources.check_event_time`), so nothing is late
+# the watermark and the frontier before there is any: no event time is as early (`check_event_time`), so nothing is late
 # against it. Nanoseconds of 64 bits begin in 1677, the calendar of java.sql.Timestamp differs before 1582.
 BEGINNING = datetime(1678, 1, 1, tzinfo=UTC)
 OPEN_END = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a range that is open at its end

@@ -18,7 +18,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -51,6 +51,7 @@ from lakehouse.storage.session import Session
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.micro_batch import BatchLog, stream_run
+from lakehouse.stream.records import OF_HEADERS
 from lakehouse.transform import creation, decode
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "commit_log")
@@ -104,6 +105,7 @@ class Stage:
         *,
         key: bytes | None = _ANY_KEY,
         sent: datetime | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
         source: str = "",
         abort_at: str | None = None,
     ) -> None:
@@ -112,15 +114,15 @@ class Stage:
         A value is a row (sent as JSON, or as a line of CSV), text or bytes as they are, or None (a tombstone); a pair gives
         its partition too, 0 if not. A `SourceRecord` has its own key. Of a database's changes it is a `change_event`, and
         the key is that of its row, as of a row of a topic with `key=`, unless one is given. `sent` is the records' own
-        timestamp. With `abort_at` (one of COMMIT_POINTS) the batch crashes there; the crash is followed by a resume of the
-        same batch, as Spark would.
+        timestamp, `headers` are those of each record, if some are read. With `abort_at` (one of COMMIT_POINTS) the batch
+        crashes there; the crash is followed by a resume of the same batch, as Spark would.
         """
         table = self.session.catalog.table(ingest_table)
         sources = self.session.catalog.sources_of(table)
         source = source or table.inputs[0]
         progress = self._offsets.setdefault(ingest_table, {})
         offsets = progress.setdefault(sources[source].topic, {})
-        rows = []
+        rows: list[tuple] = []
         for value in values:
             partition, payload = value if isinstance(value, tuple) else (0, value)
             offsets[partition] = offsets.get(partition, 0) + 1
@@ -143,6 +145,9 @@ class Stage:
                 ("timestamp", pa.timestamp("us", "UTC")),
             ]
         )
+        if sources[source].headers:
+            columns = columns.append(OF_HEADERS)
+            rows = [(*row, [{"key": n, "value": v} for n, v in headers]) for row in rows]
         arrow = pa.Table.from_pylist(
             [dict(zip(columns.names, row, strict=True)) for row in rows], columns
         )
@@ -384,7 +389,9 @@ def _payload(value: Value, source: RecordSource) -> bytes | None:
         value = value.value
     if isinstance(value, Mapping) and source.format == "csv":
         line = io.StringIO()
-        csv.writer(line).writerow([value.get(name) for name in column_names(source.schema)])
+        fields = (value.get(name) for name in column_names(source.schema))
+        null = next(iter(source.nulls), "")
+        csv.writer(line).writerow([null if field is None else field for field in fields])
         return line.getvalue().rstrip("\r\n").encode()
     if isinstance(value, Mapping):
         return json.dumps(value, default=str).encode()

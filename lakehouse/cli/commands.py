@@ -242,7 +242,10 @@ def quarantine(
     sources = lakehouse.catalog.sources_of(chosen).values()
     of_file = sources and all(isinstance(s, FilesSource) for s in sources)
     place = "key" if of_file else "_arrival['partition'] AS partition"  # it names file and line
-    columns = f"{place}, _arrival['offset'] AS offset, _arrival['time'] AS arrived, value"
+    in_message = ", _arrival['place'] AS place" if any(s.framing for s in sources) else ""
+    columns = (
+        f"{place}, _arrival['offset'] AS offset{in_message}, _arrival['time'] AS arrived, value"
+    )
     newest = f"SELECT reason, {columns} {matching} ORDER BY arrived DESC, 2, offset DESC"
     _print(engine.run(lakehouse, newest, limit or None), as_json)
 

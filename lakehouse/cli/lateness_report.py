@@ -44,9 +44,11 @@ def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
                 f"table={table.name}: no ingest table is behind it, so none of its rows has an arrival"
             )
         ingest = driving
+    several = any(source.framing for source in lakehouse.catalog.sources_of(ingest).values())
+    place = ", _arrival['place']" if several else ""
     moment = f"date_part('epoch', {ingest.event_time})"
     before = (
-        "(PARTITION BY _arrival['topic'], _arrival['partition'] ORDER BY _arrival['offset'] "
+        f"(PARTITION BY _arrival['topic'], _arrival['partition'] ORDER BY _arrival['offset']{place} "
         "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
     )
     judged = f"date_part('epoch', _arrival['watermark']) + {ingest.delay.total_seconds()}"

@@ -4,6 +4,7 @@ kinds              the kinds of tables: what each has, and how it is filled
 table              `@table` and `sql_table`: the one concept
 calling            which table's function is being called
 sources            topics of Kafka, and files
+source_checks      what is asked of each of them
 changes            a topic of the changes of a database's table
 readers            the contract of what reads a source of one's own
 own_sources        such a source

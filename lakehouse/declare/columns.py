@@ -18,12 +18,19 @@ WINDOW_TIME = "window_time"
 # an ingest table whose event time this is gets it as a column: the time of arrival
 INGESTION = "ingestion_time"
 SOURCE_ORDER = ("time", "topic", "partition", "offset")
+PLACE = (
+    "place"  # that of a row in its message, in `_arrival` of tables whose messages may have several
+)
 REACH = "lakehouse.reach"  # metadata of `_arrival` behind a process function: microseconds that its state may outlive a row
 RECORD = "_record"  # what a row was parsed from: struct<topic, key, value, partition, offset, timestamp, problem>
 # of a recorded answer: 16 bytes that stand for the row of the input that it belongs to
 ROW = "_row"
 REASON = "_reason"  # of a judged row: why it is quarantined; null for a good one
-QUARANTINE = f"reason STRING, value BINARY, key BINARY, {ARRIVAL} {ARRIVAL_TYPE}, {ORIGIN} STRING, {PARTITION} STRING"
+HEADERS = "headers"  # of a message, in the quarantine of tables that read some
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+QUARANTINE = (
+    f"reason STRING, value BINARY, key BINARY, {ARRIVAL} {{}}, {ORIGIN} STRING, {PARTITION} STRING"
+)
 _SENT = re.compile(r", (got|at character) .*", re.DOTALL)
 _PREFIX = "__lakehouse_"
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # a comment

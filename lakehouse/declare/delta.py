@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from lakehouse.declare.sources import DeltaSource, UnknownFields, absolute, check_records
+from lakehouse.declare.source_checks import check_records
+from lakehouse.declare.sources import DeltaSource, UnknownFields, absolute
 from lakehouse.durations import duration
 
 

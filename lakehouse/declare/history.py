@@ -4,13 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from lakehouse.declare.columns import INGESTION
-from lakehouse.declare.sources import (
-    FilesSource,
-    KafkaSource,
-    RecordSource,
-    Source,
-    check_event_time,
-)
+from lakehouse.declare.source_checks import check_event_time
+from lakehouse.declare.sources import FilesSource, KafkaSource, RecordSource, Source
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from lakehouse.declare.sources import IcebergSource, UnknownFields, absolute, check_records
+from lakehouse.declare.source_checks import check_records
+from lakehouse.declare.sources import IcebergSource, UnknownFields, absolute
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 

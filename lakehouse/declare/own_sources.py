@@ -1,12 +1,13 @@
 """A source of one's own: records that a Python class reads (`declare.readers`)."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from lakehouse.declare.readers import SourceReader
-from lakehouse.declare.sources import PythonSource, UnknownFields, check_records, one_of
+from lakehouse.declare.source_checks import check_records, null_texts, one_of
+from lakehouse.declare.sources import EMPTY, PythonSource, UnknownFields
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
@@ -20,6 +21,7 @@ def python_source(
     schema: str,
     options: Mapping[str, Option] | None = None,
     format: Literal["json", "csv", "text"] = "json",
+    nulls: Sequence[str] = EMPTY,
     poll_interval: str | timedelta = "1 second",
     unknown_fields: UnknownFields = "ignore",
     max_bytes: int = 1 << 20,
@@ -42,6 +44,7 @@ def python_source(
         of them: let the class read the environment.
     :param format: "json", objects of the schema; "csv", lines with the columns in their order; "text", text as it is, the one
         STRING column.
+    :param nulls: the fields of CSV that are null, with quotes or without. By default the empty one.
     :param poll_interval: how often it is asked whether more has come, once all is read.
     :param unknown_fields: "quarantine" puts away records with fields that the schema does not name.
     :param max_bytes: the largest value that is parsed; a larger one is quarantined.
@@ -64,6 +67,7 @@ def python_source(
         min_event_time,
         duration(idle_timeout, "idle_timeout"),
         duration(quiet_timeout, "quiet_timeout"),
+        nulls=null_texts(nulls),
         reader=reader,
         options=tuple(sorted(given.items())),
         poll_interval=duration(poll_interval, "poll_interval"),

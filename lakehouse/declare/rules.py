@@ -195,6 +195,12 @@ def check_table(catalog: "Catalog", table: Table) -> None:
 
 
 def _check_meaningless(catalog: "Catalog", table: Table, kind: Kind, where: str) -> None:
+    for name in ("event_time", "marker", "watermark_by"):
+        column = getattr(table, name)
+        if "." in column:
+            raise DeclarationError(
+                f"{where}, {name}={column!r}: a name with a dot is a field of a struct here; have the function rename it"
+            )
     if table.stale_after and (not table.kind.has_partitions or table.stale_after < SOONEST_STALE):
         raise DeclarationError(
             f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not for a {kind} table, which may stay as "

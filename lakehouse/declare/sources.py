@@ -1,31 +1,38 @@
 """What tables are computed from: what grows (topics, folders, tables of others, sources of one's own), and files read whole."""
 
 import inspect
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, get_args
 
-from lakehouse.declare import columns
 from lakehouse.declare.readers import SourceReader
+from lakehouse.declare.source_checks import (
+    check_keys,
+    check_names,
+    check_nulls,
+    check_records,
+    null_texts,
+    one_of,
+)
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
-from lakehouse.ranges import BEGINNING, text
 
 ValueFormat = Literal["json", "text", "avro", "json_schema", "protobuf", "debezium"]
 FolderFormat = Literal["json", "csv", "text", "parquet"]
 UnknownFields = Literal["ignore", "quarantine"]
 Isolation = Literal["", "read_uncommitted", "read_committed"]
-KeyFormat = Literal["", "text", "json", "int", "long", "avro", "json_schema"]
+KeyFormat = Literal["", "text", "json", "int", "long", "avro", "json_schema", "protobuf"]
+Framing = Literal["", "concatenated"]
+HEADER = "header:"
+"""Before the name of a header in `metadata`."""
+EMPTY = ("",)
+"""The fields of CSV that are null by default."""
 OF_REGISTRY = ("avro", "json_schema", "protobuf")
 """Formats of values whose schema is in a schema registry."""
 OF_ROWS = ("parquet", "delta", "delta_changes", "iceberg")
 """Formats of rows with columns of their own, which become records as JSON."""
-_OF_KEY = re.compile(r"(STRING|INT|INTEGER|BIGINT|LONG)(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
-_METADATA = re.compile(r"key|timestamp")
-_TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,8 @@ class RecordSource:
     idle_timeout: timedelta = timedelta(seconds=30)
     quiet_timeout: timedelta = timedelta(0)  # zero: event time stands still while no record comes
     name: str = ""
+    framing: Framing = ""  # a value is one object, or objects one after another
+    nulls: tuple[str, ...] = EMPTY  # of CSV: the fields that are null
     until: datetime | None = None  # of the history of a topic: from then on the topic has the rows
     # of topics alone
     require_key: bool = False
@@ -67,12 +76,18 @@ class RecordSource:
     @property
     def has_keys_of_registry(self) -> bool:
         """Whether keys are read, and by schemas of the registry."""
-        return self.reads_keys and self.key_format == "avro"
+        return self.reads_keys and self.key_format in ("avro", "protobuf")
 
     @property
     def reads_keys(self) -> bool:
         """Whether something is made of a record's key."""
         return bool(self.key) or "key" in dict(self.metadata).values()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The columns that hold headers of a record, and the name of each header."""
+        named = dict(self.metadata)
+        return {c: what.removeprefix(HEADER) for c, what in named.items() if what[:7] == HEADER}
 
     @property
     def of_rows(self) -> bool:
@@ -138,6 +153,7 @@ def kafka(
     *,
     schema: str,
     format: ValueFormat = "json",
+    framing: Framing = "",
     require_key: bool = False,
     unknown_fields: UnknownFields = "ignore",
     max_bytes: int = 1 << 20,
@@ -163,6 +179,8 @@ def kafka(
     :param format: "json", objects of the schema; "text", text as it is, the one STRING column; "avro",
         "json_schema" and "protobuf" (extra `[protobuf]`), values with the id of their schema in the schema
         registry that the settings name (`LAKEHOUSE_REGISTRY_URL`), in Confluent's wire format.
+    :param framing: "concatenated" reads JSON objects that stand one after another in a message, with line breaks between them
+        or without: each is a row, and `_arrival.place` is its place in the message, from 0. A bad one is quarantined by itself.
     :param require_key: quarantines records without a key.
     :param unknown_fields: "quarantine" puts away records with fields that the schema does not name:
         what a producer adds or renames is reported, where else ("ignore") it is null or not seen.
@@ -178,9 +196,11 @@ def kafka(
         deletes that key: a row of the key and nulls. Two columns are added: `deleted`, and `sent`, the record's own timestamp,
         the only time it has. A value may lack the column. One with another key than its record's is quarantined.
     :param key_format: how keys are written: "text"; "json", a string, a number or an object of the one field `key`; "int" and
-        "long", the bytes of Java's serializers; "avro", "json_schema", by the registry. By default text, or JSON if it is one.
-    :param metadata: further columns and what of the record is in each, as `{"device": "key", "at": "timestamp"}`: "key", its
-        text by `key_format` (STRING), or "timestamp" (TIMESTAMP).
+        "long", the bytes of Java's serializers; "avro", "json_schema", "protobuf", by the registry. By default text, or JSON if
+        it is one.
+    :param metadata: further columns and what of the record is in each, as `{"device": "key", "trace": "header:trace-id"}`: "key",
+        its text by `key_format` (STRING), "timestamp" (TIMESTAMP), or "header:NAME", the text of the last header of that name
+        (STRING), null without one.
     :param isolation: "read_committed" leaves out messages of transactions that were aborted, and waits for
         those that are open: for a topic that a table is published to. By default as the settings say,
         else "read_uncommitted".
@@ -192,6 +212,7 @@ def kafka(
     """
     one_of("format", format, ("json", "text", *OF_REGISTRY))
     one_of("isolation", isolation, ("", "read_uncommitted", "read_committed"))
+    one_of("key_format", key_format, get_args(KeyFormat))
     source = KafkaSource(
         topic,
         schema,
@@ -202,6 +223,7 @@ def kafka(
         min_event_time,
         duration(idle_timeout, "idle_timeout"),
         duration(quiet_timeout, "quiet_timeout"),
+        framing=framing,
         require_key=require_key,
         key=key,
         key_format=key_format,
@@ -211,34 +233,8 @@ def kafka(
         starting=starting,
     )
     check_records(source)
-    _check_keys(source)
+    check_keys(source)
     return source
-
-
-def _check_keys(source: KafkaSource) -> None:
-    key, given, declared = source.key, dict(source.metadata), dict(columns.of_ddl(source.schema))
-    one_of("key_format", source.key_format, ("", *get_args(KeyFormat)[1:]))
-    if key and (source.format == "text" or not _OF_KEY.fullmatch(declared.get(key, ""))):
-        raise DeclarationError(
-            f"key={key!r}, schema={source.schema!r}: a key is text or a whole number; name a STRING, INT or BIGINT column of the "
-            "schema; format='text' has no other"
-        )
-    names = {name.lower() for name in declared} | ({"deleted", "sent"} if key else set())
-    for name, what in given.items():
-        if not _METADATA.fullmatch(what):
-            raise DeclarationError(f"metadata, {name}={what!r}: one of key, timestamp")
-        if name.lower() in names:
-            raise DeclarationError(
-                f"metadata={given}, column={name}: the source has a column of that name; give it another name"
-            )
-    if source.key_format and not source.reads_keys:
-        raise DeclarationError(
-            f"key_format={source.key_format!r}: nothing reads the keys; add key= or metadata={{'NAME': 'key'}}, or leave it out"
-        )
-    if given and source.history:
-        raise DeclarationError(
-            f"metadata={given}, history={source.history.topic}: files have none of it; have the values hold it"
-        )
 
 
 def folder(
@@ -246,8 +242,10 @@ def folder(
     *,
     schema: str,
     format: FolderFormat = "json",
+    framing: Framing = "",
     pattern: str = "*",
     header: bool | None = None,
+    nulls: Sequence[str] = EMPTY,
     settle: str | timedelta = "2 seconds",
     forget: str | timedelta = "0 seconds",
     unknown_fields: UnknownFields = "ignore",
@@ -270,10 +268,12 @@ def folder(
     :param format: "json", an object a line; "csv", with the columns of the schema in their order, values
         quoted by `"` if they must be, and no line breaks in them; "text", a line as it is, the one STRING
         column; "parquet". The first three may be compressed by gzip, if their names end with `.gz`.
+    :param framing: "concatenated" reads JSON objects that stand one after another in a line, as `kafka` does in a message.
     :param pattern: which names of files count, as a shell has it; those that begin with `.` or `_`, or end
         with `.tmp` or `.part`, never do.
     :param header: whether each CSV file begins with a line that names the columns in their order, by default
         yes. A file whose first line does not is refused by its name, and not read until it is corrected.
+    :param nulls: the fields of CSV that are null, with quotes or without, as `["", "NA"]`. By default the empty one.
     :param settle: how long size and modification time of a file stand still before it counts as whole: more
         than its writer pauses.
     :param forget: a file that was read, is gone, and was modified so long ago is forgotten. One that comes back after
@@ -304,6 +304,8 @@ def folder(
         min_event_time,
         idle_timeout=duration(idle_timeout, "idle_timeout"),
         quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
+        framing=framing,
+        nulls=null_texts(nulls),
         pattern=pattern,
         header=format == "csv" and header is not False,
         settle=duration(settle, "settle"),
@@ -311,32 +313,6 @@ def folder(
     )
     check_records(source)
     return source
-
-
-def check_records(source: RecordSource) -> None:
-    """What is asked of each kind of source."""
-    one_of("unknown_fields", source.unknown_fields, ("ignore", "quarantine"))
-    _check_names(source.schema)
-    if source.format == "text" and not _TEXT.fullmatch(source.schema):
-        raise DeclarationError(
-            f"schema={source.schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
-        )
-    if source.unknown_fields == "quarantine" and source.format in ("text", "csv"):
-        raise DeclarationError(
-            f"unknown_fields='quarantine', format={source.format!r}: its values have no names; leave unknown_fields out"
-        )
-    check_event_time("min_event_time", source.min_event_time)
-
-
-def check_event_time(name: str, instant: object) -> None:
-    if not isinstance(instant, datetime) or instant.tzinfo is None:
-        rule = "a datetime with its time zone; write for example datetime(2000, 1, 1, tzinfo=UTC)"
-        raise DeclarationError(f"{name}={instant!r}: {rule}")
-    if instant <= BEGINNING:
-        raise DeclarationError(
-            f"{name}={text(instant)}: event times are later than {text(BEGINNING)}; name a later instant, and keep earlier "
-            "times in another column"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,9 +324,17 @@ class FileSource:
     format: str = "csv"
     name: str = ""
     header: bool = True
+    nulls: tuple[str, ...] = EMPTY
 
 
-def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -> FileSource:
+def files(
+    path: str,
+    *,
+    schema: str,
+    format: str = "csv",
+    header: bool = True,
+    nulls: Sequence[str] = EMPTY,
+) -> FileSource:
     """Files read whole, as the input of a reference table.
 
         campaign_files = files("campaigns.csv", schema="ad_id STRING, campaign_id STRING")
@@ -359,14 +343,17 @@ def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -
     :param schema: Spark DDL.
     :param format: "csv", "delta" (a Delta table of others, at its newest version), or another that Spark reads.
     :param header: whether each CSV file begins with a line that names the columns in their order.
+    :param nulls: the fields of CSV that are null, with quotes or without, as `["", "NA"]`. By default the empty one.
     :raises DeclarationError: for a column name of the library's own.
     """
     if not header and format != "csv":
         raise DeclarationError(
             f"header=False, format={format!r}: only CSV files have a header line; leave it out"
         )
-    _check_names(schema)
-    return FileSource(absolute(path), schema, format, header=header)
+    check_names(schema)
+    source = FileSource(absolute(path), schema, format, header=header, nulls=null_texts(nulls))
+    check_nulls(source)
+    return source
 
 
 Source = KafkaSource | FilesSource | PythonSource | FileSource
@@ -378,22 +365,3 @@ def absolute(path: str) -> str:
         return path
     module_file = inspect.stack()[2].frame.f_globals.get("__file__", "")
     return str(Path(module_file).resolve().parent / path)
-
-
-def _check_names(schema: str) -> None:
-    if unusable := columns.reserved(re.findall(r"\w+", schema)):
-        raise DeclarationError(
-            f"schema, column={unusable[0]}: names that begin so are the library's, for columns that it adds while it computes; "
-            "rename the field where it is sent or written"
-        )
-    for name, said in columns.of_ddl(schema):
-        if re.search(r"\bDEFAULT\b", re.sub("<.*>", "", said), re.IGNORECASE):
-            raise DeclarationError(
-                f"schema, column={name}, DEFAULT: rows from before the column was added would be without the default; leave it "
-                f"out, and have the function that reads the table take coalesce({name}, ...), which holds for all of its rows"
-            )
-
-
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise DeclarationError(f"{name}={value!r}: one of {', '.join(allowed)}")

@@ -24,7 +24,7 @@ from datetime import timedelta
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
-from lakehouse.declare import code_version, columns, kinds, option_rules
+from lakehouse.declare import code_version, columns, kinds, option_rules, source_checks
 from lakehouse.declare.calling import called
 from lakehouse.declare.changes import changes
 from lakehouse.declare.delta import delta_table
@@ -32,7 +32,7 @@ from lakehouse.declare.expectations import Expectation, expect
 from lakehouse.declare.kinds import Kind
 from lakehouse.declare.lookups import Lookup, lookup
 from lakehouse.declare.reports import Report, partition_as_window, report
-from lakehouse.declare.sources import files, folder, kafka, one_of
+from lakehouse.declare.sources import files, folder, kafka
 from lakehouse.declare.targets import Target
 from lakehouse.declare.windows import (
     Duplicates,
@@ -276,10 +276,10 @@ def table(
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
-    one_of("layer", layer, ("bronze", "silver", "gold"))
-    one_of("late", late, ("drop", "side_output", "update"))
-    one_of("partition_by", partition_by, tuple(PARTITION_LENGTHS))
-    one_of("keeps", keeps, ("", "latest", "versions"))
+    source_checks.one_of("layer", layer, ("bronze", "silver", "gold"))
+    source_checks.one_of("late", late, ("drop", "side_output", "update"))
+    source_checks.one_of("partition_by", partition_by, tuple(PARTITION_LENGTHS))
+    source_checks.one_of("keeps", keeps, ("", "latest", "versions"))
     option_rules.check_metrics(metrics, window, keys)
     if report:
         window = partition_as_window(report, window, partition_by)

@@ -17,11 +17,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.batch import compute, lookups
-from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION, quoted
+from lakehouse.declare.columns import INGESTION, PARTITION, quoted
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
 from lakehouse.maintenance import needs, propagate, retention
-from lakehouse.maintenance.quarantine import POSITION, of_other_topics, quarantined_rows, without
+from lakehouse.maintenance.quarantine import (
+    arrival_position,
+    of_other_topics,
+    quarantined_rows,
+    without,
+)
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import Range, partition_range, text
 from lakehouse.storage import delta_log, delta_writer, report_files
@@ -134,8 +139,7 @@ def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataF
     undecoded = rows.where(F.coalesce(*known).isNull()).count() + sum(
         of_other_topics(session, ingest).values()
     )
-    position = (F.col(f"{ARRIVAL}.{name}").alias(name) for name in POSITION)
-    return rows.where(where).select(PARTITION, *position), undecoded
+    return rows.where(where).select(PARTITION, arrival_position(rows)), undecoded
 
 
 def _keeping(lakehouse: Lakehouse, ingest: Table) -> list[str]:
@@ -211,9 +215,7 @@ def _rewrite(session: Session, ingest: Table, where: str, erasure: Erasure) -> N
     }
     if erasure.quarantined:
         stored = session.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
-        gone = _quarantine_rows(session, ingest, where)[0].select(
-            F.struct(*POSITION).alias("_position")
-        )
+        gone = _quarantine_rows(session, ingest, where)[0].select("_position")
         kept = without(stored, F.broadcast(gone))
         delta_writer.replace(kept, session.path(ingest, "quarantine"), arrivals, metadata)
     if not erasure.rows:

@@ -3,25 +3,25 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION, RECORD
+from lakehouse.declare.columns import ARRIVAL, HEADERS, INGESTION, PARTITION, PLACE, RECORD
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage import delta_log
 from lakehouse.storage.session import Session
-from lakehouse.transform import plan, schemas
+from lakehouse.transform import arrival_fields, plan, schemas
 
 # a topic that was made again has its offsets again
-POSITION = ("topic", "partition", "offset", "time")
+POSITION = (*arrival_fields.POSITION, "time")
 
 
-def arrival_position() -> Column:
+def arrival_position(rows: DataFrame) -> Column:
     """Where each row arrived, as one column `_position`."""
-    return F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in POSITION)).alias("_position")
+    return F.struct(*arrival_fields.places(rows, POSITION)).alias("_position")
 
 
 def without(rows: DataFrame, gone: DataFrame) -> DataFrame:
     """The rows whose `arrival_position` is none of `gone`, whose column is `_position`."""
-    placed = rows.withColumn("_position", arrival_position())
+    placed = rows.withColumn("_position", arrival_position(rows))
     return placed.join(gone, "_position", "left_anti").drop("_position")
 
 
@@ -35,11 +35,14 @@ def quarantined_rows(session: Session, ingest: Table, *, judged: bool = True) ->
     step, stored = plan.plan_of(session, ingest, judged=judged), _quarantine(session, ingest)
     # with the time, for of a topic that was made again the offsets come again
     of = {"partition": "partition", "offset": "offset", "timestamp": "time"}
+    if PLACE in step.further:
+        of[PLACE] = PLACE
     position = {name: F.col(f"{ARRIVAL}.{there}") for name, there in of.items()}
+    sent = ["key", "value", *(name for name in (HEADERS,) if name in step.further)]
     parts = []
     for name, source in step.sources.items():
         own = stored.where(F.col(f"{ARRIVAL}.topic") == source.topic)
-        raw = own.select("key", "value", *(c.alias(n) for n, c in position.items()))
+        raw = own.select(*sent, *(c.alias(n) for n, c in position.items()))
         records = {n: raw if n == name else raw.limit(0) for n in step.sources}
         written_by = schemas.of_records(session, ingest, {name: source}, records)
         rows = step.ingest(records, written_by, timed=True)

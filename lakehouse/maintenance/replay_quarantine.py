@@ -147,14 +147,11 @@ def _put_in(session: Session, ingest: Table, rows: DataFrame, found: Replay) -> 
     undone is done by the next run."""
     arrivals, run = list(found.arrivals), uuid.uuid4().hex
     metadata = {"run": run, "code_version": ingest.code_version, "replayed": found.rows}
-    there = (
-        session.read(ingest)
-        .where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "batch"))
-        .select(arrival_position())
-    )
+    there = session.read(ingest).where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "batch"))
+    there = there.select(arrival_position(there))
     missing = without(judged_rows.good(rows), there)
     version = delta_writer.append(missing, session.path(ingest), f"batch:{run}", 0, metadata)
     propagate.note(session, ingest, version, found.hours, written=True)
     aside = session.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
-    kept = without(aside, rows.select(arrival_position()))
+    kept = without(aside, rows.select(arrival_position(rows)))
     delta_writer.replace(kept, session.path(ingest, "quarantine"), arrivals, metadata)

@@ -11,12 +11,12 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse.declare.columns import ARRIVAL
+from lakehouse.declare.columns import ARRIVAL, PLACE
 from lakehouse.declare.targets import Change, Corrections, RowChange
 from lakehouse.sinks.encoded import Columns
 from lakehouse.sinks.encoding import key_of
 
-_PLACE = ("topic", "partition", "offset")  # of a message, in `_arrival`
+_PLACE = ("topic", "partition", "offset", PLACE)  # of a row, in `_arrival`
 
 
 def difference(went: pa.Table, came: pa.Table, key: Sequence[str]) -> Columns:
@@ -58,8 +58,9 @@ def ordered(rows: pa.Table) -> pa.Table:
     if ARRIVAL not in rows.column_names:
         return rows
     arrival = rows[ARRIVAL]
-    places = pa.table({name: pc.struct_field(arrival, name) for name in _PLACE})
-    order = pc.sort_indices(places, sort_keys=[(name, "ascending") for name in _PLACE])
+    names = [name for name in _PLACE if arrival.type.get_field_index(name) >= 0]
+    places = pa.table({name: pc.struct_field(arrival, name) for name in names})
+    order = pc.sort_indices(places, sort_keys=[(name, "ascending") for name in names])
     return rows.drop_columns(ARRIVAL).take(order)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from lakehouse.declare.sources import one_of
+from lakehouse.declare.source_checks import one_of
 from lakehouse.declare.targets import (
     Corrections,
     Fault,

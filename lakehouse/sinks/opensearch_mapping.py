@@ -3,7 +3,7 @@
 A document holds its row as `encoding` writes it, whatever the mapping. The mapping decides what a search finds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,9 +13,18 @@ Properties = dict[str, dict[str, Any]]
 _WORDS = 256  # characters up to which a text can be sorted and grouped by, as where an index maps a text by itself
 
 
-def properties(schema: "pa.Schema") -> Properties:
-    """What the columns of a table are mapped to."""
-    return {each.name: _mapped(each.type) for each in schema}
+def properties(columns: "Iterable[pa.Field]") -> Properties:
+    """What the columns of a table are mapped to. A name with dots is a field of objects, as OpenSearch itself reads it."""
+    mapped: Properties = {}
+    for each in columns:
+        *around, name = each.name.split(".")
+        fields = mapped
+        for part in around:
+            fields = fields.setdefault(part, {}).setdefault("properties", {})
+        own = _mapped(each.type)
+        inner = fields.get(name, {}).get("properties", {})
+        fields[name] = own | ({"properties": own.get("properties", {}) | inner} if inner else {})
+    return mapped
 
 
 def lacking(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> Properties:
@@ -41,7 +50,7 @@ def _mapped(of: "pa.DataType") -> dict[str, Any]:
     if is_.is_list(of) or is_.is_large_list(of):
         return _mapped(of.value_type)  # every field may have several values
     if is_.is_struct(of):
-        return {"properties": {each.name: _mapped(each.type) for each in of}}
+        return {"properties": properties(of)}
     if is_.is_decimal(of) or is_.is_floating(of):
         # a document has a decimal as text; infinite doubles are held, and found by no search
         return {"type": "double", "ignore_malformed": True}

@@ -19,12 +19,12 @@ from typing import Any, Literal
 
 from lakehouse.declare import code_version, rules
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import FolderSource, PythonSource, RecordSource
+from lakehouse.declare.sources import EMPTY, FolderSource, PythonSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import text
 from lakehouse.settings import Settings
-from lakehouse.storage import checkpoint_files, layout, state_partitions
+from lakehouse.storage import checkpoint_files, delta_log, layout, state_partitions
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.declared_changes import Change, diffs
 from lakehouse.storage.files import read_json, replace_file
@@ -64,6 +64,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "topics": ", ".join(sorted(source.topic for source in sources.values())),
         **{f"schema of {source.topic}": _schema(source) for source in sources.values()},
         **{f"reader of {s.topic}": _reader(s) for s in sources.values()},
+        **{f"framing of {s.topic}": s.framing for s in sources.values()},
         "history": ", ".join(f"until {text(s.until)}" for s in sources.values() if s.until),
         "input": ", ".join(each.name for each in catalog.followed_inputs(table)),
         "versioned tables": ", ".join(sorted(t.name for t in catalog.versioned_inputs(table))),
@@ -177,7 +178,9 @@ def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
         each.what == "topics" for each in changed
     )  # then what is said of them is other, too
     return [
-        each for each in changed if not (of_topics and each.what in ("schema", "history", "reader"))
+        each
+        for each in changed
+        if not (of_topics and each.what in ("schema", "history", "reader", "framing"))
     ]
 
 
@@ -276,8 +279,8 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
 
 def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
     """The remedy for a table whose columns on disk cannot become the declared ones."""
-    if begins(lakehouse, table):
-        return f"it has read no row, so `lakehouse stream restart {table.pipeline}` under this code has it begin with these"
+    if begins(lakehouse, table) and not delta_log.files(lakehouse.path(table)):
+        return f"it has no row, so `lakehouse stream restart {table.pipeline}` under this code has it begin with these"
     if table.kind.reads_sources:
         return f"{_AS_STORED}; or {_ANOTHER}"
     whether = upgradable(lakehouse.catalog, table, ())
@@ -299,6 +302,8 @@ def _schema(source: RecordSource) -> str:
         how += ", " + ", ".join(f"{name} from {what}" for name, what in source.metadata)
     if source.format == "csv" and isinstance(source, FolderSource) and not source.header:
         how = ", without a header"
+    if source.nulls != EMPTY:
+        how += f", null as {', '.join(map(repr, source.nulls))}"
     return f"{source.format}{how}: {columns}"
 
 

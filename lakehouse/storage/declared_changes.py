@@ -15,6 +15,7 @@ _MEANING = {  # of a change, by the first word of what changed
     "reader": "its positions may be those of other records",
     "history": "rows between the two instants would be there twice, or not at all",
     "schema": "rows before and after the change would be read differently from where they come from",
+    "framing": "rows have a place in their message where it may be several",
     "input": "its positions are those of that table",
     "versioned": "rows before and after the change would be joined differently",
     "reads": "rows before and after the change would be joined with other tables",

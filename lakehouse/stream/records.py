@@ -34,6 +34,10 @@ HELD = pa.schema(
     ]
 )
 """Records of a topic as they are held in memory."""
+OF_HEADERS = pa.field(
+    "headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+)
+"""What they have besides, if their headers are read."""
 _EVERY = 1 << 62  # bytes
 
 

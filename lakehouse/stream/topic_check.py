@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lakehouse.declare.columns import ARRIVAL, PLACE
 from lakehouse.declare.sources import FilesSource, PythonSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
@@ -216,7 +217,7 @@ def is_no_change(value: bytes | None) -> bool:
 
 
 def _stored(settings: Settings, table: Table, topic: str, since: str) -> dict[int, "np.ndarray"]:
-    """Partition -> the offsets of the topic in the table and its quarantine.
+    """Partition -> the offsets of the topic in the table and its quarantine: once each that is there with all of its rows.
 
     Those that arrived `since`, if that is given.
     """
@@ -225,11 +226,14 @@ def _stored(settings: Settings, table: Table, topic: str, since: str) -> dict[in
     import pyarrow.compute as pc
 
     parts: dict[int, list[np.ndarray]] = {}
-    columns = {
-        name: pc.field("_arrival", name) for name in ("topic", "partition", "offset", "time")
-    }
     for side in ("", "quarantine"):
         rows = open_table(table_path(settings, table, side)).to_pyarrow_dataset()
+        has_place = rows.schema.field(ARRIVAL).type.get_field_index(PLACE) >= 0
+        place = pc.field("_arrival", PLACE) if has_place else pc.scalar(0)
+        columns = {
+            name: pc.field("_arrival", name) for name in ("topic", "partition", "offset", "time")
+        }
+        columns[PLACE] = place
         for batch in rows.to_batches(columns=columns):
             ours = pc.equal(batch["topic"], topic)
             if since:
@@ -239,8 +243,23 @@ def _stored(settings: Settings, table: Table, topic: str, since: str) -> dict[in
             chosen = batch.filter(ours)
             for partition in pc.unique(chosen["partition"]).to_pylist():
                 own = chosen.filter(pc.equal(chosen["partition"], partition))
-                parts.setdefault(partition, []).append(own["offset"].to_numpy(zero_copy_only=False))
-    return {partition: np.concatenate(each) for partition, each in parts.items()}
+                places = [own[name].to_numpy(zero_copy_only=False) for name in ("offset", PLACE)]
+                parts.setdefault(partition, []).append(np.stack(places))
+    return {partition: _whole(np.concatenate(each, axis=1)) for partition, each in parts.items()}
+
+
+def _whole(places: "np.ndarray") -> "np.ndarray":
+    """The offsets (first line) of rows at places in messages (second line): none of a message that lacks one before its last."""
+    import numpy as np
+
+    offsets, in_message = places
+    if not in_message.any():
+        return offsets
+    once, counts = np.unique(places, axis=1, return_counts=True)
+    of_message, first, rows = np.unique(once[0], return_index=True, return_counts=True)
+    last = once[1][first + rows - 1]
+    times = np.maximum.reduceat(counts, first)
+    return np.repeat(of_message, np.where(last + 1 == rows, times, 0))
 
 
 def _delivered(

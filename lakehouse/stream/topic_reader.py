@@ -5,7 +5,7 @@ Offsets are never committed to the broker: how far a table is, its own commits s
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ from lakehouse.runtime import kafka_client
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.stream.offsets import Offsets
-from lakehouse.stream.records import HELD
+from lakehouse.stream.records import HELD, OF_HEADERS
 
 _BYTES = 32 << 20  # of messages that are held: with more, nothing is fetched until some are taken
 _AT_ONCE = 10_000
@@ -23,7 +23,9 @@ Place = tuple[str, int]  # topic and partition
 class TopicReader:
     """Reads on from the offsets that it is `placed` at, and holds what comes until it is `taken`."""
 
-    def __init__(self, settings: Settings, table: str, most: int) -> None:
+    def __init__(
+        self, settings: Settings, table: str, most: int, with_headers: Container[str] = ()
+    ) -> None:
         from confluent_kafka import Consumer
 
         own = {
@@ -36,6 +38,7 @@ class TopicReader:
             "queued.max.messages.kbytes": _BYTES >> 10,
         }
         self.most = most  # messages to hold
+        self._with_headers = with_headers  # topics
         self.error = ""  # what the broker said last, until a message comes or it is asked
         self._consumer = Consumer(
             {"isolation.level": "read_uncommitted", **client_config(settings)} | own
@@ -125,8 +128,12 @@ class TopicReader:
             [m.offset() for m in messages],
             [m.timestamp()[1] for m in messages],
         ]
+        schema = HELD
+        if topic in self._with_headers:
+            schema = HELD.append(OF_HEADERS)
+            columns.append([[*map(_header, m.headers() or ())] for m in messages])
         return pa.Table.from_arrays(
-            [pa.array(c, f.type) for c, f in zip(columns, HELD, strict=True)], schema=HELD
+            [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
         )
 
     def _take_in(self, messages: Sequence) -> None:
@@ -151,6 +158,10 @@ class TopicReader:
             self._reached[place] = message.offset() + 1
             self._rows += 1
             self._bytes += _size(message)
+
+
+def _header(header: tuple[str, bytes | None]) -> dict[str, object]:
+    return dict(zip(("key", "value"), header, strict=True))
 
 
 def _size(message) -> int:

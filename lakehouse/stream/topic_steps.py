@@ -75,8 +75,10 @@ class TopicSteps(SourceSteps):
                 self._wait_for_broker(err)
         if self._begins is None:
             return {}, 0  # it is stopped
+        sources = self.run.plan.sources.values()
+        with_headers = {source.topic for source in sources if source.headers}
         self._reader, self._at = (
-            TopicReader(self._reading, self.name, settings.step_rows),
+            TopicReader(self._reading, self.name, settings.step_rows, with_headers),
             self._begins,
         )
         number = self._finished()

@@ -2,6 +2,7 @@
 
 plan              the plan of a table: decode, late filter, function, expectations
 decode            records as rows
+headers           the headers of a record, as text
 values            texts as values of declared types, exactly or not at all
 reference_files   files of reference data as rows
 schemas           schemas of a registry: which ids values name, what of them is readable
@@ -19,6 +20,7 @@ compiled_rules    rules that were compiled before, kept as SQL
 expectation_stub  the expectations that are installed, written down for `declare`
 function_inputs   inputs as functions see them
 carried           columns of an input that a function of single rows left out
+arrival_fields    where rows came from, and in which order
 judged_rows       good rows, and those of the quarantine
 lookups           rows that a service is asked for, and rows with their answers
 observing         what is counted while Spark computes

@@ -6,7 +6,15 @@ from typing import cast
 
 from pyspark.sql.types import StructType
 
-from lakehouse.declare.columns import ORIGIN, QUARANTINE, WINDOW
+from lakehouse.declare.columns import (
+    ARRIVAL,
+    ARRIVAL_TYPE,
+    HEADERS,
+    HEADERS_TYPE,
+    ORIGIN,
+    QUARANTINE,
+    WINDOW,
+)
 from lakehouse.declare.lookups import Lookup
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
@@ -46,7 +54,7 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     table_creation.create(
         session.path(table), declared, partitioned, _searched(session, table), properties
     )
-    fresh = grows and begun_with.begins(session, table)
+    fresh = grows and _is_fresh(session, table, session.path(table))
     if fresh:
         _fit_kind(table, session.path(table), partitioned)
     if (
@@ -65,8 +73,7 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     if table.kind.is_upserted and stays:
         table_creation.prepare_keyed(session.path(table), keys)
     if partitioned:
-        columns = cast(StructType, StructType.fromDDL(QUARANTINE))
-        table_creation.create(session.path(table, "quarantine"), columns, True, "reason")
+        _create_quarantine(session, table, declared, grows)
     if table.lookup:
         _create_answers(session, table, table.lookup)
     if fresh and not table.kind.is_upserted:
@@ -80,6 +87,26 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
             delta_writer.redeclare(early, declared)
         else:
             _fit_columns(session, table, early, declared, grows)
+
+
+def _is_fresh(lakehouse: Lakehouse, table: Table, path: Path) -> bool:
+    """Whether a table has no row and its stream is still to begin: with rows, the note of what it began with may be lost."""
+    return begun_with.begins(lakehouse, table) and not delta_log.files(path)
+
+
+def _create_quarantine(session: Session, table: Table, declared: StructType, grows: bool) -> None:
+    """Makes the quarantine of a table with the declared columns if it is not there, and adds what it lacks if it `grows`."""
+    stored = {field.name: field.dataType.simpleString() for field in declared}
+    ddl = QUARANTINE.format(stored.get(ARRIVAL, ARRIVAL_TYPE))
+    if HEADERS in plan.plan_of(session, table, judged=False).further:
+        ddl += f", {HEADERS} {HEADERS_TYPE}"
+    columns = cast(StructType, StructType.fromDDL(ddl))
+    path = session.path(table, "quarantine")
+    table_creation.create(path, columns, True, "reason")
+    if grows and _is_fresh(session, table, path):
+        delta_writer.redeclare(path, columns)
+    else:
+        _fit_columns(session, table, path, columns, grows)
 
 
 def _create_answers(session: Session, table: Table, lookup: Lookup) -> None:

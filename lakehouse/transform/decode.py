@@ -1,7 +1,7 @@
 """Reads what tables are computed from: records of topics and of files, tables, files read whole."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import cast
 from zlib import crc32
@@ -19,14 +19,14 @@ from pyspark.sql.types import (
 )
 
 from lakehouse.declare.changes import ADDED
-from lakehouse.declare.columns import RECORD, helper, quoted
+from lakehouse.declare.columns import HEADERS, HEADERS_TYPE, PLACE, RECORD, helper, quoted
 from lakehouse.declare.sources import OF_ROWS, KafkaSource, RecordSource
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
 from lakehouse.storage.arrow import in_spark
 from lakehouse.storage.schemas import HEAD
-from lakehouse.transform import change_feed, changes, keys, protobuf, values
+from lakehouse.transform import change_feed, changes, headers, keys, protobuf, values
 from lakehouse.transform.schemas import (
     DECODED,
     NO_SCHEMAS,
@@ -72,9 +72,17 @@ def topic_rows(
         # by this name Spark finds its consumer again, with what it has fetched ahead; else each read
         # leaves one behind for five minutes, tens of megabytes, and a catch-up fills the heap
         .option("kafka.group.id", _group(source.topic, options))
+        .option("includeHeaders", bool(source.headers))
         .load()
-        .select(*RAW)
+        .select(*RAW, *([HEADERS] if source.headers else []))
     )
+
+
+def beyond_raw(sources: Iterable[RecordSource]) -> tuple[str, ...]:
+    """What records of an ingest table with these sources have besides RAW."""
+    each = [*sources]
+    names = {PLACE: any(s.framing for s in each), HEADERS: any(s.headers for s in each)}
+    return tuple(name for name, has in names.items() if has)
 
 
 def _group(topic: str, options: Mapping[str, str]) -> str:
@@ -92,17 +100,26 @@ def row_records(spark: SparkSession, rows: pa.Table) -> DataFrame:
     )
 
 
-def decoded(records: DataFrame, source: RecordSource, schemas: Schemas = NO_SCHEMAS) -> DataFrame:
+def decoded(
+    records: DataFrame,
+    source: RecordSource,
+    schemas: Schemas = NO_SCHEMAS,
+    besides: tuple[str, ...] | None = None,
+) -> DataFrame:
     """Raw records as rows of the source's columns and the struct `_record`: the record's own columns and `problem`.
 
     Every record gives one row, also those that cannot be parsed: `_record.problem` says why. What
-    change events bring beside changes gives none (`changes.passed_over`). The generator keeps the
-    optimiser from copying the parser into every column that is computed from its result.
-    `schemas`: of the values, if they are in a registry.
+    change events bring beside changes gives none (`changes.passed_over`), and a record of several
+    objects gives a row for each. The generator keeps the optimiser from copying the parser into every
+    column that is computed from its result. `schemas`: of the values, if they are in a registry.
+    `besides`: what `_record` has beyond RAW, by default what the source has. Records that have an
+    PLACE are single objects that were quarantined.
     """
+    besides = beyond_raw([source]) if besides is None else besides
+    present = tuple(name for name in besides if name in records.columns)
     by_registry = source.of_registry or source.has_keys_of_registry
     writers = tuple(schemas.known.values()) if by_registry else ()
-    parsed, *further = _decoding(source, writers)
+    parsed, *further = _decoding(source, writers, besides, present)
     rows = records.select(*parsed)
     if source.keys:
         rows = rows.where(~changes.passed_over(F.col(helper("value"))))
@@ -113,8 +130,13 @@ def decoded(records: DataFrame, source: RecordSource, schemas: Schemas = NO_SCHE
 
 # made once for each source: a call of Spark for each column costs more than a short step's records
 @lru_cache(maxsize=64)
-def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[list[Column]]:
-    """What is selected of raw records, and what of that."""
+def _decoding(
+    source: RecordSource,
+    writers: tuple[WriterSchema, ...],
+    besides: tuple[str, ...],
+    present: tuple[str, ...],
+) -> list[list[Column]]:
+    """What is selected of raw records, and what of that. `present`: what of `besides` the records have."""
     schema = cast(StructType, StructType.fromDDL(source.schema))
     of_feed = source.format == "delta_changes"
     feed = cast(StructType, StructType.fromDDL(change_feed.WIRE)).fields if of_feed else []
@@ -129,8 +151,9 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
         row = values.record("json", cast(StructType, StructType.fromDDL(changes.WIRE)), value)
     else:
         values.check(f"source={source.topic}", schema, source.format)
-        row = values.record("csv" if source.format == "csv" else "json", sent, value)
-    event = F.inline(F.array(row))
+        row = values.record("csv" if source.format == "csv" else "json", sent, value, source.nulls)
+    several = bool(source.framing) and PLACE not in present
+    event = F.inline(values.records(sent, value) if several else F.array(row))
     of_changes = source.keys or of_feed
     added = ADDED if of_changes else ("deleted", "sent") if source.key else ()
     if own := [name for name in schema.names if name.lower() in (RECORD, *added)]:
@@ -139,13 +162,20 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
             "fields where they are sent, or leave them out of the schema"
         )
     raw = {name: F.col(helper(name)) for name in RAW}
+    extra = {name: F.col(helper(name)) for name in present}
+    if several:
+        raw["value"] = F.coalesce(F.col(values.OBJECT), raw["value"])
+        extra[PLACE] = F.coalesce(F.col(values.PLACE), F.lit(0))
+    absent = {PLACE: F.lit(0), HEADERS: F.lit(None).cast(HEADERS_TYPE)}
+    extra = {name: extra.get(name, absent[name]) for name in besides}
     columns = {name: F.col(quoted(name)) for name in schema.names}
     if source.key:
         of_key = keys.column(schema[source.key].dataType)
         columns[source.key] = F.coalesce(columns[source.key], of_key)
         columns |= {"deleted": raw["value"].isNull(), "sent": raw["timestamp"]}
     of_record = {"key": F.col(keys.NAME), "timestamp": raw["timestamp"]}
-    columns |= {name: of_record[what] for name, what in source.metadata}
+    columns |= {n: of_record[what] for n, what in source.metadata if n not in source.headers}
+    columns |= {n: headers.text(extra[HEADERS], of) for n, of in source.headers.items()}
     if of_feed:
         columns |= change_feed.columns(raw["timestamp"])
     stages, rules = [], []
@@ -156,11 +186,13 @@ def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[l
     if source.reads_keys:
         of_row = (schema[source.key].dataType, F.col(quoted(source.key))) if source.key else None
         rules += keys.rules(source, raw["key"], of_row)
+    rules += [headers.rule(extra[HEADERS], name) for name in source.headers.values()]
     problem = _problem(source, schema, sent, raw, columns, rules)
     reading = changes.reading() if source.keys else F.lit(None).cast("string")
-    record = {"topic": F.lit(source.topic)} | raw | {"problem": problem, "reading": reading}
+    record = {"topic": F.lit(source.topic)} | raw | extra
+    record |= {"problem": problem, "reading": reading}
     columns[RECORD] = F.struct(*(column.alias(name) for name, column in record.items()))
-    parsed = [*(F.col(name).alias(helper(name)) for name in RAW), event]
+    parsed = [*(F.col(name).alias(helper(name)) for name in (*RAW, *present)), event]
     if source.reads_keys:
         parsed.append(keys.text(source, F.col("key"), writers).alias(keys.NAME))
     return [parsed, *stages, [column.alias(name) for name, column in columns.items()]]

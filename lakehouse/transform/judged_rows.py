@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import (
     ARRIVAL,
     ARRIVAL_TYPE,
+    HEADERS,
     ORIGIN,
     PARTITION,
     REASON,
@@ -17,6 +18,8 @@ from lakehouse.declare.columns import (
 
 if TYPE_CHECKING:
     import pyarrow
+
+_HEADERS = f"{RECORD}_{HEADERS}"
 
 
 def good(judged: DataFrame) -> DataFrame:
@@ -36,6 +39,8 @@ def bad(judged: DataFrame) -> DataFrame:
         key = F.lit(None).cast("binary")
     arrival = F.col(ARRIVAL) if ARRIVAL in judged.columns else F.lit(None).cast(ARRIVAL_TYPE)
     columns = {"reason": F.col(REASON), "value": value, "key": key, ARRIVAL: arrival}
+    if _HEADERS in judged.columns:
+        columns[HEADERS] = F.col(_HEADERS)
     return rows.select(*(c.alias(n) for n, c in columns.items()), ORIGIN, PARTITION)
 
 
@@ -45,5 +50,7 @@ def bad_messages(judged: "pyarrow.Table") -> "pyarrow.Table | None":
         return None
     named = {"reason": REASON, "value": f"{RECORD}_value", "key": f"{RECORD}_key"}
     named |= {name: name for name in (ARRIVAL, ORIGIN, PARTITION)}
+    if _HEADERS in judged.column_names:
+        named[HEADERS] = _HEADERS
     rows = judged.filter(judged[REASON].is_valid())
     return rows.select([*named.values()]).rename_columns([*named])

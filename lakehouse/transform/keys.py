@@ -10,12 +10,15 @@ from typing import cast
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import DataType
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType
 
 from lakehouse.declare.columns import helper
 from lakehouse.declare.sources import RecordSource
 from lakehouse.storage.schemas import HEAD
+from lakehouse.transform import protobuf
 from lakehouse.transform.schemas import WriterSchema
+from lakehouse.transform.values import CORRUPT
 
 NAME = helper("key_text")
 _LONGEST = 1_024  # bytes of a key in JSON: Java's expressions recurse over what they repeat
@@ -26,10 +29,11 @@ _SHOWN = 40  # characters of a key in a reason
 _BYTES = {"int": 4, "long": 8}  # of a whole number, the highest first
 _REMEDY = "; declare by key_format how keys are written"
 _AVRO = ("string", "int", "long")
+_PROTOBUF = (StringType, IntegerType, LongType)
 
 
 def text(source: RecordSource, key: Column, writers: tuple[WriterSchema, ...]) -> Column:
-    """The text of keys; null of one that is not of its format, or not there. `writers`: of Avro."""
+    """The text of keys; null of one that is not of its format, or not there. `writers`: of the registry."""
     plain = F.when(F.is_valid_utf8(key.cast("string")), key.cast("string"))
     payload = F.substring(key, HEAD + 1, 0x7FFFFFFF)
     framed = (F.length(key) > HEAD) & (F.substring(key, 1, 1) == F.lit(b"\0"))
@@ -42,6 +46,8 @@ def text(source: RecordSource, key: Column, writers: tuple[WriterSchema, ...]) -
             return F.when(framed, _of_json(payload.cast("string"), source.key))
         case "avro":
             return F.when(framed, _of_avro(source.key, key, payload, writers))
+        case "protobuf":
+            return F.when(framed, _of_protobuf(source.key, key, payload, writers))
         case "int" | "long" as kind:
             return _of_bytes(key, _BYTES[kind])
     # text; and bytes, of a number or of a registry, have characters that no text has
@@ -124,6 +130,30 @@ def _of_avro(name: str, key: Column, payload: Column, writers: tuple[WriterSchem
         of_writer = (read[name] if kind == "record" else read).cast("string")
         head = F.substring(key, 1, HEAD)
         value = F.when(head == F.lit(writer.schema.id.to_bytes(HEAD)), of_writer).otherwise(value)
+    return value
+
+
+def _of_protobuf(
+    name: str, key: Column, payload: Column, writers: tuple[WriterSchema, ...]
+) -> Column:
+    """A string or whole number, the one field (`name`, if there is a name) of a message, by the schema that each key names."""
+    value = F.lit(None).cast("string")
+    for writer in writers:
+        single = {
+            at: columns[0]
+            for at, (_, columns) in writer.messages.items()
+            if len(columns) == 1
+            and isinstance(columns[0].dataType, _PROTOBUF)
+            and name in ("", columns[0].name)
+        }
+        its = F.substring(key, 1, HEAD) == F.lit(writer.schema.id.to_bytes(HEAD))
+        for field in dict.fromkeys(single.values()):
+            others = {at: "another key" for at in writer.messages if single.get(at) != field}
+            result = StructType([field]).toNullable().add(CORRUPT, "string")
+            in_arrow = to_arrow_type(result, timezone="UTC")
+            reader = protobuf.Reader(writer.descriptors, others, in_arrow, True, "")
+            read = F.arrow_udf(reader.rows, result)(F.when(its, payload))  # type: ignore[call-overload]
+            value = F.coalesce(value, read[field.name].cast("string"))
     return value
 
 

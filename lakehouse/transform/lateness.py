@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import (
     ARRIVAL,
     ARRIVAL_TYPE,
-    SOURCE_ORDER,
     WINDOW,
     WINDOW_TIME,
     quoted,
@@ -36,7 +35,7 @@ from lakehouse.ranges import (
     Range,
     text,
 )
-from lakehouse.transform import zone_windows
+from lakehouse.transform import arrival_fields, zone_windows
 
 _INSTANT = timedelta(microseconds=1)
 _LATE = "_late"
@@ -259,7 +258,7 @@ def counted(
     Of a partition that has closed by `end` the last window is complete however few rows it holds.
     """
     closes, every = _end_of(PARTITION_LENGTHS[length], event_time), window.every
-    order = [F.col(event_time), *(F.col(f"{ARRIVAL}.{name}") for name in SOURCE_ORDER)]
+    order = [F.col(event_time), *arrival_fields.places(rows)]
     of_key = Sql.partitionBy(*map(quoted, keys), closes)
     numbered = rows.withColumn("_row", F.row_number().over(of_key.orderBy(*order)))
     # window n, from 1 on, ends with row n * every
@@ -291,10 +290,10 @@ def firsts(
 ) -> DataFrame:
     """`rows` without those of which `others` (the same rows among them) hold a duplicate that arrived before.
 
-    Source order is (time of arrival, topic, partition, offset); the batches of an ingest table never go back in
-    it. So what is kept is decided when a row arrives, and no row that comes later changes it.
+    Source order is (time of arrival, topic, partition, offset, place in the message); the batches of an ingest
+    table never go back in it. So what is kept is decided when a row arrives, and no row that comes later changes it.
     """
-    order = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in SOURCE_ORDER))
+    order = F.struct(*arrival_fields.places(rows))
     keys = [F.col(quoted(key)).alias(f"_key_{key}") for key in duplicates.keys]
     before = others.select(*keys, F.col(event_time).alias("_then"), order.alias("_before"))
     apart = F.abs(

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from itertools import groupby
 from typing import Any
 
-from lakehouse.declare.columns import ARRIVAL, SOURCE_ORDER
+from lakehouse.declare.columns import ARRIVAL, PLACE, SOURCE_ORDER
 from lakehouse.errors import DeclarationError
 from lakehouse.transform import plain_values
 
@@ -217,7 +217,7 @@ def in_order(rows: Iterable[Row], at: str) -> list[Row]:
     """Rows by event time, then by their source; those without one (results of windows) first, by what they hold."""
 
     def order(row: Row) -> tuple:
-        places = [row[ARRIVAL][name] for name in SOURCE_ORDER]
+        places = [row[ARRIVAL].get(name) for name in (*SOURCE_ORDER, PLACE)]
         return row[at], *((place is not None, place) for place in places)
 
     ordered: list[Row] = []

@@ -23,6 +23,7 @@ from lakehouse.declare.columns import (
     INGESTION,
     ORIGIN,
     PARTITION,
+    PLACE,
     REASON,
     RECORD,
     WINDOW,
@@ -36,6 +37,7 @@ from lakehouse.storage import row_keys
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.transform import (
+    arrival_fields,
     decode,
     lateness,
     lookups,
@@ -109,14 +111,17 @@ class Plan:
         """Whether the event time of this record is its time of arrival, which `arrived` adds."""
         return self.kind.reads_sources and self.event_time == INGESTION
 
+    @property
+    def further(self) -> tuple[str, ...]:
+        """What the records of an ingest table have beyond `decode.RAW`."""
+        return decode.beyond_raw(self.sources.values())
+
     def arrived(self, judged: DataFrame, watermark: datetime, at: datetime) -> DataFrame:
         """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
         only, *others = self.sources.values()
-        position = {name: F.col(f"{RECORD}_{name}") for name in ("partition", "offset")}
-        in_force, time = lateness.passing(position["partition"], watermark, at)
+        in_force, time = lateness.passing(F.col(f"{RECORD}_partition"), watermark, at)
         topic = F.col(f"{RECORD}_topic") if others else F.lit(only.topic)
-        columns = {"watermark": in_force, "topic": topic} | position | {"time": time}
-        arrival = F.struct(*(column.alias(name) for name, column in columns.items()))
+        arrival = arrival_fields.of_records(in_force, topic, time, PLACE in self.further)
         own = {INGESTION: time} if self.by_ingestion else {}
         return judged.withColumns(own | {ARRIVAL: arrival} | self._placing(F.lit(at), "stream"))
 

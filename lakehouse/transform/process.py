@@ -37,6 +37,7 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType, Times
 from lakehouse.declare import calling
 from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, REACH
 from lakehouse.errors import DeclarationError
+from lakehouse.transform import arrival_fields
 from lakehouse.transform.lasting import arrow, by_key, lasting, part
 from lakehouse.transform.lives import (
     FIRST,
@@ -102,6 +103,8 @@ def process(
     function.check(ttl if within is None else within, at)
     schema = _columns(function, at)
     rows = _of_both(rows, [*by, at, ARRIVAL], function)
+    if arrival_fields.has_place(rows):
+        schema[ARRIVAL].dataType = rows.schema[ARRIVAL].dataType
     for name in by:
         if isinstance(kind := rows.schema[name].dataType, StructType | ArrayType | MapType):
             raise DeclarationError(

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.declare.columns import helper, quoted
 from lakehouse.declare.expectations import Expectation
 from lakehouse.errors import DeclarationError
 from lakehouse.transform import compiled_rules
@@ -66,18 +67,54 @@ def _compiled(
     texts = kept.read()
     if texts is None:
         rows = spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
-        rules = _rules(rows, expectations)
+        plain = _plain_names(rows)
+        rows = rows.withColumnsRenamed(plain)
+        given = [_with_names(expectation, plain) for expectation in expectations]
+        rules = _rules(rows, given)
         texts = [
             None if rule is None else compiled_rules.sql_of(rule.broken, rows) for rule in rules
         ]
         if [text is None for text in texts] != [rule is None for rule in rules]:
+            if given != [*expectations]:
+                raise DeclarationError(
+                    f"expectations, columns={', '.join(plain)}: one of the rules is judged in Python, where a name has no dot; "
+                    "have the function rename the columns"
+                )
             return tuple(rule for rule in rules if rule)
+        texts = [text and _with_dots(text, plain) for text in texts]
         kept.write(texts)
     return tuple(
         RowRule(expectation, F.expr(text))
         for expectation, text in zip(expectations, texts, strict=True)
         if text is not None
     )
+
+
+def _plain_names(rows: DataFrame) -> dict[str, str]:
+    """Other names for columns that Great Expectations cannot name: it takes a dot for the field of a struct."""
+    odd = (name for name in rows.columns if "." in name or "`" in name)
+    return {name: helper(f"named_{number}_") for number, name in enumerate(odd)}
+
+
+def _with_names(expectation: Expectation, names: Mapping[str, str]) -> Expectation:
+    """The expectation with the columns by other names."""
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list | tuple | set):
+            return type(value)(map(named, value))
+        return names.get(value, value) if isinstance(value, str) else value
+
+    if not names:
+        return expectation
+    kwargs = {k: named(v) if k.startswith("column") else v for k, v in expectation.kwargs.items()}
+    return replace(expectation, arguments=tuple(kwargs.items()))
+
+
+def _with_dots(sql: str, names: Mapping[str, str]) -> str:
+    """The condition with the columns by their own names again."""
+    for name, plain in names.items():
+        sql = sql.replace(f"`{plain}`", plain).replace(plain, quoted(name))
+    return sql
 
 
 def _rules(rows: DataFrame, expectations: Sequence[Expectation]) -> list[RowRule | None]:
@@ -132,9 +169,13 @@ def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Suite
     gx = _gx()
     context = gx.module.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
+    plain = _plain_names(rows)
+    rows = rows.withColumnsRenamed(plain)
     source = context.data_sources.add_spark("rows", persist=False)
     definition = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("rows")
-    suite = gx.module.ExpectationSuite("expectations", [_resolved(gx, e) for e in expectations])
+    suite = gx.module.ExpectationSuite(
+        "expectations", [_resolved(gx, _with_names(e, plain)) for e in expectations]
+    )
     result = definition.get_batch({"dataframe": rows}).validate(suite, result_format="SUMMARY")
     return [_summary(e, r) for e, r in zip(expectations, result.results, strict=True)]
 

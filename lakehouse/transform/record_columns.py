@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.declare.columns import REASON, RECORD, quoted
+from lakehouse.declare.columns import HEADERS, REASON, RECORD, quoted
 from lakehouse.transform import decode, lateness, quality, years
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def decoded(
     by_input: dict[str, DataFrame] = {}
     for name, source in step.sources.items():
         if name in records:
-            rows = decode.decoded(records[name], source, schemas)
+            rows = decode.decoded(records[name], source, schemas, step.further)
             own = step.driving if source.is_history else name
             by_input[own] = by_input[own].unionByName(rows) if own in by_input else rows
     return by_input
@@ -34,7 +34,7 @@ def judging(
     """What is selected of the function's rows, and what of that."""
     # a column each: of a struct that is passed on whole, Spark would make an object for every
     # row
-    own = {name: F.col(f"{RECORD}.{name}") for name in (*decode.RAW, "topic")}
+    own = {name: F.col(f"{RECORD}.{name}") for name in (*decode.RAW, *step.further, "topic")}
     named = {name: column.alias(f"{RECORD}_{name}") for name, column in own.items()}
     if not timed:
         del named["timestamp"]
@@ -55,7 +55,7 @@ def judging(
     rest = [quoted(name) for name in columns.names if name != RECORD]
     held = {
         name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}"))
-        for name in ("key", "value")
+        for name in ("key", "value", HEADERS)
     }
     kept = [held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named]
     return [*rest, *named.values(), reason.alias(REASON)], [*rest, *kept, REASON]

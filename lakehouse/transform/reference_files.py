@@ -45,7 +45,8 @@ def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> Da
     rows = spark.read.format("csv").schema(texts).options(**options).load(source.path)
     columns = []
     for field in schema:
-        text = F.col(quoted(field.name))
+        text = F.coalesce(F.col(quoted(field.name)), F.lit(""))  # Spark has an empty field as null
+        text = F.when(~text.isin(*source.nulls), text) if source.nulls else text
         if isinstance(field.dataType, StringType | BinaryType):
             columns.append(text.cast(field.dataType))
             continue

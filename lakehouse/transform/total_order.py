@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
-from lakehouse.declare.columns import ARRIVAL, WINDOW
+from lakehouse.declare.columns import ARRIVAL, PLACE, WINDOW
 from lakehouse.transform.equal_columns import equalities, id_of
 from lakehouse.transform.plan_tree import kind_of, nodes, seq, unaliased, within
 from lakehouse.transform.shapes import ONE_TOPIC, reads
@@ -94,7 +94,8 @@ def _place(arrival, rows) -> set[str]:
     is_of_one = metadata.contains(ONE_TOPIC) and metadata.getBoolean(ONE_TOPIC)
     # a union's columns are marked as those of its first part alone
     is_united = any(node.nodeName() == "Union" for node in nodes(rows))
-    return _POSITION if is_of_one and not is_united else _PLACE
+    position = _POSITION if is_of_one and not is_united else _PLACE
+    return position | ({PLACE} & set(arrival.dataType().fieldNames()))
 
 
 def _computed(rows) -> dict[int, Any]:

@@ -3,10 +3,12 @@
 The rules are one table for all formats: docs/values.md.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,6 +32,7 @@ from pyspark.sql.types import (
 )
 
 from lakehouse.declare.columns import helper
+from lakehouse.declare.sources import EMPTY
 from lakehouse.errors import DeclarationError
 
 _OF_TEXT = (
@@ -48,6 +51,8 @@ _OF_TEXT = (
     TimestampNTZType,
 )
 CORRUPT = helper("corrupt")
+OBJECT = helper("object")
+PLACE = helper("place")
 NO_JSON = "not a JSON object of the declared types"
 TOKEN = StructType(
     [StructField(helper("token"), StringType()), StructField(helper("text"), StringType())]
@@ -55,17 +60,31 @@ TOKEN = StructType(
 """A type of JSON that takes any value: of what kind it is (number, text, boolean, object, array), and its text as it was sent."""
 
 
-def row(format: str, columns: StructType, value: Column) -> Column:
+def row(format: str, columns: StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
     """The struct of `columns` that a binary value holds: an object of JSON or a line of CSV.
 
-    The last column is a text: why the value is no such row.
+    The last column is a text: why the value is no such row. `nulls`: fields of CSV that are null.
     """
-    return Column(_reader().asRow(format, columns.json(), value._jc))
+    return Column(_reader().asRow(format, columns.json(), [*nulls], value._jc))
 
 
-def record(format: str, columns: StructType, value: Column) -> Column:
+def record(format: str, columns: StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
     """The struct of the columns and, in CORRUPT, why the value is none."""
-    return row(format, StructType([*columns.fields]).toNullable().add(CORRUPT, "string"), value)
+    return row(format, _with_reason(columns), value, nulls)
+
+
+def records(columns: StructType, value: Column) -> Column:
+    """An array of such structs, of a binary value that is JSON objects one after another.
+
+    Each has its own bytes in OBJECT and its place in the value, from 0, in PLACE. A blank value is one that is none.
+    """
+    row_type = _with_reason(columns).add(OBJECT, BinaryType()).add(PLACE, IntegerType())
+    parsed = Column(_reader().asRows(row_type.json(), value._jc))
+    return F.coalesce(parsed, F.array(F.lit(None).cast(row_type)))
+
+
+def _with_reason(columns: StructType) -> StructType:
+    return StructType([*columns.fields]).toNullable().add(CORRUPT, "string")
 
 
 def check(where: str, schema: StructType, format: str) -> None:

@@ -13,14 +13,15 @@ from operator import and_
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.columns import ARRIVAL, SOURCE_ORDER, helper, quoted, quoted_column
+from lakehouse.declare.columns import ARRIVAL, helper, quoted, quoted_column
+from lakehouse.transform import arrival_fields
 from lakehouse.transform.plan_tree import analyzed, kind_of, nodes, seq
 from lakehouse.transform.shapes import reads
 
 VALID = ("valid_from", "valid_to")
 _EVER = 2**63 - 1  # microseconds: the last instant there is
 _ORDER = "_order"
-_ORDER_TYPE = "struct<event_time:timestamp,time:timestamp,topic:string,partition:int,offset:bigint>"
+_ORDER_TYPE = "struct<event_time:timestamp,time:timestamp,topic:string,partition:int,offset:bigint"
 
 
 def changes(rows: DataFrame, event_time: str, *, by_position: bool = False) -> DataFrame:
@@ -35,8 +36,8 @@ def changes(rows: DataFrame, event_time: str, *, by_position: bool = False) -> D
     else:
         order = F.struct(
             F.col(event_time).alias("event_time"),
-            *(F.col(f"{ARRIVAL}.{name}").alias(name) for name in SOURCE_ORDER),
-        ).cast(_ORDER_TYPE)
+            *arrival_fields.places(rows),
+        ).cast(_ORDER_TYPE + (",index:int>" if arrival_fields.has_place(rows) else ">"))
     return rows.withColumns({VALID[0]: F.greatest(event_time, known), _ORDER: order}).drop(ARRIVAL)
 
 

@@ -2,14 +2,18 @@
 
 import sys
 from datetime import UTC, datetime, timedelta
+from types import ModuleType
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import expect, files, kafka, sql_table, table, tumbling
+from lakehouse.errors import DeclarationError
 from lakehouse.storage.digest import differences
 from lakehouse.testing import Stage, assert_stream_equals_batch
+from lakehouse.transform.quality import validate
 from lakehouse.transform.reference_files import file_rows
 from lakehouse.transform.versions import as_of_join
 
@@ -24,7 +28,7 @@ def ddl(*names: str) -> str:
     return ", ".join("`{}` STRING".format(name.replace("`", "``")) for name in names)
 
 
-log_topic = kafka("logs", schema=f"{ddl(*NAMES)}, at TIMESTAMP NOT NULL")
+log_topic = kafka("logs", schema=f"{ddl(*NAMES)}, `n.of` INT, at TIMESTAMP NOT NULL")
 plain_topic = kafka("plain", schema="`log.level` STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
@@ -32,7 +36,12 @@ plain_topic = kafka("plain", schema="`log.level` STRING NOT NULL, at TIMESTAMP N
     layer="bronze",
     event_time="at",
     delay="5 seconds",
-    expectations=[expect.column_values_to_not_be_null("host_name")],
+    expectations=[
+        expect.column_values_to_not_be_null("host.name"),
+        expect.column_values_to_match_regex("log.level", "^log"),
+        expect.column_pair_values_to_be_equal("host.name", "host_name"),
+        expect.column_values_to_be_in_set("n.of", value_set=[1, 2]),
+    ],
 )
 def log_lines(log_topic: DataFrame) -> DataFrame:
     return log_topic.withColumnsRenamed(
@@ -71,7 +80,7 @@ sql_lines = sql_table(
 
 def row(number: int) -> dict[str, object]:
     at = (START + timedelta(seconds=20 * number)).isoformat()
-    return {name: f"{name} {number % 2}" for name in NAMES} | {"at": at}
+    return {name: f"{name} {number % 2}" for name in NAMES} | {"at": at, "n.of": 1}
 
 
 @pytest.mark.slow
@@ -99,6 +108,40 @@ def test_a_table_has_fields_with_dots(spark, tmp_path, name):
     assert levels == {"log.level 0", "log.level 1"}
     if name in ("log_rows", "log_counts"):
         assert assert_stream_equals_batch(stage, name).verdict == "EQUAL"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_expectations_hold_of_fields_with_dots(spark, tmp_path):
+    stage = Stage(spark, tmp_path, HERE)
+    bad = {"host.name": None}, {"log.level": "x"}, {"n.of": 3}
+    for _ in range(2):  # by Spark, and without
+        stage.feed("log_lines", [row(1), *(row(2) | each for each in bad)])
+    reasons = [each.reason for each in stage.rows("log_lines", "quarantine").collect()]
+    assert sorted(reason.split("(")[0] for reason in reasons) == [
+        f"expectation: expect_column_values_to_{name}"
+        for name in ("be_in_set", "match_regex", "not_be_null")
+        for _ in range(2)
+    ]
+    table = stage.session.catalog.table("log_lines")
+    results = validate(stage.rows("log_lines"), table.expectations)
+    assert [each.passed for each in results] == [True] * 4
+    assert "n.of" in results[3].expectation
+    results = validate(stage.rows("log_lines").withColumn("n.of", F.lit(9)), table.expectations)
+    assert [(each.passed, each.unexpected) for each in results] == [(True, 0)] * 3 + [(False, 2)]
+
+
+@pytest.mark.parametrize("option", ["event_time", "marker", "watermark_by"])
+def test_a_column_that_places_rows_in_time_has_no_dot(option):
+    module = ModuleType(__name__)
+    module.source = kafka("t", schema="`event.created` TIMESTAMP NOT NULL")
+    module.rows = table(layer="bronze", **{"event_time": "at", option: "event.created"})(rows)
+    with pytest.raises(DeclarationError, match=rf"{option}='event.created': a name with a dot"):
+        catalog_of([module])
+
+
+def rows(source: DataFrame) -> DataFrame:
+    return source
 
 
 def test_differences_are_found_by_columns_with_dots(spark):

@@ -2,15 +2,18 @@
 
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from types import ModuleType
 
 import pytest
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.columns import RECORD
+from lakehouse.declare.columns import HEADERS_TYPE, RECORD
 from lakehouse.declare.sources import KafkaSource
-from lakehouse.declare.table import kafka, table
+from lakehouse.declare.table import expect, kafka, table
 from lakehouse.errors import DeclarationError
+from lakehouse.maintenance import replay_quarantine
+from lakehouse.storage import begun_with
 from lakehouse.storage.schemas import Schema
 from lakehouse.testing import Stage
 from lakehouse.transform import decode, schemas
@@ -50,6 +53,12 @@ READ = {  # key format -> keys, each of the row "7" or 7
     "long": [bytes(7) + b"\7"],
     "json_schema": [b'\0\0\0\0\1"7"', b'\0\0\0\0\1{"id": 7}'],
     "avro": [b"\0\0\0\0\1\x0e", b"\0\0\0\0\2\2" + b"7", b"\0\0\0\0\3\x0e"],
+    # the first message, by both forms of its index, and one within the second
+    "protobuf": [
+        b"\0\0\0\0\6\0\x0a\x01" + b"7",
+        b"\0\0\0\0\6\2\0\x0a\x01" + b"7",
+        b"\0\0\0\0\6\4\2\0\x08\x07",
+    ],
 }
 UNREAD = {  # not of the format
     "": [b"\xff", bytes(7) + b"\7"],
@@ -59,6 +68,17 @@ UNREAD = {  # not of the format
     "long": [b"7", bytes(3) + b"\7"],
     "json_schema": [b'"7"', b"\0\0\0\0\1seven"],
     "avro": [b"7", b"\0\0\0\0\4\x0e", b"\0\0\0\0\5\x0e"],
+    # no schema; unknown; no index; torn; two fields; a further field; another name; of another format
+    "protobuf": [
+        b"7",
+        b"\0\0\0\0\4\0\x0a\x01" + b"7",
+        b"\0\0\0\0\6",
+        b"\0\0\0\0\6\0\x0a\x05" + b"7",
+        b"\0\0\0\0\6\2\2\x0a\x01" + b"7",
+        b"\0\0\0\0\6\0\x0a\x01" + b"7\x10\1",
+        b"\0\0\0\0\7\0\x0a\x01" + b"7",
+        b"\0\0\0\0\1\x0e",
+    ],
 }  # fmt: skip
 OF_REGISTRY = {
     1: '"long"',
@@ -66,11 +86,18 @@ OF_REGISTRY = {
     3: '{"type": "record", "name": "Key", "fields": [{"name": "id", "type": "int"}]}',
     5: '{"type": "record", "name": "Other", "fields": [{"name": "no", "type": "int"}]}',
 }
+OF_PROTOBUF = {
+    6: """syntax = "proto3"; message Key { string id = 1; }
+          message Both { string id = 1; int32 n = 2; message Within { int64 id = 1; } }""",
+    7: 'syntax = "proto3"; message Key { string no = 1; }',
+}
+SCHEMAS = [Schema(n, "AVRO", text) for n, text in OF_REGISTRY.items()]
+SCHEMAS += [Schema(n, "PROTOBUF", text) for n, text in OF_PROTOBUF.items()]
 
 
 def read(spark, source: KafkaSource, *sent: tuple[bytes | None, bytes | None]) -> list:
     rows = [(key, value, 0, n, AT) for n, (key, value) in enumerate(sent)]
-    writers = {n: schemas._read(spark, Schema(n, "AVRO", text)) for n, text in OF_REGISTRY.items()}
+    writers = {schema.id: schemas._read(spark, schema) for schema in SCHEMAS}
     raw = spark.createDataFrame(rows, decode.KAFKA_SCHEMA)
     return decode.decoded(raw, source, schemas.Schemas(writers)).collect()
 
@@ -137,13 +164,80 @@ def test_key_and_time_of_a_record_are_columns(spark):
     ]  # fmt: skip
 
 
+def test_a_key_in_protobuf_is_a_column_whatever_its_field_is_called(spark):
+    source = kafka("t", schema="n INT", metadata={"k": "key"}, key_format="protobuf")
+    keys = [key for n in (6, 7) for key in (b"\0\0\0\0" + bytes([n]) + b"\0\x0a\x01" + b"7",)]
+    assert [row.k for row in read(spark, source, *((key, b'{"n": 1}') for key in keys))] == [
+        "7"
+    ] * 2
+
+
+traced = kafka(
+    "traced", schema="n INT NOT NULL, at TIMESTAMP", metadata={"trace": "header:trace-id"}
+)
+
+
+def with_headers(spark, *headers: list[tuple[str, bytes | None]] | None) -> list:
+    rows = [(None, b'{"n": 1}', 0, n, AT, each) for n, each in enumerate(headers)]
+    raw = spark.createDataFrame(rows, f"{decode.KAFKA_SCHEMA}, headers {HEADERS_TYPE}")
+    return decode.decoded(raw, traced).collect()
+
+
+def test_a_header_is_a_column_of_its_last_text(spark):
+    rows = with_headers(
+        spark,
+        [("trace-id", b"a"), ("other", b"x"), ("trace-id", "\u00fc".encode())],
+        [("Trace-Id", b"a")],
+        [("trace-id", b"a"), ("trace-id", None)],
+        [("trace-id", b"")],
+        [],
+        None,
+        [("trace-id", b"\xff"), ("trace-id", b"a")],
+        [("trace-id", b"a"), ("trace-id", b"\xff")],
+    )
+    assert [row.trace for row in rows] == ["\u00fc", None, None, "", None, None, "a", None]
+    problems = [row[RECORD].problem for row in rows]
+    assert problems == [None] * 7 + ["header=trace-id: not UTF-8"]
+
+
+def with_trace(traced: DataFrame) -> DataFrame:
+    return traced
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_row_that_is_replayed_has_its_headers(spark, tmp_path):
+    def stage(**declared) -> Stage:
+        module = ModuleType(__name__)
+        module.traced = traced
+        module.rows = table(layer="bronze", event_time="at", **declared)(with_trace)
+        return Stage(spark, tmp_path, module)
+
+    first = stage(expectations=[expect.column_values_to_be_between("n", max_value=9)])
+    for n in (1, 50):  # written without Spark, and by it
+        row = {"n": n, "at": "2026-01-01T00:00:00Z"}
+        first.feed("rows", [row], headers=[("trace-id", f"t{n}".encode())])
+        first.feed("rows", [row], headers=[("trace-id", f"t{n}".encode())])
+    first.feed("rows", [{"n": 2, "at": "2026-01-01T00:00:00Z"}], headers=[("trace-id", b"\xff")])
+    first.wait(timedelta(hours=2))
+    first.feed("rows", [{"n": 3, "at": "2026-01-01T00:00:00Z"}])
+    begun_with.keep(first.session, first.session.catalog.table("rows"))
+    second = stage()
+    replayed = replay_quarantine.replay(second.session, second.session.catalog.table("rows"))
+    assert (replayed.rows, dict(replayed.bad)) == (2, {"header=trace-id: not UTF-8": 1})
+    rows = second.rows("rows").select("n", "trace").collect()
+    assert sorted(map(tuple, rows)) == [(1, "t1"), (1, "t1"), (3, None), (50, "t50"), (50, "t50")]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"metadata": {"n": "key"}}, "the source has a column of that name"),
         ({"metadata": {"N": "timestamp"}}, "the source has a column of that name"),
         ({"metadata": {"sent": "timestamp"}, "key": "id"}, "column=sent: the source has a column"),
-        ({"metadata": {"x": "offset"}}, "x='offset': one of key, timestamp"),
+        ({"metadata": {"x": "offset"}}, "x='offset': one of key, timestamp, header:NAME"),
+        ({"metadata": {"x": "header:"}}, "x='header:': one of key, timestamp, header:NAME"),
+        ({"metadata": {"N": "header:n"}}, "the source has a column of that name"),
         ({"key_format": "json"}, "nothing reads the keys"),
         ({"key_format": "uuid", "key": "id"}, "key_format='uuid': one of "),
         ({"key": "ID"}, "name a STRING, INT or BIGINT column"),

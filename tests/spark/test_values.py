@@ -309,3 +309,45 @@ def test_the_sources_of_the_jar_compile_to_its_classes(tmp_path):
         with zipfile.ZipFile(path) as jar:
             named.append(sorted(jar.namelist()))
     assert named[0] == named[1] and len(named[0]) > 5
+
+
+def test_the_texts_for_null_of_csv_are_declared(spark, tmp_path):
+    lines = [b"NA,1", b"-,NA", b'"NA",""', b",7", b"x,"]
+    raw = spark.createDataFrame(
+        [(None, line, 0, n, START) for n, line in enumerate(lines)], decode.KAFKA_SCHEMA
+    )
+
+    def read(**declared: object) -> list[tuple]:
+        source = folder("/in", format="csv", schema="t STRING, n INT", **declared)
+        rows = decode.decoded(raw, source).select("t", "n", "_record.problem").collect()
+        assert all(p is None or "field=n: declared INT, got" in p for *_, p in rows)
+        return [("bad",) if row.problem else (row.t, row.n) for row in rows]
+
+    assert read() == [("NA", 1), ("bad",), ("NA", None), (None, 7), ("x", None)]
+    assert read(nulls=["", "NA", "-"]) == [
+        (None, 1), (None, None), (None, None), (None, 7), ("x", None),
+    ]  # fmt: skip
+    assert read(nulls=["NA"]) == [(None, 1), ("-", None), ("bad",), ("", 7), ("bad",)]
+    file = tmp_path / "t.csv"
+    for nulls, rows in (
+        (("",), [("NA", 1), ("x", None), (None, 7)]),
+        (("", "NA"), [(None, 1), ("x", None), (None, 7)]),
+        (("NA",), [(None, 1), ("x", None), ("", 7)]),
+    ):
+        empty = "" if "" in nulls else "NA"
+        file.write_text(f't,n\n"NA",1\nx,{empty}\n,7\n')
+        source = files(str(file), schema="t STRING, n INT", nulls=nulls)
+        assert [tuple(row) for row in file_rows(spark, source).collect()] == rows
+    file.write_text("t,n\n,1\n,\n")
+    with pytest.raises(Exception, match="field=n: declared INT, got "):
+        file_rows(spark, files(str(file), schema="t STRING, n INT", nulls=["NA"])).collect()
+
+
+def test_texts_for_null_are_refused_where_there_are_none():
+    for declared in (folder, files):
+        with pytest.raises(DeclarationError, match="format='json': only fields of CSV"):
+            declared("/in", format="json", schema="t STRING", nulls=["NA"])
+        with pytest.raises(
+            DeclarationError, match=r"nulls='NA': it is a list of texts; write \['NA'\]"
+        ):
+            declared("/in", format="csv", schema="t STRING", nulls="NA")

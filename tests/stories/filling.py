@@ -64,6 +64,7 @@ class Filling(Stage):
         *,
         key: bytes | None = b"key",
         sent: datetime | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
         source: str = "",
         abort_at: str | None = None,
     ) -> None:

@@ -46,6 +46,16 @@ change_topic = changes("changed", key="id", schema="id BIGINT")
 large_topic = kafka("large", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL, text STRING")
 
 
+traced_topic = kafka(
+    "traced", schema=SCHEMA, framing="concatenated", metadata={"trace": "header:trace-id"}
+)
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def traced(traced_topic: DataFrame) -> DataFrame:
+    return traced_topic
+
+
 @table(layer="bronze", event_time="at", delay="5 seconds")
 def plain(plain_topic: DataFrame) -> DataFrame:
     return plain_topic
@@ -261,6 +271,32 @@ def test_a_catch_up_of_many_steps_leaves_no_consumer_behind_for_each(session):
     # each step would have ten and more
     assert connections() - before <= 4
     all_once(session, "plain")
+
+
+def test_headers_and_objects_of_a_message_are_read_alike_by_short_and_long_steps(session):
+    kafka_broker.ensure_topics(session.settings, {"traced": 2})
+    producer = Producer(client_config(session.settings) | {"log_level": "0"})
+
+    def send_traced(numbers: range) -> None:
+        for n in numbers:
+            two = "".join(json.dumps({"n": m, "at": START.isoformat()}) for m in (n, 1000 + n))
+            headers = [("trace-id", b"before"), ("trace-id", f"t{n}".encode())] if n % 3 else None
+            producer.produce("traced", two, headers=headers, partition=n % 2)
+        assert producer.flush(30) == 0
+
+    send_traced(range(120))  # more than a short step has
+    query(session, "traced", available_now=True).awaitTermination()
+    send_traced(range(120, 140))
+    query(session, "traced", available_now=True).awaitTermination()
+    assert [c.arrived for c in commits(session, "traced")] == [240, 40]
+    rows = session.read(session.catalog.table("traced")).select("n", "trace", "_arrival.place")
+    assert {tuple(row) for row in rows.collect()} == {
+        (n + 1000 * place, f"t{n}" if n % 3 else None, place)
+        for n in range(140)
+        for place in (0, 1)
+    }
+    all_once(session, "traced")
+    assert [each.rows for each in check(session, session.catalog.table("traced"))] == [70, 70]
 
 
 @pytest.mark.slow

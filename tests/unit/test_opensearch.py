@@ -151,3 +151,16 @@ def test_user_and_password_are_read_from_the_environment(monkeypatch):
     server._prepare()
     assert server._base == "https://host:9200/search"
     assert server._headers["Authorization"] == "Basic bWU6cEBzczovd29yZA=="
+
+
+def test_a_name_with_dots_is_mapped_as_opensearch_gives_it_back():
+    columns = [
+        ("log.level", pa.int64()),
+        ("log", pa.struct([("file.path", pa.bool_())])),
+        ("n", pa.int64()),
+    ]
+    wanted = properties(pa.schema(columns))
+    inner = {"level": {"type": "long"}, "file": {"properties": {"path": {"type": "boolean"}}}}
+    assert wanted == {"log": {"properties": inner}, "n": {"type": "long"}}
+    assert wanted == properties(pa.schema(reversed(columns)))
+    assert not lacking(wanted, wanted)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
@@ -17,16 +17,16 @@ from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse import Position, file_folder, kafka_topic, postgres, redis_keys
+from lakehouse import Position, file_folder, kafka_topic, opensearch, postgres, redis_keys
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import CommitError, DeclarationError, SinkError, UnknownTable
 from lakehouse.maintenance import needs
 from lakehouse.settings import Settings
-from lakehouse.sinks import changes, column_check
+from lakehouse.sinks import changes, column_check, file_formats
 from lakehouse.sinks.comparison import _repairing, compare, differing
-from lakehouse.sinks.encoded import Columns
+from lakehouse.sinks.encoded import Columns, Rows
 from lakehouse.sinks.encoding import key_of, value_of
 from lakehouse.sinks.follower import Follower, Step
 from lakehouse.sinks.postgres import is_refusal
@@ -263,6 +263,37 @@ def test_values_are_written_as_a_source_reads_them_back():
         "nan": "nan", "window": {"start": "2026-01-01T00:00:00Z"}, "list": ["1", None], "map": {"a": 1},
         "empty": {}, "by_day": {"2026-01-02": 1}, "yes_no": {"true": 0.0},
     }  # fmt: skip
+
+
+def test_columns_whose_names_have_dots_are_written_by_them():
+    rows = pa.table({"log.level": ["warn", None], "n.of": [1, 2], "log": [{"level": "x"}, None]})
+    written = [
+        '{"log.level":"warn","n.of":1,"log":{"level":"x"}}',
+        '{"n.of":2}',
+    ]
+    columns = Columns(["insert", "update"], rows)
+    assert columns.values() == written == Rows([*columns]).values()
+    assert columns.keys(["n.of", "log.level"]) == [
+        '{"n.of":1,"log.level":"warn"}',
+        '{"n.of":2,"log.level":null}',
+    ]
+    assert columns.cells(["log.level", "n.of"]).to_pylist() == [
+        {"log.level": "warn", "n.of": "1"},
+        {"log.level": None, "n.of": "2"},
+    ]
+    kinds = {name: str(rows.schema.field(name).type) for name in rows.column_names}
+    for form in get_args(file_formats.Format):
+        content = file_formats.encoded(form, rows.to_pylist(), rows.schema)
+        back = file_formats.decoded(form, content, kinds)
+        assert [value_of(each) for each in back] == written
+    targets = (kafka_topic("t", key="n.of"), postgres("t", key="n.of"), redis_keys("t", key="n.of"))
+    for target in (*targets, file_folder("/out", key="n.of"), opensearch("t", key="n.of")):
+        column_check.check("rows", target, rows.schema)
+    for form in ("avro", "protobuf"):
+        with pytest.raises(
+            SinkError, match=r"log\.level: a name in .* has letters, digits and '_'"
+        ):
+            column_check.check("rows", kafka_topic("t", key="n.of", format=form), rows.schema)
 
 
 def test_a_key_is_text_of_one_column_and_an_object_of_several():

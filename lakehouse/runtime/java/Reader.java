@@ -3,14 +3,19 @@ package lakehouse.values;
 import java.io.Serializable;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Set;
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
+import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.GenericArrayData;
 import org.apache.spark.sql.classic.ExpressionUtils;
+import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
@@ -25,25 +30,33 @@ public final class Reader implements Serializable {
   private final String format;
   private final DataType type;
   private final int columns; // of a row, without its last one: why it is none
+  private final Set<String> nulls; // fields of CSV that are null
   private transient volatile Json.Kind kind;
 
-  private Reader(String format, DataType type, int columns) {
+  private Reader(String format, DataType type, int columns, Set<String> nulls) {
     this.format = format;
     this.type = type;
     this.columns = columns;
+    this.nulls = nulls;
   }
 
   /** The struct of a binary value in JSON, or a line of CSV: the columns of `schema`, of which the last says why it is none.
    * The others then hold what can be read. */
-  public static Column asRow(String format, String schema, Column value) {
+  public static Column asRow(String format, String schema, List<String> nulls, Column value) {
     StructType row = (StructType) DataType.fromJson(schema);
-    return call(new Reader(format, row, row.length() - 1), "row", row, value);
+    return call(new Reader(format, row, row.length() - 1, Set.copyOf(nulls)), "row", row, value);
+  }
+
+  /** As `asRow`, of JSON objects one after another: an array of such structs, each with its own bytes and its place, from 0. */
+  public static Column asRows(String schema, Column value) {
+    StructType row = (StructType) DataType.fromJson(schema);
+    return call(new Reader("json", row, row.length() - 3, Set.of()), "rows", new ArrayType(row, false), value);
   }
 
   /** What a text is as a value of a type, by the rules of a line of CSV ("text") or of JSON; null if it is none. */
   public static Column asValue(String format, String type, Column text) {
     DataType wanted = DataType.fromJson(type);
-    return call(new Reader(format, wanted, 0), "exact", wanted, text);
+    return call(new Reader(format, wanted, 0, Set.of()), "exact", wanted, text);
   }
 
   private static Column call(Reader reader, String method, DataType result, Column argument) {
@@ -55,17 +68,31 @@ public final class Reader implements Serializable {
   }
 
   public InternalRow row(byte[] value) {
-    Object[] fields;
+    return new GenericInternalRow(values(value));
+  }
+
+  public ArrayData rows(byte[] value) {
+    List<Object> rows = new ArrayList<>();
+    for (byte[] object : Concatenated.objects(value)) {
+      Object[] fields = Arrays.copyOf(values(object), columns + 3);
+      fields[columns + 1] = object;
+      fields[columns + 2] = rows.size();
+      rows.add(new GenericInternalRow(fields));
+    }
+    return new GenericArrayData(rows.toArray());
+  }
+
+  private Object[] values(byte[] value) {
     try {
       String text = new String(value, StandardCharsets.UTF_8);
       // what is no UTF-8 has become this character
       if (text.indexOf('\uFFFD') >= 0 && !UTF8String.fromBytes(value).isValid()) throw new Refused("", "it is not UTF-8");
-      fields = format.equals("csv") ? line(text) : Json.row(text, (Json.Struct) kind());
+      return format.equals("csv") ? line(text) : Json.row(text, (Json.Struct) kind());
     } catch (Refused why) {
-      fields = new Object[columns + 1];
+      Object[] fields = new Object[columns + 1];
       fields[columns] = UTF8String.fromString(why.getMessage());
+      return fields;
     }
-    return new GenericInternalRow(fields);
   }
 
   public Object exact(UTF8String text) {
@@ -92,7 +119,7 @@ public final class Reader implements Serializable {
     Object[] values = new Object[columns + 1];
     for (int at = 0; at < columns; at++) {
       String field = sent.get(at);
-      if (field == null) continue;
+      if (nulls.contains(field)) continue;
       DataType of = row.apply(at).dataType();
       // there are no bytes in a line of text but its own
       values[at] = of instanceof org.apache.spark.sql.types.BinaryType ? field.getBytes(StandardCharsets.UTF_8) : Values.of(field, of);
@@ -102,7 +129,7 @@ public final class Reader implements Serializable {
     return values;
   }
 
-  /** The fields of a line as RFC 4180 has them; null of one that is empty. */
+  /** The fields of a line as RFC 4180 has them. */
   private static List<String> fields(String line) {
     List<String> found = new ArrayList<>();
     int at = 0;
@@ -130,7 +157,7 @@ public final class Reader implements Serializable {
         end = comma < 0 ? line.length() : comma;
         field = line.substring(at, end);
       }
-      found.add(field.isEmpty() ? null : field);
+      found.add(field);
       if (end == line.length()) return found;
       at = end + 1;
     }
@@ -138,7 +165,8 @@ public final class Reader implements Serializable {
 
   @Override
   public boolean equals(Object other) {
-    return other instanceof Reader that && format.equals(that.format) && type.equals(that.type) && columns == that.columns;
+    return other instanceof Reader that && format.equals(that.format) && type.equals(that.type) && columns == that.columns
+        && nulls.equals(that.nulls);
   }
 
   @Override

@@ -1,0 +1,111 @@
+"""What is asked of the declaration of a source, whatever it reads."""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lakehouse.declare import columns
+from lakehouse.errors import DeclarationError
+from lakehouse.ranges import BEGINNING, text
+
+if TYPE_CHECKING:
+    from lakehouse.declare.sources import FileSource, KafkaSource, RecordSource
+
+_OF_KEY = re.compile(r"(STRING|INT|INTEGER|BIGINT|LONG)(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
+_METADATA = re.compile(r"key|timestamp|header:.+", re.DOTALL)
+_TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
+
+
+def check_records(source: "RecordSource") -> None:
+    """What is asked of each kind of source."""
+    one_of("unknown_fields", source.unknown_fields, ("ignore", "quarantine"))
+    check_names(source.schema)
+    if source.format == "text" and not _TEXT.fullmatch(source.schema):
+        raise DeclarationError(
+            f"schema={source.schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
+        )
+    if source.unknown_fields == "quarantine" and source.format in ("text", "csv"):
+        raise DeclarationError(
+            f"unknown_fields='quarantine', format={source.format!r}: its values have no names; leave unknown_fields out"
+        )
+    check_nulls(source)
+    one_of("framing", source.framing, ("", "concatenated"))
+    if source.framing and source.format != "json":
+        raise DeclarationError(
+            f"framing={source.framing!r}, format={source.format!r}: only JSON objects stand one after another; leave framing out"
+        )
+    if source.framing and source.key:
+        raise DeclarationError(
+            f"framing={source.framing!r}, key={source.key!r}: a key is of one row, and a message may have several; leave one out"
+        )
+    check_event_time("min_event_time", source.min_event_time)
+
+
+def null_texts(nulls: Sequence[str]) -> tuple[str, ...]:
+    """The texts, each by itself. Raises DeclarationError for one text."""
+    if isinstance(nulls, str):
+        raise DeclarationError(f"nulls={nulls!r}: it is a list of texts; write [{nulls!r}]")
+    return tuple(nulls)
+
+
+def check_nulls(source: "RecordSource | FileSource") -> None:
+    if source.nulls != ("",) and source.format != "csv":
+        raise DeclarationError(
+            f"nulls={list(source.nulls)}, format={source.format!r}: only fields of CSV have texts for null; leave it out"
+        )
+
+
+def check_event_time(name: str, instant: object) -> None:
+    if not isinstance(instant, datetime) or instant.tzinfo is None:
+        rule = "a datetime with its time zone; write for example datetime(2000, 1, 1, tzinfo=UTC)"
+        raise DeclarationError(f"{name}={instant!r}: {rule}")
+    if instant <= BEGINNING:
+        raise DeclarationError(
+            f"{name}={text(instant)}: event times are later than {text(BEGINNING)}; name a later instant, and keep earlier "
+            "times in another column"
+        )
+
+
+def check_keys(source: "KafkaSource") -> None:
+    key, given, declared = source.key, dict(source.metadata), dict(columns.of_ddl(source.schema))
+    if key and (source.format == "text" or not _OF_KEY.fullmatch(declared.get(key, ""))):
+        raise DeclarationError(
+            f"key={key!r}, schema={source.schema!r}: a key is text or a whole number; name a STRING, INT or BIGINT column of the "
+            "schema; format='text' has no other"
+        )
+    names = {name.lower() for name in declared} | ({"deleted", "sent"} if key else set())
+    for name, what in given.items():
+        if not _METADATA.fullmatch(what):
+            raise DeclarationError(f"metadata, {name}={what!r}: one of key, timestamp, header:NAME")
+        if name.lower() in names:
+            raise DeclarationError(
+                f"metadata={given}, column={name}: the source has a column of that name; give it another name"
+            )
+    if source.key_format and not source.reads_keys:
+        raise DeclarationError(
+            f"key_format={source.key_format!r}: nothing reads the keys; add key= or metadata={{'NAME': 'key'}}, or leave it out"
+        )
+    if given and source.history:
+        raise DeclarationError(
+            f"metadata={given}, history={source.history.topic}: files have none of it; have the values hold it"
+        )
+
+
+def check_names(schema: str) -> None:
+    if unusable := columns.reserved(re.findall(r"\w+", schema)):
+        raise DeclarationError(
+            f"schema, column={unusable[0]}: names that begin so are the library's, for columns that it adds while it computes; "
+            "rename the field where it is sent or written"
+        )
+    for name, said in columns.of_ddl(schema):
+        if re.search(r"\bDEFAULT\b", re.sub("<.*>", "", said), re.IGNORECASE):
+            raise DeclarationError(
+                f"schema, column={name}, DEFAULT: rows from before the column was added would be without the default; leave it "
+                f"out, and have the function that reads the table take coalesce({name}, ...), which holds for all of its rows"
+            )
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise DeclarationError(f"{name}={value!r}: one of {', '.join(allowed)}")
