@@ -214,6 +214,7 @@ def test_a_row_that_is_replayed_has_its_headers(spark, tmp_path):
         return Stage(spark, tmp_path, module)
 
     first = stage(expectations=[expect.column_values_to_be_between("n", max_value=9)])
+    first._now = AT + timedelta(days=1)  # what is to be replayed arrived in an hour that is over
     for n in (1, 50):  # written without Spark, and by it
         row = {"n": n, "at": "2026-01-01T00:00:00Z"}
         first.feed("with_trace", [row], headers=[("trace-id", f"t{n}".encode())])
