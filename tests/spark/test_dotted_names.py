@@ -38,7 +38,7 @@ plain_topic = kafka("plain", schema="`log.level` STRING NOT NULL, at TIMESTAMP N
     delay="5 seconds",
     expectations=[
         expect.column_values_to_not_be_null("host.name"),
-        expect.column_values_to_match_regex("log.level", "^log"),
+        expect.column_values_to_match_regex("log.level", regex="^log"),
         expect.column_pair_values_to_be_equal("host.name", "host_name"),
         expect.column_values_to_be_in_set("n.of", value_set=[1, 2]),
     ],

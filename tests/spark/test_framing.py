@@ -19,7 +19,8 @@ from lakehouse.storage import begun_with
 from lakehouse.stream import topic_check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import decode
-from lakehouse.transform.process import KeyedProcess, process
+from lakehouse.transform.process import process
+from support.calls import Before
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,19 +53,9 @@ def versions(log_lines: DataFrame) -> DataFrame:
     return log_lines
 
 
-class Last(KeyedProcess):
-    """Gives each row with the number of the row before it."""
-
-    output = "id STRING, at TIMESTAMP, n BIGINT, before BIGINT"
-
-    def on_row(self, state, row, timers):
-        yield {"id": row["id"], "at": row["at"], "n": row["n"], "before": state.get("n")}
-        state["n"] = row["n"]
-
-
 @table(layer="silver", context=around(before="1 minute"))
 def pairs(log_lines: DataFrame) -> DataFrame:
-    return process(log_lines, by=["id"], function=Last(), at="at", within=timedelta(minutes=1))
+    return process(log_lines, by=["id"], function=Before(), at="at", within=timedelta(minutes=1))
 
 
 def line(id: str, n: object, second: float) -> str:

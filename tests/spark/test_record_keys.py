@@ -210,22 +210,25 @@ def test_a_row_that_is_replayed_has_its_headers(spark, tmp_path):
     def stage(**declared) -> Stage:
         module = ModuleType(__name__)
         module.traced = traced
-        module.rows = table(layer="bronze", event_time="at", **declared)(with_trace)
+        module.with_trace = table(layer="bronze", event_time="at", **declared)(with_trace)
         return Stage(spark, tmp_path, module)
 
     first = stage(expectations=[expect.column_values_to_be_between("n", max_value=9)])
+    first._now = AT + timedelta(days=1)  # what is to be replayed arrived in an hour that is over
     for n in (1, 50):  # written without Spark, and by it
         row = {"n": n, "at": "2026-01-01T00:00:00Z"}
-        first.feed("rows", [row], headers=[("trace-id", f"t{n}".encode())])
-        first.feed("rows", [row], headers=[("trace-id", f"t{n}".encode())])
-    first.feed("rows", [{"n": 2, "at": "2026-01-01T00:00:00Z"}], headers=[("trace-id", b"\xff")])
+        first.feed("with_trace", [row], headers=[("trace-id", f"t{n}".encode())])
+        first.feed("with_trace", [row], headers=[("trace-id", f"t{n}".encode())])
+    first.feed(
+        "with_trace", [{"n": 2, "at": "2026-01-01T00:00:00Z"}], headers=[("trace-id", b"\xff")]
+    )
     first.wait(timedelta(hours=2))
-    first.feed("rows", [{"n": 3, "at": "2026-01-01T00:00:00Z"}])
-    begun_with.keep(first.session, first.session.catalog.table("rows"))
+    first.feed("with_trace", [{"n": 3, "at": "2026-01-01T00:00:00Z"}])
+    begun_with.keep(first.session, first.session.catalog.table("with_trace"))
     second = stage()
-    replayed = replay_quarantine.replay(second.session, second.session.catalog.table("rows"))
+    replayed = replay_quarantine.replay(second.session, second.session.catalog.table("with_trace"))
     assert (replayed.rows, dict(replayed.bad)) == (2, {"header=trace-id: not UTF-8": 1})
-    rows = second.rows("rows").select("n", "trace").collect()
+    rows = second.rows("with_trace").select("n", "trace").collect()
     assert sorted(map(tuple, rows)) == [(1, "t1"), (1, "t1"), (3, None), (50, "t50"), (50, "t50")]
 
 

@@ -33,3 +33,13 @@ class Told(KeyedProcess):
 
     def on_timer(self, state, at, timers):
         yield {"what": f"timer after {state['rows']}"}
+
+
+class Before(KeyedProcess):
+    """Gives each row with the number of the row before it."""
+
+    output = "id STRING, at TIMESTAMP, n BIGINT, before BIGINT"
+
+    def on_row(self, state, row, timers):
+        yield {"id": row["id"], "at": row["at"], "n": row["n"], "before": state.get("n")}
+        state["n"] = row["n"]
