@@ -19,13 +19,13 @@ from lakehouse.ranges import BEGINNING, Range, past_beginning, text
 from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log
-from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log.certificates import Certificate
+from lakehouse.storage.log.commit_log import frontier
 
 if TYPE_CHECKING:
-    from lakehouse.transform.quality import SuiteResult
+    from lakehouse.transform.checks.quality import SuiteResult
 
 EXPECTATIONS_HOLD = "expectations_hold"
 STREAM_EQUALS_BATCH = "stream_equals_batch"
@@ -162,7 +162,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
         pool=RECONCILIATION,
     )
     def check(config: Closed, lakehouse: LakehouseResource) -> dg.AssetCheckResult:
-        from lakehouse.transform import quality
+        from lakehouse.transform.checks import quality
         from lakehouse.transform.lateness import between, instant_of
 
         rows, where = lakehouse.session_of(table).read(table), "all"

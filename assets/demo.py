@@ -106,7 +106,7 @@ class _Demo:
                 ui.result()
 
     def _job(self, pipeline: str) -> None:
-        from streaming_jobs import supervisor
+        from streaming_jobs.supervision import supervisor
 
         self._step(
             f"streaming job {pipeline}",
@@ -237,7 +237,7 @@ class _Demo:
         Raises JobError if it ends, or takes too long.
         """
         from lakehouse.errors import JobError
-        from lakehouse.storage import layout
+        from lakehouse.storage.disk import layout
 
         log = layout.demo_logs(self.settings) / "dagster.log"
         deadline = time.monotonic() + _UI_WITHIN
@@ -261,7 +261,7 @@ class _Demo:
         log: str,
         ready: Callable[[subprocess.Popen], None] = lambda process: None,
     ) -> None:
-        from lakehouse.storage import layout
+        from lakehouse.storage.disk import layout
 
         folder = layout.demo_logs(self.settings)
         folder.mkdir(parents=True, exist_ok=True)
@@ -287,9 +287,9 @@ class _Demo:
         from rich.console import Group
 
         from lakehouse.declare import catalog
-        from lakehouse.storage import certificates
-        from streaming_jobs import supervisor
-        from streaming_jobs.views import queries_table
+        from lakehouse.storage.log import certificates
+        from streaming_jobs.command_groups.views import queries_table
+        from streaming_jobs.supervision import supervisor
 
         pipelines = catalog.load(self.settings).pipelines()
         last = {

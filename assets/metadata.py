@@ -17,13 +17,14 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, Range, parse_instant, past_beginning, text
 from lakehouse.reconcile.coverage import Coverage, Stored
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_tables, report_files
-from lakehouse.storage.certificates import COUNTS, Certificate
-from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.layout import table_path
-from streaming_jobs import desired
-from streaming_jobs.desired import Desired, Event
+from lakehouse.storage.delta import delta_tables
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log import report_files
+from lakehouse.storage.log.certificates import COUNTS, Certificate
+from lakehouse.storage.log.commits import NOTHING, Commit
 from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.supervision import desired
+from streaming_jobs.supervision.desired import Desired, Event
 
 if TYPE_CHECKING:
     from batch_jobs.planning import Backfill

@@ -8,9 +8,10 @@ from assets import staleness
 from lakehouse.declare.catalog import Catalog
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from streaming_jobs import notices, notifications
-from streaming_jobs.jobs import with_followers
-from streaming_jobs.notifications import Notice
+from streaming_jobs.exporters import notifications
+from streaming_jobs.exporters.notifications import Notice
+from streaming_jobs.supervision import notices
+from streaming_jobs.supervision.jobs import with_followers
 
 
 def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:

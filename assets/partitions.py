@@ -11,8 +11,8 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_format
 from lakehouse.settings import Settings
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
 
 
 def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefinition:

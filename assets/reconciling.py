@@ -14,9 +14,9 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import Range, parse_range, text
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
-from lakehouse.storage.attempts import brief
+from lakehouse.storage.disk.publish_lock import reconciling
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.publish_lock import reconciling
+from lakehouse.storage.log.reconcile_attempts import brief
 
 _RECONCILE, _REPAIR = "reconcile_ranges", "repair_table"
 

@@ -21,7 +21,7 @@ class Created(dg.Config):
 @dg.op
 def create(config: Created, lakehouse: LakehouseResource) -> dg.Output[str]:
     """Creates a savepoint of all tables beside the streams: `lakehouse savepoint create`."""
-    from lakehouse.storage import savepoints
+    from lakehouse.storage.versions import savepoints
 
     name = f"{config.prefix}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     with refusals():
@@ -50,8 +50,8 @@ class Restored(dg.Config):
 @dg.op(pool=BATCH)
 def restore(config: Restored, lakehouse: LakehouseResource) -> dg.Output[str]:
     """Puts all tables back as they were. All streaming jobs must be stopped: `lakehouse savepoint restore`."""
-    from lakehouse.storage import restoring
-    from streaming_jobs import supervisor
+    from lakehouse.storage.versions import restoring
+    from streaming_jobs.supervision import supervisor
 
     with refusals(), supervisor.all_stopped(lakehouse.settings, lakehouse.catalog.pipelines()):
         before = restoring.restore(lakehouse.declared, config.savepoint, keep=not config.discard)

@@ -14,8 +14,8 @@ from assets.streams import asked_by, observed
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import parse_instant
 from lakehouse.settings import Settings
-from streaming_jobs import scheduled, supervisor
 from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision import scheduled, supervisor
 
 
 def schedules(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinition]:

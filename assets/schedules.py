@@ -14,8 +14,8 @@ from assets.metadata import of_commit
 from assets.resources import BATCH, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.settings import Settings
-from lakehouse.storage.commits import Commit
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commits import Commit
 
 
 @dg.op(pool=BATCH)

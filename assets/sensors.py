@@ -22,12 +22,12 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, Range, partition_range
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
-from lakehouse.storage.commit_log import CommitLog, frontier
-from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.typed_values import checked
-from streaming_jobs import control_loop, desired, supervisor
-from streaming_jobs.jobs import with_followers
+from lakehouse.storage.disk.typed_values import checked
+from lakehouse.storage.log.commit_log import CommitLog, frontier
+from lakehouse.storage.log.commits import NOTHING, Commit
 from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision import control_loop, desired, supervisor
+from streaming_jobs.supervision.jobs import with_followers
 
 _MOST = 100  # events a tick: SQLite takes 5 ms for each
 _MINUTE = timedelta(minutes=1)

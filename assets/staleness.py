@@ -13,8 +13,8 @@ from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.ranges import PARTITION_LENGTHS, past_beginning, text
 from lakehouse.settings import Settings
-from lakehouse.storage.commit_log import frontier
-from streaming_jobs.notifications import Notice
+from lakehouse.storage.log.commit_log import frontier
+from streaming_jobs.exporters.notifications import Notice
 
 
 def policy(settings: Settings, catalog: Catalog, table: Table) -> dg.FreshnessPolicy | None:

@@ -14,12 +14,12 @@ from pydantic import Field
 from assets.metadata import instant, of_job
 from assets.resources import BATCH, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import KafkaSource, PythonSource, RecordSource
+from lakehouse.declare.inputs.sources import KafkaSource, PythonSource, RecordSource
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
-from streaming_jobs import desired, scheduled, supervisor
-from streaming_jobs.jobs import target_of
 from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision import desired, scheduled, supervisor
+from streaming_jobs.supervision.jobs import target_of
 
 if TYPE_CHECKING:
     from lakehouse.stream.rescaling import Rescaled
@@ -175,7 +175,7 @@ def _rescale(pipeline: str) -> dg.JobDefinition:
     def rescale(
         context: dg.OpExecutionContext, lakehouse: LakehouseResource
     ) -> Iterator[dg.AssetObservation | dg.Output]:
-        from streaming_jobs import rescaling
+        from streaming_jobs.supervision import rescaling
 
         settings, by = lakehouse.settings, asked_by(context)
         with refusals():

@@ -18,7 +18,7 @@ from assets.metadata import (
 from assets.resources import BATCH, LakehouseResource, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import (
+from lakehouse.declare.inputs.sources import (
     DeltaSource,
     FolderSource,
     IcebergSource,
@@ -29,9 +29,9 @@ from lakehouse.declare.sources import (
 from lakehouse.declare.table import Table
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.commits import Commit
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import Commit
 
 
 def specs_and_assets(

@@ -10,14 +10,14 @@ from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.targets import Target
 from lakehouse.sinks import actions, comparison
-from lakehouse.sinks.files import FileFolder
-from lakehouse.sinks.kafka import KafkaTopic
-from lakehouse.sinks.mail import Mail
-from lakehouse.sinks.opensearch import OpenSearchIndex
-from lakehouse.sinks.postgres import PostgresTable
-from lakehouse.sinks.redis import RedisKeys
-from lakehouse.sinks.webhook import Webhook
-from streaming_jobs.jobs import follower_of
+from lakehouse.sinks.targets.files import FileFolder
+from lakehouse.sinks.targets.kafka import KafkaTopic
+from lakehouse.sinks.targets.mail import Mail
+from lakehouse.sinks.targets.opensearch import OpenSearchIndex
+from lakehouse.sinks.targets.postgres import PostgresTable
+from lakehouse.sinks.targets.redis import RedisKeys
+from lakehouse.sinks.targets.webhook import Webhook
+from streaming_jobs.supervision.jobs import follower_of
 
 TARGET_EQUALS_TABLE = "target_equals_table"
 NOTHING_REFUSED = "nothing_refused"

@@ -50,8 +50,8 @@ def dagster_environment(settings: Settings) -> Mapping[str, str]:
 
     Raises SettingsError if the home cannot be written to.
     """
-    from lakehouse.storage import layout
-    from lakehouse.storage.root import make as make_root
+    from lakehouse.storage.disk import layout
+    from lakehouse.storage.disk.root import make as make_root
 
     home = layout.dagster_home(settings).absolute()
     try:

@@ -16,8 +16,8 @@ from lakehouse.storage.lakehouse import Lakehouse
 
 if TYPE_CHECKING:
     from lakehouse.cli.change_plan import Planned
-    from lakehouse.storage.comparisons import Compared
-    from lakehouse.storage.upgrades import Upgrade
+    from lakehouse.storage.log.comparisons import Compared
+    from lakehouse.storage.versions.upgrades import Upgrade
 
 VERSIONS_AGREE = "versions_agree"
 
@@ -103,7 +103,8 @@ def _compared(
 ) -> "tuple[Upgrade, list[Compared], int]":
     """Brings the version beside the table up to the present and compares; also how many rows batch runs wrote for that."""
     from batch_jobs import upgrade as job
-    from lakehouse.storage import full_disk, upgrades
+    from lakehouse.storage.disk import full_disk
+    from lakehouse.storage.versions import upgrades
 
     doing, stands = f"the version beside {table.name}", lambda: "the table is as it was"
     with (
@@ -155,7 +156,7 @@ def compare(
     Its output is in how many partitions rows differ. It fails if rows differ where they may not: where
     they may is as the version was last filled or followed with.
     """
-    from lakehouse.storage import upgrades
+    from lakehouse.storage.versions import upgrades
 
     with refusals():
         reading, held = beside(lakehouse.declared)
@@ -186,7 +187,7 @@ _NONE = "no table has a version beside it; `fill_upgrade` fills one"
 
 def beside(lakehouse: Lakehouse) -> tuple[list[str], list[str]]:
     """The tables whose versions beside can read on under this code, and why others cannot."""
-    from lakehouse.storage import upgrades
+    from lakehouse.storage.versions import upgrades
 
     why = {
         name: upgrades.hindrance(lakehouse, lakehouse.catalog.table(name))
@@ -221,7 +222,7 @@ def follow_versions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
 
 def checks(settings: Settings, catalog: Catalog) -> list[dg.AssetChecksDefinition]:
     """`versions_agree` for each table that has a version beside it when the code location is loaded."""
-    from lakehouse.storage import layout
+    from lakehouse.storage.disk import layout
 
     return [
         _versions_agree(catalog.table(name))
@@ -238,7 +239,7 @@ def _versions_agree(table: Table) -> dg.AssetChecksDefinition:
         "compared: by `fill_upgrade`, `compare_versions`, or `lakehouse upgrade follow`.",
     )
     def check(lakehouse: LakehouseResource) -> dg.AssetCheckResult:
-        from lakehouse.storage import upgrades
+        from lakehouse.storage.versions import upgrades
 
         with refusals():
             upgrade = upgrades.upgrade(lakehouse.settings, table)
@@ -262,10 +263,10 @@ def exchange(
     context: dg.OpExecutionContext, config: Exchanged, lakehouse: LakehouseResource
 ) -> dg.Output[str]:
     """Has the version beside a table take its place, or takes that back, with its streaming job started again if it is to run."""
-    from lakehouse.storage import full_disk
+    from lakehouse.storage.disk import full_disk
     from lakehouse.stream import beside
-    from streaming_jobs import exchange as job
-    from streaming_jobs import supervisor
+    from streaming_jobs.supervision import exchange as job
+    from streaming_jobs.supervision import supervisor
 
     with refusals():
         chosen = lakehouse.catalog.table(config.table)

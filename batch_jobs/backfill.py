@@ -16,10 +16,10 @@ from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.ranges import BEGINNING, OPEN_END, Range, partition_range
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.stream.lag import lag
 from lakehouse.transform import creation

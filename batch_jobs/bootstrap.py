@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from batch_jobs import backfill
 from batch_jobs.planning import Backfill
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.stream import handover
 from lakehouse.transform import creation

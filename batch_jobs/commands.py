@@ -109,7 +109,7 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     """
     from batch_jobs import bootstrap as job
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.handovers import handover_of
+    from lakehouse.storage.position.handovers import handover_of
     from lakehouse.storage.session import Session
 
     lakehouse, _, _ = asked(None, None)
@@ -197,8 +197,8 @@ def erase(
     """
     from batch_jobs import erase as job
     from lakehouse.runtime import spark_session
-    from lakehouse.storage import savepoints, upgrades
     from lakehouse.storage.session import Session
+    from lakehouse.storage.versions import savepoints, upgrades
 
     lakehouse, _, _ = asked(None, None)
     lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts

@@ -17,7 +17,7 @@ from lakehouse.declare.columns import PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
 from lakehouse.runtime import spark_session
-from lakehouse.storage.digest import EMPTY, NONE, Difference, Digest, differences, digests_by
+from lakehouse.storage.delta.digest import EMPTY, NONE, Difference, Digest, differences, digests_by
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 

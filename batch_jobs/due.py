@@ -12,10 +12,10 @@ from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage.attempts import brief
-from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.disk.publish_lock import reconciling
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.publish_lock import reconciling
+from lakehouse.storage.log.certificates import Certificate
+from lakehouse.storage.log.reconcile_attempts import brief
 from lakehouse.storage.session import Session
 
 

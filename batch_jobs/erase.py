@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from lakehouse.maintenance import erasure, propagate
 from lakehouse.maintenance.erasure import Erasure
-from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.session import Session
 
 

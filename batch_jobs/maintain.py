@@ -8,9 +8,9 @@ from lakehouse.errors import CommitError, JobError
 from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Maintenance
 from lakehouse.runtime import kafka_broker
-from lakehouse.storage import log_tables, report_files
+from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.log import log_tables, report_files
 
 
 def planned(lakehouse: Lakehouse, name: str | None = None) -> list[Maintenance]:

@@ -13,10 +13,10 @@ from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
-from lakehouse.storage import delta_log
-from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk.publish_lock import holder
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.publish_lock import holder
+from lakehouse.storage.log.commit_log import frontier
 from lakehouse.transform import ranges_of
 
 _RUNS = 100  # the last ones, from which the time of the next is estimated

@@ -5,8 +5,8 @@ from datetime import datetime
 from lakehouse.batch import compute
 from lakehouse.ranges import optional_range
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.certificates import Certificate
 from lakehouse.storage.session import Session
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from batch_jobs.repair import Planned, Repaired, Unreconciled
     from lakehouse.reconcile.coverage import Coverage
     from lakehouse.sinks.comparison import Comparison
-    from lakehouse.storage.certificates import Certificate
+    from lakehouse.storage.log.certificates import Certificate
 
 _KEYS = 20  # that differ, and are shown
 

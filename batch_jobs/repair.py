@@ -17,13 +17,14 @@ from lakehouse.ranges import BEGINNING, Range, partition_range
 from lakehouse.reconcile import coverage, diagnosis, reconciliation
 from lakehouse.reconcile.coverage import Coverage
 from lakehouse.settings import Repair, Settings
-from lakehouse.storage import attempts, layout
-from lakehouse.storage.certificates import Verdict
-from lakehouse.storage.files import append_line, values_backwards
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import append_line, values_backwards
+from lakehouse.storage.disk.publish_lock import publishing
+from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.log import reconcile_attempts
+from lakehouse.storage.log.certificates import Verdict
 from lakehouse.storage.session import Session
-from lakehouse.storage.typed_values import typed
 
 # what a batch run puts right without taking a decision: the input is as it was recorded, and so is
 # the declaration
@@ -137,7 +138,11 @@ def unreconciled(lakehouse: Lakehouse, name: str, span: Range | None = None) -> 
     unknown = [key for key in covered.unknown if _inside(span, key, table)]
     changed = [due.partition for due in covered.changed if _inside(span, due.partition, table)]
     return Unreconciled(
-        name, len(asked), tuple(unknown), tuple(changed), attempts.failed(lakehouse.settings, table)
+        name,
+        len(asked),
+        tuple(unknown),
+        tuple(changed),
+        reconcile_attempts.failed(lakehouse.settings, table),
     )
 
 

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from lakehouse.maintenance import propagate, replay_quarantine
 from lakehouse.maintenance.replay_quarantine import Replay
-from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.session import Session
 from lakehouse.transform import creation
 

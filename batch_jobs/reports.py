@@ -4,9 +4,10 @@ from lakehouse.batch import late_merge
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, Range, floor, joined, partition_range
-from lakehouse.storage import delta_log, report_files
-from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log import report_files
+from lakehouse.storage.log.commit_log import frontier
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Range]:

@@ -20,9 +20,11 @@ from lakehouse.errors import LakehouseError, UnknownTable
 from lakehouse.ranges import PartitionBy, Range, parse_range
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
-from lakehouse.storage.digest import reconciled_columns
+from lakehouse.storage.delta.digest import reconciled_columns
 from lakehouse.storage.session import Session
-from lakehouse.transform import arrival_fields, judged_rows, lateness, validation
+from lakehouse.transform import arrival_fields, lateness
+from lakehouse.transform.analysis import validation
+from lakehouse.transform.checks import judged_rows
 
 # topic, partition and offset of a row, by which those of row tables are paired
 ARRIVED = "arrived as"

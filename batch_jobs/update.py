@@ -8,9 +8,9 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.rules import withholding
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 
 

@@ -14,14 +14,16 @@ from lakehouse.declare.columns import PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, partition_range
-from lakehouse.storage import comparisons, delta_log, read_holds, upgrades
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.commits import Commit
-from lakehouse.storage.comparisons import Compared
-from lakehouse.storage.digest import EMPTY, NONE, differences, digests_by, reconciled_columns
-from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta.digest import EMPTY, NONE, differences, digests_by, reconciled_columns
+from lakehouse.storage.disk.publish_lock import publishing
+from lakehouse.storage.log import comparisons
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.log.comparisons import Compared
 from lakehouse.storage.session import Session
-from lakehouse.storage.upgrades import Upgrade
+from lakehouse.storage.versions import read_holds, upgrades
+from lakehouse.storage.versions.upgrades import Upgrade
 from lakehouse.stream import beside
 from lakehouse.transform import arrival_fields, creation, lateness
 

@@ -15,9 +15,9 @@ from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
 
 if TYPE_CHECKING:
-    from lakehouse.storage.comparisons import Compared
+    from lakehouse.storage.log.comparisons import Compared
     from lakehouse.storage.session import Session
-    from lakehouse.storage.upgrades import Upgrade
+    from lakehouse.storage.versions.upgrades import Upgrade
 
 group = console.group("Upgrades: another version of a table, beside it, until it takes its place.")
 
@@ -42,8 +42,9 @@ def fill(
     from batch_jobs import upgrade as job
     from lakehouse.ranges import optional_range
     from lakehouse.runtime import spark_session
-    from lakehouse.storage import full_disk, upgrades
+    from lakehouse.storage.disk import full_disk
     from lakehouse.storage.session import Session
+    from lakehouse.storage.versions import upgrades
 
     lakehouse, first, last = asked(differs_from, differs_until)
     may_differ = optional_range(first, last)
@@ -92,8 +93,10 @@ def follow(
     from lakehouse.ranges import optional_range
     from lakehouse.runtime import spark_session
     from lakehouse.stopping import by_signals
-    from lakehouse.storage import comparisons, full_disk, upgrades
+    from lakehouse.storage.disk import full_disk
+    from lakehouse.storage.log import comparisons
     from lakehouse.storage.session import Session
+    from lakehouse.storage.versions import upgrades
 
     lakehouse, first, last = asked(differs_from, differs_until)
     chosen = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
@@ -184,7 +187,7 @@ def drop(
 
     After that there is nothing to roll back to. Exit code 0 when done, 2 when refused.
     """
-    from lakehouse.storage import upgrades
+    from lakehouse.storage.versions import upgrades
 
     lakehouse, _, _ = asked(None, None)
     chosen = lakehouse.catalog.table(table)

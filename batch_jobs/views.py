@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from lakehouse.cli import console
-from lakehouse.storage.commits import NOTHING
+from lakehouse.storage.log.commits import NOTHING
 
 if TYPE_CHECKING:
     from batch_jobs.diff import Diff
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from lakehouse.maintenance.replay_quarantine import Replay
     from lakehouse.maintenance.retention import Maintenance
     from lakehouse.ranges import Range
-    from lakehouse.storage.certificates import Certificate
-    from lakehouse.storage.commits import Commit
-    from lakehouse.storage.handovers import Handover
+    from lakehouse.storage.log.certificates import Certificate
+    from lakehouse.storage.log.commits import Commit
+    from lakehouse.storage.position.handovers import Handover
 
 
 def show_plan(table: str, planned: "Backfill | None", as_json: bool) -> None:

@@ -19,7 +19,7 @@ from lakehouse.producers.workload import ORDINARY, Record
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.sinks.avro import encoder
+from lakehouse.sinks.formats.avro import encoder
 
 TOPICS = {"ours": "rows-avro", "JSON": "rows-json"}
 TABLES = {"ours": "avro_rows", "JSON": "json_rows"}

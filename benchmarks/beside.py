@@ -26,8 +26,8 @@ from lakehouse.ranges import BEGINNING, Range, floor, text
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log.commit_log import frontier
 
 _DAY = timedelta(hours=24)
 _CLOSED = 120.0  # seconds for the stream to have filled the day

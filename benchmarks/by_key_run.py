@@ -23,7 +23,7 @@ from benchmarks.measure import BenchmarkError
 from lakehouse.declare.columns import ARRIVAL_TYPE
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
-from lakehouse.transform.process import KeyedProcess, Row, State, Timers, process
+from lakehouse.transform.functions.process import KeyedProcess, Row, State, Timers, process
 from lakehouse.transform.versions import as_of_join
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -22,7 +22,7 @@ from benchmarks.lag import Lag
 from benchmarks.measure import BenchmarkError
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.disk.layout import table_path
 
 if TYPE_CHECKING:
     import psycopg

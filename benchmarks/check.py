@@ -12,8 +12,8 @@ from benchmarks.topic import Views
 from lakehouse.declare import catalog
 from lakehouse.examples.ads.producer import WINDOW_MS
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log import commit_log
 
 
 @dataclass(frozen=True, slots=True)

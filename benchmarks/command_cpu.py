@@ -26,11 +26,11 @@ from benchmarks.measure import BenchmarkError
 from lakehouse.cli.console import print_rows
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import delta_writer, table_creation
-from lakehouse.storage.certificates import Certificate, certify
-from lakehouse.storage.commits import Commit, encoded
+from lakehouse.storage.delta import delta_writer, table_creation
+from lakehouse.storage.disk.layout import commit_log, table_path
 from lakehouse.storage.lakehouse import Lakehouse, load
-from lakehouse.storage.layout import commit_log, table_path
+from lakehouse.storage.log.certificates import Certificate, certify
+from lakehouse.storage.log.commits import Commit, encoded
 
 COMMANDS = (
     "--help",

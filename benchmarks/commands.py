@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 from benchmarks.measure import BenchmarkError
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage.commit_log import CommitLog
-from streaming_jobs import desired
+from lakehouse.storage.log.commit_log import CommitLog
+from streaming_jobs.supervision import desired
 
 T = TypeVar("T")
 LIMIT = 1_800.0  # seconds for one command

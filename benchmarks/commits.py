@@ -27,7 +27,7 @@ from lakehouse.ranges import BEGINNING
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.session import Session
-from lakehouse.stream import ingest
+from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
 from lakehouse.testing import Stage
 

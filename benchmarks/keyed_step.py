@@ -34,16 +34,11 @@ from benchmarks.measure import BenchmarkError, own_cpu
 from lakehouse.ranges import EPOCH
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
-from lakehouse.storage import (
-    delta_writer,
-    keyed_files,
-    log_state,
-    point_reads,
-    row_keys,
-    table_creation,
-)
+from lakehouse.storage.delta import delta_writer, log_state, row_keys, table_creation
+from lakehouse.storage.keyed import keyed_files, point_reads
 from lakehouse.storage.session import Session
-from lakehouse.stream import ingest, queries
+from lakehouse.stream import queries
+from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import Stage
 
@@ -53,7 +48,9 @@ _MICROSECOND = timedelta(microseconds=1)
 _STARTING = (
     3  # steps that do not count, beside those in which nothing expires yet: an index is read
 )
-_GROUPS = 20_000  # touched in one step, above which the table is computed whole (`stream.groups`)
+_GROUPS = (
+    20_000  # touched in one step, above which the table is computed whole (`stream.engines.groups`)
+)
 COLUMNS = ("account", "amount", "city", "at")
 
 

@@ -25,10 +25,10 @@ from lakehouse.producers.workload import ORDINARY, Record
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_tables
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.layout import table_path
-from streaming_jobs import supervisor
+from lakehouse.storage.delta import delta_tables
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log.commit_log import CommitLog
+from streaming_jobs.supervision import supervisor
 
 PIPELINE, TOPIC = "many_keys", "many-keys"
 EVENTS, HOURLY, TOTALS = "keyed_events", "hourly", "totals"

@@ -32,9 +32,9 @@ from lakehouse.producers.workload import Workload
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import commit_log
-from lakehouse.storage.layout import table_path
-from streaming_jobs import supervisor
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log import commit_log
+from streaming_jobs.supervision import supervisor
 
 RATE, VISITS_RATE = 5_000, 1_000
 WARM_UP_MS = 120_000  # a cold JVM compiles for minutes; of a shorter run the first half

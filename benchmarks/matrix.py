@@ -30,7 +30,7 @@ from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.log.certificates import Certificate
 from lakehouse.stream import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage
 from lakehouse.transform import lateness, plan

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.measure import BenchmarkError
 from lakehouse.runtime.jars import _ivy_jar
 from lakehouse.settings import java
-from lakehouse.storage import locks
+from lakehouse.storage.disk import locks
 
 _IVY = """
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">

@@ -18,8 +18,8 @@ from lakehouse.declare.table import (
     table,
     tumbling,
 )
-from lakehouse.transform.patterns import Pattern, begin, followed_by, not_followed_by
-from lakehouse.transform.process import KeyedProcess, Row, process
+from lakehouse.transform.functions.patterns import Pattern, begin, followed_by, not_followed_by
+from lakehouse.transform.functions.process import KeyedProcess, Row, process
 from lakehouse.transform.versions import as_of_join
 
 click_topic = kafka(

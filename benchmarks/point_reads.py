@@ -30,8 +30,9 @@ from benchmarks import keyed_step_tables
 from benchmarks.measure import BenchmarkError
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import delta_writer, keyed_files, row_keys
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.delta import delta_writer, row_keys
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.keyed import keyed_files
 from lakehouse.testing import Stage
 
 APP = "balances:stream:1"

@@ -30,8 +30,8 @@ from lakehouse.declare.columns import ARRIVAL, PARTITION
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import delta_writer, small_commits, table_creation
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.delta import delta_writer, small_commits, table_creation
+from lakehouse.storage.disk.layout import table_path
 
 ROWS, EVERY = 100, 0.5  # of a version, and seconds between two
 VERSIONS = 50  # that a follower has to catch up with
@@ -267,7 +267,7 @@ def _sending(
 
 
 def _follower(target: str) -> list[str]:
-    return ["-m", "streaming_jobs.follower", target]
+    return ["-m", "streaming_jobs.exporters.follower", target]
 
 
 def _path(settings: Settings) -> Path:

@@ -21,9 +21,9 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
-from lakehouse.storage.digest import digest
+from lakehouse.storage.delta.digest import digest
 from lakehouse.storage.session import Session
-from lakehouse.transform import judged_rows
+from lakehouse.transform.checks import judged_rows
 
 
 def main(hours: int, times: int, result: Path) -> None:

@@ -22,7 +22,7 @@ from lakehouse.examples import producer
 from lakehouse.ranges import parse_instant
 from lakehouse.runtime import kafka_broker
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs import desired, supervisor
+from streaming_jobs.supervision import desired, supervisor
 
 RATE = 1_000
 _LIMIT = 120.0  # seconds for one recovery

@@ -11,7 +11,7 @@ from benchmarks.keyed_stream import HOURLY, PIPELINE, TOTALS, KeyedStream
 from benchmarks.measure import BenchmarkError
 from lakehouse.ranges import parse_instant
 from lakehouse.settings import Settings
-from streaming_jobs import supervisor
+from streaming_jobs.supervision import supervisor
 
 PARTITIONS = (2, 4)  # of the state: before, and then in turn
 

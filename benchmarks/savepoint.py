@@ -13,9 +13,10 @@ from benchmarks import commands, keyed_stream
 from benchmarks.keyed_stream import PIPELINE, KeyedStream
 from benchmarks.measure import BenchmarkError
 from lakehouse.settings import Settings
-from lakehouse.storage import log_state, savepoints
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.delta import log_state
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.versions import savepoints
 
 _ALONE, _AFTER = 30.0, 15.0  # seconds of the stream before and after a savepoint
 

@@ -51,7 +51,7 @@ def run(settings: Settings, seconds: int) -> Lag:
         )
         begin_ms = int(time.time() * 1000)
         send(_on_sale(customers, begin_ms), PRODUCTS, client_config(settings))
-        command = [sys.executable, "-m", "streaming_jobs.follower", TARGET]
+        command = [sys.executable, "-m", "streaming_jobs.exporters.follower", TARGET]
         log, beside = settings.root / "follower.log", shop.records(workload, begin_ms, None)
         with (
             latency.our_job(settings, "shop") as job,

@@ -33,9 +33,9 @@ from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lakehouse import Lakehouse
-from streaming_jobs import supervisor
+from lakehouse.storage.log.commit_log import CommitLog
+from streaming_jobs.supervision import supervisor
 
 PIPELINE, FRESH_WITHIN, RATE = "sensors", "170 milliseconds", 500
 MIB, KIB = 1 << 20, 1 << 10

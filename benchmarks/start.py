@@ -22,9 +22,9 @@ from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage.commit_log import CommitLog
-from streaming_jobs import supervisor
+from lakehouse.storage.log.commit_log import CommitLog
 from streaming_jobs.progress import AT_WORK
+from streaming_jobs.supervision import supervisor
 
 _LIMIT = 600.0  # seconds until the last of it
 _MESSAGES = 10_000

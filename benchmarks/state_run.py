@@ -22,7 +22,8 @@ from lakehouse.ranges import BEGINNING
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.session import Session
-from lakehouse.stream import ingest, queries
+from lakehouse.stream import queries
+from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import Stage
 

@@ -34,12 +34,13 @@ from lakehouse.ranges import Range, floor, parse_instant
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
-from lakehouse.storage import layout, upgrades
-from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse, load
-from lakehouse.storage.layout import table_path
-from lakehouse.storage.upgrades import Command
-from streaming_jobs import supervisor
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.versions import upgrades
+from lakehouse.storage.versions.upgrades import Command
+from streaming_jobs.supervision import supervisor
 
 PIPELINE, TABLE = "ads_of_two", "campaign_views"
 FORMER, CHANGED = 1, 2

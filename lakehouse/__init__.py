@@ -27,9 +27,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lakehouse.declare.iceberg import iceberg_table
-    from lakehouse.declare.own_sources import python_source
-    from lakehouse.declare.readers import SourceReader, SourceRecord
+    from lakehouse.declare.inputs.iceberg import iceberg_table
+    from lakehouse.declare.inputs.own_sources import python_source
+    from lakehouse.declare.inputs.readers import SourceReader, SourceRecord
     from lakehouse.declare.secrets import secret
     from lakehouse.declare.table import (
         around,
@@ -50,21 +50,21 @@ if TYPE_CHECKING:
     from lakehouse.declare.table import table as table
     from lakehouse.declare.table import tumbling as tumbling
     from lakehouse.declare.targets import Action, Position, RowChange, Sink, Target
-    from lakehouse.sinks.files import file_folder
-    from lakehouse.sinks.kafka import kafka_topic
-    from lakehouse.sinks.mail import mail
-    from lakehouse.sinks.opensearch import opensearch
-    from lakehouse.sinks.postgres import postgres
-    from lakehouse.sinks.redis import redis_keys
-    from lakehouse.sinks.webhook import webhook
-    from lakehouse.transform.patterns import (
+    from lakehouse.sinks.targets.files import file_folder
+    from lakehouse.sinks.targets.kafka import kafka_topic
+    from lakehouse.sinks.targets.mail import mail
+    from lakehouse.sinks.targets.opensearch import opensearch
+    from lakehouse.sinks.targets.postgres import postgres
+    from lakehouse.sinks.targets.redis import redis_keys
+    from lakehouse.sinks.targets.webhook import webhook
+    from lakehouse.transform.functions.patterns import (
         Pattern,
         begin,
         directly_followed_by,
         followed_by,
         not_followed_by,
     )
-    from lakehouse.transform.process import (
+    from lakehouse.transform.functions.process import (
         KeyedCoProcess,
         KeyedProcess,
         OutputTag,
@@ -133,7 +133,7 @@ __all__ = [
 _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is asked for
     **dict.fromkeys(
         ("Pattern", "begin", "directly_followed_by", "followed_by", "not_followed_by"),
-        "transform.patterns",
+        "transform.functions.patterns",
     ),
     **dict.fromkeys(
         (
@@ -147,21 +147,21 @@ _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is a
             "process",
             "side_output",
         ),
-        "transform.process",
+        "transform.functions.process",
     ),
     "as_of_join": "transform.versions",
     **dict.fromkeys(("Action", "Position", "RowChange", "Sink", "Target"), "declare.targets"),
-    "file_folder": "sinks.files",
-    "iceberg_table": "declare.iceberg",
-    "kafka_topic": "sinks.kafka",
-    "mail": "sinks.mail",
-    "opensearch": "sinks.opensearch",
-    "postgres": "sinks.postgres",
-    "python_source": "declare.own_sources",
-    "redis_keys": "sinks.redis",
+    "file_folder": "sinks.targets.files",
+    "iceberg_table": "declare.inputs.iceberg",
+    "kafka_topic": "sinks.targets.kafka",
+    "mail": "sinks.targets.mail",
+    "opensearch": "sinks.targets.opensearch",
+    "postgres": "sinks.targets.postgres",
+    "python_source": "declare.inputs.own_sources",
+    "redis_keys": "sinks.targets.redis",
     "secret": "declare.secrets",
-    **dict.fromkeys(("SourceReader", "SourceRecord"), "declare.readers"),
-    "webhook": "sinks.webhook",
+    **dict.fromkeys(("SourceReader", "SourceRecord"), "declare.inputs.readers"),
+    "webhook": "sinks.targets.webhook",
 }
 
 

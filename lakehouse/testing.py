@@ -35,24 +35,26 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehouse.batch import compute, late_merge, reference_tables
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import column_names
-from lakehouse.declare.readers import SourceRecord
-from lakehouse.declare.sources import RecordSource
+from lakehouse.declare.inputs.readers import SourceRecord
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.ranges import BEGINNING, EPOCH, Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime.resettable import assert_resettable as assert_resettable
 from lakehouse.settings import Settings
 from lakehouse.sinks.trial import assert_exactly_once as assert_exactly_once
-from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.commits import Commit
-from lakehouse.storage.layout import Side
-from lakehouse.storage.root import copy_root
+from lakehouse.storage.disk.layout import Side
+from lakehouse.storage.disk.root import copy_root
+from lakehouse.storage.log.certificates import Certificate
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
-from lakehouse.stream import ingest, queries
+from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
-from lakehouse.stream.records import OF_HEADERS
-from lakehouse.transform import creation, decode
+from lakehouse.stream.reading.records import OF_HEADERS
+from lakehouse.transform import creation
+from lakehouse.transform.decoding import decode
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "commit_log")
 Value = Mapping[str, object] | bytes | str | SourceRecord | None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.cli.console import group
-from streaming_jobs import (
+from streaming_jobs.command_groups import (
     exporter_commands,
     publish_commands,
     savepoint_commands,
@@ -58,7 +58,7 @@ def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     """
     from rich.console import Console
 
-    from streaming_jobs import supervisor
+    from streaming_jobs.supervision import supervisor
 
     console, settings, named = _chosen(pipelines)
     for pipeline in named:
@@ -86,10 +86,10 @@ def stop(
 
     from rich.console import Console
 
-    from lakehouse.storage import savepoints
     from lakehouse.storage.lakehouse import load
+    from lakehouse.storage.versions import savepoints
     from lakehouse.stream import pauses
-    from streaming_jobs import supervisor
+    from streaming_jobs.supervision import supervisor
 
     console, settings, named = _chosen(pipelines)
     lakehouse = load(settings)
@@ -114,7 +114,7 @@ def restart(
     """Stop and start streaming jobs; paused queries are tried again."""
     from rich.console import Console
 
-    from streaming_jobs import supervisor
+    from streaming_jobs.supervision import supervisor
 
     console, settings, named = _chosen(pipelines)
     for pipeline in named:
@@ -135,7 +135,7 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     again. Exit code 0 if each state holds the same, 1 if one does not, 2 when refused.
     """
     from lakehouse.cli.console import print_error, print_rows, print_text, working
-    from streaming_jobs import rescaling
+    from streaming_jobs.supervision import rescaling
 
     console, settings, named = _chosen(pipelines)
     differ = []
@@ -173,7 +173,8 @@ def status(
     from rich.text import Text
 
     from lakehouse import ranges
-    from streaming_jobs import scheduled, supervisor, views
+    from streaming_jobs.command_groups import views
+    from streaming_jobs.supervision import scheduled, supervisor
 
     console, settings, named = _chosen(pipelines)
     statuses = [(name, supervisor.status(settings, name)) for name in named]
@@ -220,7 +221,7 @@ def top(
 
     from rich.live import Live
 
-    from streaming_jobs import views
+    from streaming_jobs.command_groups import views
 
     console, settings, named = _chosen(pipelines)
     end = time.monotonic() + seconds if seconds is not None else float("inf")
@@ -248,8 +249,10 @@ def supervise(
 
     from lakehouse.declare import catalog
     from lakehouse.stopping import Stop
-    from streaming_jobs import control_loop, notices, notifications, progress
-    from streaming_jobs.jobs import with_followers
+    from streaming_jobs import progress
+    from streaming_jobs.exporters import notifications
+    from streaming_jobs.supervision import control_loop, notices
+    from streaming_jobs.supervision.jobs import with_followers
 
     console, settings, chosen = _chosen(pipelines)
     named = with_followers(catalog.load(settings), chosen)
@@ -281,7 +284,7 @@ def run(pipeline: Annotated[str, typer.Argument(help="The pipeline")]) -> None:
     Whatever runs this command keeps the job running, and no supervisor does. A scheduled pipeline
     is run once.
     """
-    from streaming_jobs import foreground
+    from streaming_jobs.supervision import foreground
 
     _, settings, (name,) = _chosen([pipeline])
     raise typer.Exit(foreground.run(settings, name))
@@ -293,7 +296,7 @@ def logs(
 ) -> None:
     """Print the end of a streaming job's log."""
     from lakehouse.cli.console import print_note
-    from streaming_jobs import desired, supervisor
+    from streaming_jobs.supervision import desired, supervisor
 
     _, settings, (name,) = _chosen([pipeline])
     if (wanted := desired.read(settings, name)) and wanted.state == "unsupervised":
@@ -302,7 +305,7 @@ def logs(
 
 
 def _show_started(console: "Console", settings: "Settings", status: "JobStatus") -> None:
-    from streaming_jobs import scheduled, supervisor
+    from streaming_jobs.supervision import scheduled, supervisor
 
     name = status.pipeline
     console.print(
@@ -320,11 +323,11 @@ def _show_started(console: "Console", settings: "Settings", status: "JobStatus")
 def _remark(settings: "Settings", pipeline: str) -> None:
     """Shows warnings about what the pipeline declares; its job writes them to its log, too."""
     from lakehouse.cli.console import print_note
-    from lakehouse.storage import begun_with
     from lakehouse.storage.lakehouse import load
+    from lakehouse.storage.position import declared_state
 
     lakehouse = load(settings.for_pipeline(pipeline))
-    for line in begun_with.remarks(lakehouse, lakehouse.catalog.of_pipeline(pipeline)):
+    for line in declared_state.remarks(lakehouse, lakehouse.catalog.of_pipeline(pipeline)):
         print_note(f"warning: {line}")
 
 

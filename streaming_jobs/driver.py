@@ -30,19 +30,22 @@ from lakehouse.errors import BrokerError, JobError, LakehouseError
 from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
-from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
 from lakehouse.storage.lakehouse import load
+from lakehouse.storage.log import commit_log_repair, log_tables
+from lakehouse.storage.position import declared_state
 from lakehouse.storage.session import Session
+from lakehouse.storage.versions import interruptions
 from lakehouse.stream import queries
-from streaming_jobs import desired, healing, lease, origins, progress, standby, supervisor
-from streaming_jobs.job_logs import PROGRESS
-from streaming_jobs.lease import Lease
-from streaming_jobs.places import here
+from streaming_jobs import progress
 from streaming_jobs.previews import Previews
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.progress_log import ProgressLog
 from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, said
 from streaming_jobs.references import References
+from streaming_jobs.supervision import desired, healing, lease, origins, standby, supervisor
+from streaming_jobs.supervision.job_logs import PROGRESS
+from streaming_jobs.supervision.lease import Lease
+from streaming_jobs.supervision.places import here
 
 _log = logging.getLogger("streaming_jobs.driver")  # it runs as __main__
 
@@ -330,12 +333,12 @@ def main(arguments: list[str] | None = None) -> int:
         logs.configure(settings, timed=True)
         if args.standby:
             standby.come_up(settings.for_pipeline(args.pipeline), args.pipeline, *args.standby)
-        cut_off.check(settings)
+        interruptions.check(settings)
         settings = settings.for_pipeline(args.pipeline)
         lakehouse = load(settings)
         tables = lakehouse.catalog.of_pipeline(args.pipeline)
-        begun_with.check(lakehouse, tables)
-        for message in begun_with.remarks(lakehouse, tables):
+        declared_state.check(lakehouse, tables)
+        for message in declared_state.remarks(lakehouse, tables):
             _log.warning(message)
         with lease.held(settings, args.pipeline) as turn:
             if args.foreground:

@@ -8,7 +8,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse.declare.table import Table
 from lakehouse.storage.session import Session
-from lakehouse.stream import early_results
+from lakehouse.stream.engines import early_results
 from streaming_jobs.queries import said
 
 _log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@
 <root>/_jobs/<pipeline>/<table>.failure.txt  what Spark said when the table's query failed last
 <root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` those of earlier processes, or what was past 16 MiB
 
-What others want of it, and did to it, is in `streaming_jobs.desired`; who may run it, in
-`streaming_jobs.lease`.
+What others want of it, and did to it, is in `streaming_jobs.supervision.desired`; who may run it, in
+`streaming_jobs.supervision.lease`.
 """
 
 import json
@@ -22,11 +22,17 @@ import psutil
 
 from lakehouse import processes
 from lakehouse.settings import Settings
-from lakehouse.storage import layout, text_logs
-from lakehouse.storage.files import append_line, moved_aside, read_value, replace_file, replace_text
-from lakehouse.storage.typed_values import typed
-from streaming_jobs import holders
-from streaming_jobs.places import UNKNOWN, Place, here
+from lakehouse.storage.disk import layout, text_logs
+from lakehouse.storage.disk.files import (
+    append_line,
+    moved_aside,
+    read_value,
+    replace_file,
+    replace_text,
+)
+from lakehouse.storage.disk.typed_values import typed
+from streaming_jobs.supervision import holders
+from streaming_jobs.supervision.places import UNKNOWN, Place, here
 
 State = Literal[
     "starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "crash_loop"

@@ -8,9 +8,9 @@ from typing import Any
 
 from lakehouse.ranges import BEGINNING, parse_instant, text
 from lakehouse.stream.waiting import waiting
-from streaming_jobs.job_logs import PROGRESS
 from streaming_jobs.progress import QueryStatus
 from streaming_jobs.queries import SupervisedQuery
+from streaming_jobs.supervision.job_logs import PROGRESS
 
 _log = logging.getLogger(__name__)
 

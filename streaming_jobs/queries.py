@@ -23,15 +23,16 @@ from lakehouse.errors import (
     SourceError,
 )
 from lakehouse.ranges import past_beginning, text
-from lakehouse.storage import checkpoint_files, checkpoints
-from lakehouse.storage.commit_log import note_dropped
-from lakehouse.storage.reference_versions import SEEN
+from lakehouse.storage.log.commit_log import note_dropped
+from lakehouse.storage.position import checkpoint_files, checkpoints
+from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.advance import Stepped
-from streaming_jobs import healing, progress
-from streaming_jobs.healing import Failure
+from streaming_jobs import progress
 from streaming_jobs.progress import QueryState, QueryStatus
+from streaming_jobs.supervision import healing
+from streaming_jobs.supervision.healing import Failure
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from pyspark import InheritableThread
 from lakehouse.batch import reference_tables
 from lakehouse.declare.table import Table
 from lakehouse.ranges import text
-from lakehouse.storage import delta_log
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.session import Session
 from streaming_jobs import progress
 from streaming_jobs.progress import ReferenceStatus

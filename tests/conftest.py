@@ -13,7 +13,7 @@ from lakehouse import logs
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import locks
+from lakehouse.storage.disk import locks
 from lakehouse.testing import Stage
 from stories.suites import Player
 from stories.work import INTERPRETED, LASTING_JVM, QUICK_JVM

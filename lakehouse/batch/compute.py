@@ -18,13 +18,14 @@ from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range
-from lakehouse.storage import delta_log, delta_writer
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.session import Session
-from lakehouse.transform import counting, lasting, lateness, observing, plan, ranges_of
+from lakehouse.transform import counting, lateness, observing, plan, ranges_of
 from lakehouse.transform.function_inputs import Met
+from lakehouse.transform.functions import process_ttl
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
 
@@ -260,7 +261,7 @@ def _computed(
 
     context = context or ranges_of.context(span, table)
     if begun:
-        with lasting.over(begun.run):
+        with process_ttl.over(begun.run):
             return computed(Range(begun.start, span.end))
     if table.window and table.window.kind == "session":
         begins = first(session, table, at)

@@ -13,14 +13,15 @@ from typing import Literal
 
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, floor
-from lakehouse.storage import delta_log, state_files
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import NOTHING
-from lakehouse.storage.digest import digest
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta.digest import digest
+from lakehouse.storage.keyed import state_files
+from lakehouse.storage.keyed.state_files import Kept
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import NOTHING
 from lakehouse.storage.session import Session
-from lakehouse.storage.state_files import Kept
-from lakehouse.transform.lasting import Run
+from lakehouse.transform.functions.process_ttl import Run
 
 States = Literal["", "keep", "compare"]
 """What a batch run does with the states at its end."""

@@ -20,10 +20,11 @@ from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, OPEN_END, PARTITION_LENGTHS, Range, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import answers, delta_log
-from lakehouse.storage.commit_log import CommitLog, frontier
-from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog, frontier
+from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.session import Session
 from lakehouse.transform import lateness, observing, plan, ranges_of
 from lakehouse.transform.plan import Plan
@@ -99,7 +100,7 @@ def outdated(lakehouse: Lakehouse, table: Table) -> list[str]:
             touched = ranges_of.reached(table, rewrite.span, until)
             partitions.update(_uncovered(touched, table, covered, {each.name: rewrite.version}))
     if table.lookup:
-        partitions.update(answers.asked_again(lakehouse.settings, table))
+        partitions.update(lookup_answers.asked_again(lakehouse.settings, table))
     return sorted(partitions)
 
 

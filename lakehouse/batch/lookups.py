@@ -18,8 +18,9 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import LookupFailed
 from lakehouse.ranges import Range
 from lakehouse.runtime.service import Answer, Service
-from lakehouse.storage import answers, delta_log, delta_writer
-from lakehouse.storage.arrow import in_spark
+from lakehouse.storage.delta import delta_log, delta_writer
+from lakehouse.storage.delta.arrow import in_spark
+from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.transform import lookups, observing
@@ -42,7 +43,7 @@ def service_of(table: Table) -> Service | None:
     """What asks for the table; None if it has no lookup."""
     if table.lookup is None:
         return None
-    return Service(table.lookup, answers.checker(lookups.schema(table.lookup)))
+    return Service(table.lookup, lookup_answers.checker(lookups.schema(table.lookup)))
 
 
 class StepLookups:
@@ -65,7 +66,7 @@ class StepLookups:
         schema = _schema(self._lake, table)
         recorded = schema.empty_table()
         if files := self._files(set(asked[PARTITION].to_pylist())):
-            recorded = answers.recorded(self._path, files, schema, asked[ROW])
+            recorded = lookup_answers.recorded(self._path, files, schema, asked[ROW])
         answered = set(recorded[ROW].to_pylist())
         missing = [each for each in asked.to_pylist() if each[ROW] not in answered]
         try:
@@ -119,7 +120,7 @@ def of_range(
         _say_lost(table, [file["path"] for files in lost.values() for file in files])
     if ask is not None:
         if ask != "missing":
-            answers.note_again(session.settings, table, partitions)
+            lookup_answers.note_again(session.settings, table, partitions)
         questions = step.questions(rows, "batch", touched)
         begun = None if ask == "missing" else _after(recorded())
         enough = F.lit(True) if ask == "missing" else F.col("asked") >= F.lit(begun)
@@ -197,7 +198,7 @@ def _asked(
         rows = [row | _row(lot[key], begun) for key in lot for row in rows_of[key]]
         if rows:
             recorded.append(pa.Table.from_pylist(rows, schema))
-            answers.record(path, app, recorded[-1])
+            lookup_answers.record(path, app, recorded[-1])
     if failures:
         raise LookupFailed(
             f"table={table.name}, lookup={lookup.name}: {len(failures)} of {len(rows_of)} keys have no answer after "

@@ -22,15 +22,18 @@ from lakehouse.batch.report_drawing import drawn
 from lakehouse.declare.columns import PARTITION, REASON
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
-from lakehouse.storage import answers, delta_writer, layout, report_files
-from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
-from lakehouse.storage.digest import EMPTY, Digest, digests_by
-from lakehouse.storage.files import remove, replace_file
+from lakehouse.storage.delta import delta_writer
+from lakehouse.storage.delta.digest import EMPTY, Digest, digests_by
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import remove, replace_file
+from lakehouse.storage.disk.layout import Side
+from lakehouse.storage.disk.publish_lock import Publishing, published_by
+from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import Side
-from lakehouse.storage.publish_lock import Publishing, published_by
+from lakehouse.storage.log import report_files
+from lakehouse.storage.log.commits import NOTHING, Commit, decoded, encoded
 from lakehouse.storage.session import Session
-from lakehouse.transform import judged_rows
+from lakehouse.transform.checks import judged_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,7 @@ def _committed(
         commit = replace(line.commit, version=version, at=datetime.now(UTC), seconds=took)
         commit_log.append(commit)
         if table.lookup:
-            answers.note_shown(lakehouse.settings, table, line.partitions)
+            lookup_answers.note_shown(lakehouse.settings, table, line.partitions)
         if number + 1 == len(lot):  # all of them are on disk
             remove(layout.note(lakehouse.settings, table, "publishing.json"))
         yield commit

@@ -14,17 +14,21 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import REASON, quoted
-from lakehouse.declare.sources import FileSource
+from lakehouse.declare.inputs.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.storage import begun_with, checkpoints, delta_log, delta_writer, layout
-from lakehouse.storage.commits import Commit
-from lakehouse.storage.digest import digests
-from lakehouse.storage.files import checksum, read_value, replace_file
+from lakehouse.storage.delta import delta_log, delta_writer
+from lakehouse.storage.delta.digest import digests
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import checksum, read_value, replace_file
+from lakehouse.storage.disk.typed_values import checked
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import checkpoints, declared_state
 from lakehouse.storage.session import Session
-from lakehouse.storage.typed_values import checked
-from lakehouse.transform import creation, judged_rows, plan, reference_files
+from lakehouse.transform import creation, plan
+from lakehouse.transform.checks import judged_rows
+from lakehouse.transform.decoding import reference_files
 from lakehouse.transform.function_inputs import as_read
 
 
@@ -71,7 +75,7 @@ def rebuild(session: Session, table: Table) -> Commit | None:
 def renew(lakehouse: Lakehouse, table: Table) -> None:
     """Has the job of a keyed or versioned table compute it again when it is started the next time."""
     checkpoints.renew(lakehouse.settings, table)
-    begun_with.keep(lakehouse, table)  # nothing will be left of what it was
+    declared_state.keep(lakehouse, table)  # nothing will be left of what it was
 
 
 def _make_inputs(session: Session, table: Table) -> None:

@@ -9,8 +9,9 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, utc
-from lakehouse.storage import delta_log, reference_versions
-from lakehouse.storage.reference_versions import SEEN, InForce, NotKept
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.position import reference_versions
+from lakehouse.storage.position.reference_versions import SEEN, InForce, NotKept
 from lakehouse.storage.session import Session
 from lakehouse.transform import observing
 from lakehouse.transform.function_inputs import Met

@@ -7,10 +7,12 @@ from typing import Literal
 from lakehouse.cli import console
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.storage import begun_with, declared_changes, delta_log, layout
-from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.position import declared_changes, declared_state
 
 Action = Literal[
     "nothing",
@@ -69,17 +71,17 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
     rows, size = _read(lakehouse, table)
     if not table.kind.is_streamed:
         return Planned(table.name, "nothing", "it is computed whole, as its inputs change")
-    if begun_with.begins(lakehouse, table):
+    if declared_state.begins(lakehouse, table):
         says = "its stream begins with all that its inputs have"
         return Planned(table.name, "begin", says, rows=rows, bytes=size, downstream=downstream)
-    changed = begun_with.changes(lakehouse, table)
+    changed = declared_state.changes(lakehouse, table)
     if not changed:
         last = next(CommitLog(lakehouse.settings, table).by_stream(), None)
         if last is None or last.code_version == table.code_version:
             return Planned(table.name, "nothing", "it is declared as its stream began")
         says = "its stream goes on; what changed decides no row of it, such as an expectation or the policy for late rows"
         return Planned(table.name, "in place", says)
-    action = begun_with.way(lakehouse.catalog, table, changed)
+    action = declared_state.way(lakehouse.catalog, table, changed)
     shown, diff = tuple(map(str, changed)), tuple(declared_changes.diffs(changed))
     if action == "accept":
         command = f"lakehouse table accept {table.name}"

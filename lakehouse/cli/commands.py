@@ -57,11 +57,11 @@ def show(table: TableName, as_json: AsJson = False) -> None:
 def _remark(lakehouse: "Lakehouse", tables: "list[Table]") -> None:
     """Says, beside the result, which declarations have no effect, and which a start would refuse."""
     from lakehouse.declare import rules
-    from lakehouse.storage import begun_with
+    from lakehouse.storage.position import declared_state
 
     for line in rules.warnings(lakehouse.catalog, tables):
         console.print_note(f"warning: {line}")
-    for line in begun_with.refusals(lakehouse, tables):
+    for line in declared_state.refusals(lakehouse, tables):
         console.print_error(line)
 
 
@@ -71,10 +71,10 @@ def accept(table: TableName) -> None:
     Use it after the function of a table, or the delay of an ingest table, was changed. The change
     is refused if one table cannot hold rows of both declarations. Exit code 2 when refused.
     """
-    from lakehouse.storage import begun_with
+    from lakehouse.storage.position import declared_state
 
     lakehouse = _lakehouse()
-    for change in begun_with.accept(lakehouse, lakehouse.catalog.table(table)):
+    for change in declared_state.accept(lakehouse, lakehouse.catalog.table(table)):
         console.print_text(f"{table} continues, though {change}")
         for line in change.diff:
             console.print_text(f"  {line}")
@@ -108,7 +108,7 @@ def _note_waiting(states: list[dict]) -> None:
 
 def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
     from lakehouse.cli import table_status
-    from lakehouse.storage import certificates
+    from lakehouse.storage.log import certificates
 
     table = lakehouse.catalog.table(name)
     declared, columns = (
@@ -191,8 +191,8 @@ def get(
 ) -> None:
     """Show the row of a key of a keyed table, or all versions of a key of a versioned table. Needs no scan."""
     from lakehouse.cli.query import Answer
-    from lakehouse.storage import point_reads
-    from lakehouse.storage.layout import table_path
+    from lakehouse.storage.disk.layout import table_path
+    from lakehouse.storage.keyed import point_reads
 
     lakehouse = _lakehouse()
     chosen = lakehouse.catalog.table(table)
@@ -218,7 +218,7 @@ def quarantine(
     Each row has its offset, or its file and line, its time of arrival and its value.
     """
     from lakehouse.cli import query as engine
-    from lakehouse.declare.sources import FilesSource
+    from lakehouse.declare.inputs.sources import FilesSource
 
     lakehouse = _lakehouse()
     if not (chosen := lakehouse.catalog.table(table)).kind.has_partitions:
@@ -257,7 +257,7 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
     """
     from lakehouse.cli import query as engine
     from lakehouse.cli.table_status import late_counts
-    from lakehouse.storage.handovers import handover_of
+    from lakehouse.storage.position.handovers import handover_of
 
     lakehouse = _lakehouse()
     view = f"{lakehouse.catalog.table(table).name}__late"

@@ -18,7 +18,7 @@ from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.settings import Settings, from_environment, java, settings_file
-from lakehouse.storage import files, root
+from lakehouse.storage.disk import files, root
 
 _WANTED_JAVA = 17
 _LITTLE = 2 << 30  # bytes
@@ -188,7 +188,7 @@ def _port(settings: Settings, name: str) -> Finding:
 
 def _tables(settings: Settings, name: str) -> Finding:
     from lakehouse.declare import catalog
-    from lakehouse.declare.sources import DeltaSource, FolderSource
+    from lakehouse.declare.inputs.sources import DeltaSource, FolderSource
 
     loaded = catalog.load(settings)
     summary = f"{len(list(loaded))} in {', '.join(loaded.pipelines())}"

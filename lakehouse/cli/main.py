@@ -116,8 +116,8 @@ def plan(
     Exit code 0 if a start is accepted, 1 if a table needs its command first.
     """
     from lakehouse.cli import change_plan
-    from lakehouse.storage import begun_with
     from lakehouse.storage.lakehouse import load
+    from lakehouse.storage.position import declared_state
 
     lakehouse = load(from_environment())
     named = pipelines or lakehouse.catalog.pipelines()
@@ -127,7 +127,7 @@ def plan(
         console.print_json(planned)
     else:
         change_plan.show(planned)
-    for remark in begun_with.remarks(lakehouse, tables):
+    for remark in declared_state.remarks(lakehouse, tables):
         console.print_note(f"warning: {remark}")
     if any(each.action in change_plan.ASKING for each in planned):
         raise typer.Exit(1)

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, get_args
 from lakehouse import ranges
 from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import QueryError, UnknownTable
-from lakehouse.storage import delta_log, delta_tables, layout, log_tables, python_years
+from lakehouse.storage.delta import delta_log, delta_tables, python_years
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.log import log_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.errors import QueryError
-from lakehouse.transform.plan_tree import kind_of, seq
+from lakehouse.transform.analysis.plan_tree import kind_of, seq
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,8 +30,9 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import cds_archive, jars, kafka_broker, spark_session
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import delta_log
-from lakehouse.stream import early_results, queries
+from lakehouse.storage.delta import delta_log
+from lakehouse.stream import queries
+from lakehouse.stream.engines import early_results
 from lakehouse.testing import Stage
 
 _STEPS = (

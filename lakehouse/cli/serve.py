@@ -17,10 +17,11 @@ from lakehouse.cli import console
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, RangeError, UnknownTable
 from lakehouse.ranges import past_beginning
-from lakehouse.storage import delta_log, point_reads
-from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.keyed import point_reads
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.log.commit_log import frontier
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from lakehouse.cli import query
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import (
+from lakehouse.declare.inputs.sources import (
     DeltaSource,
     FileSource,
     FolderSource,
@@ -20,10 +20,12 @@ from lakehouse.ranges import past_beginning, text
 from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Outcomes, Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log, delta_log, delta_tables, log_tables, upgrades
+from lakehouse.storage.delta import delta_log, delta_tables
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
-from lakehouse.storage.reference_versions import SEEN
+from lakehouse.storage.log import commit_log, log_tables
+from lakehouse.storage.position.reference_versions import SEEN
+from lakehouse.storage.versions import upgrades
 from lakehouse.stream.waiting import waiting
 
 _LATE = """SELECT "table", sum(late) FROM (
@@ -125,7 +127,7 @@ def _state(
 def _rows_and_version(
     settings: Settings, table: Table, side: Literal["", "quarantine"] = ""
 ) -> tuple[int | None, int | None]:
-    from lakehouse.storage import log_state
+    from lakehouse.storage.delta import log_state
 
     path = table_path(settings, table, side)
     if not delta_log.exists(path):

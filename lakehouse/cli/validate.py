@@ -31,8 +31,8 @@ def validate(
 
     Exit code 2 if a table is refused.
     """
-    from lakehouse.storage import begun_with
     from lakehouse.storage.lakehouse import load
+    from lakehouse.storage.position import declared_state
 
     lakehouse = load(from_environment())
     tables = [
@@ -40,7 +40,7 @@ def validate(
         for name in pipelines or lakehouse.catalog.pipelines()
         for table in lakehouse.catalog.of_pipeline(name)
     ]
-    refused = {table.name: begun_with.refusals(lakehouse, [table]) for table in tables}
+    refused = {table.name: declared_state.refusals(lakehouse, [table]) for table in tables}
     by_spark = _refused_by_spark(lakehouse, tables) if spark else _refused_by_text(tables)
     for name, line in by_spark:
         refused[name].append(line)
@@ -70,7 +70,7 @@ def _listed(unchecked: dict[str, str]) -> str:
 
 def _refused_by_text(tables: "Iterable[Table]") -> Iterator[tuple[str, str]]:
     """What the texts of queries alone are refused for."""
-    from lakehouse.transform import clocks
+    from lakehouse.transform.analysis import clocks
 
     for table in tables:
         for shown, rule in clocks.in_sql(table) if table.deterministic else ():
@@ -91,7 +91,7 @@ def _refused_by_spark(
     """The tables' names with what each is refused for."""
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
-    from lakehouse.transform.validation import refusal, unended, unreadable
+    from lakehouse.transform.analysis.validation import refusal, unended, unreadable
 
     opened = spark_session.opened(lakehouse.settings, "validate")
     with console.working("starting Spark") as now, opened as spark:

@@ -3,14 +3,7 @@
 kinds              the kinds of tables: what each has, and how it is filled
 table              `@table` and `sql_table`: the one concept
 calling            which table's function is being called
-sources            topics of Kafka, and files
 source_checks      what is asked of each of them
-changes            a topic of the changes of a database's table
-readers            the contract of what reads a source of one's own
-own_sources        such a source
-delta              a Delta table of others
-iceberg            an Iceberg table of others
-history            a folder or a table of others that is read before a topic
 targets            where tables are published, and the contract of what writes there
 windows            windows, intervals, the horizon of duplicates
 zones              the clock of a time zone, by which windows are counted
@@ -26,4 +19,5 @@ remarks            all that is wrong, said at once
 rules              what is refused or warned of by the declarations alone
 code_version       the code that a function runs, by which a change is noticed
 columns            the names of the columns that the library adds, and those of Spark DDL
+inputs        what tables are computed from
 """

@@ -9,11 +9,12 @@ from graphlib import CycleError, TopologicalSorter
 from types import ModuleType
 from typing import Any
 
-from lakehouse.declare import history, kinds, rules
+from lakehouse.declare import kinds, rules
 from lakehouse.declare.columns import WINDOW, WINDOW_TIME
+from lakehouse.declare.inputs import history
+from lakehouse.declare.inputs.sources import KafkaSource, RecordSource, Source
 from lakehouse.declare.modules import imported, pipeline_of
 from lakehouse.declare.remarks import check_all
-from lakehouse.declare.sources import KafkaSource, RecordSource, Source
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Target
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable

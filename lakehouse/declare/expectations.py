@@ -1,6 +1,6 @@
 """Expectations as values: what must hold of a table's rows.
 
-`transform.quality` turns them into Great Expectations' own. Editors and type checkers read
+`transform.checks.quality` turns them into Great Expectations' own. Editors and type checkers read
 `expectations.pyi`, which has each by name.
 """
 

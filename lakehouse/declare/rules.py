@@ -7,12 +7,13 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from lakehouse.declare import expectation_names, history, option_rules
+from lakehouse.declare import expectation_names, option_rules
 from lakehouse.declare.columns import INGESTION
+from lakehouse.declare.inputs import history
+from lakehouse.declare.inputs.sources import FileSource
 from lakehouse.declare.kinds import Kind
 from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.remarks import check_all
-from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Target
 from lakehouse.errors import DeclarationError

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
 from lakehouse.declare import code_version, columns, kinds, option_rules, source_checks
 from lakehouse.declare.calling import called
-from lakehouse.declare.changes import changes
-from lakehouse.declare.delta import delta_table
 from lakehouse.declare.expectations import Expectation, expect
+from lakehouse.declare.inputs.changes import changes
+from lakehouse.declare.inputs.delta import delta_table
+from lakehouse.declare.inputs.sources import files, folder, kafka
 from lakehouse.declare.kinds import Kind
 from lakehouse.declare.lookups import Lookup, lookup
 from lakehouse.declare.reports import Report, partition_as_window, report
-from lakehouse.declare.sources import files, folder, kafka
 from lakehouse.declare.targets import Target
 from lakehouse.declare.windows import (
     Duplicates,

@@ -126,7 +126,7 @@ class Sink(ABC):
 
     @abstractmethod
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
-        """What the target holds as of a version: of each key the row, both as `lakehouse.sinks.encoding` writes them.
+        """What the target holds as of a version: of each key the row, both as `lakehouse.sinks.formats.encoding` writes them.
 
         The third says whether a follower of this table wrote it.
         """

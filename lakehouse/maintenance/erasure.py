@@ -29,11 +29,12 @@ from lakehouse.maintenance.quarantine import (
 )
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import Range, partition_range, text
-from lakehouse.storage import delta_log, delta_writer, report_files
-from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log import report_files
+from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
-from lakehouse.stream import early_results
+from lakehouse.stream.engines import early_results
 
 _HOUR = timedelta(hours=1)
 

@@ -11,19 +11,16 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, floor, partition_range
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
-from lakehouse.storage import (
-    checkpoint_files,
-    checkpoints,
-    delta_log,
-    published,
-    upgrades,
-)
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.handovers import handover_of
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.publish_lock import published_by
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
-from lakehouse.storage.publish_lock import published_by
-from lakehouse.storage.reference_versions import SEEN
+from lakehouse.storage.log import published_position
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.position import checkpoint_files, checkpoints
+from lakehouse.storage.position.handovers import handover_of
+from lakehouse.storage.position.reference_versions import SEEN
+from lakehouse.storage.versions import upgrades
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +88,9 @@ def _beside(lakehouse: Lakehouse, table: Table, identity: str) -> dict[str, int]
 
 def _followers(settings: Settings, table: Table, identity: str) -> dict[str, int]:
     """Those that publish the table of that id, each with the version that its target holds."""
-    noted = {target.name: published.noted(settings, target.name) for target in table.publish}
+    noted = {
+        target.name: published_position.noted(settings, target.name) for target in table.publish
+    }
     return {
         f"the follower of {name}": position.version
         for name, position in noted.items()

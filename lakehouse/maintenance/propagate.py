@@ -19,10 +19,10 @@ from lakehouse.ranges import (
     partition_range,
     text,
 )
-from lakehouse.storage import delta_log
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.transform import observing, ranges_of
 

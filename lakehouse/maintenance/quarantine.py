@@ -6,9 +6,10 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import ARRIVAL, HEADERS, INGESTION, PARTITION, PLACE, RECORD
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.storage import delta_log
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.session import Session
-from lakehouse.transform import arrival_fields, plan, schemas
+from lakehouse.transform import arrival_fields, plan
+from lakehouse.transform.decoding import schemas
 
 # a topic that was made again has its offsets again
 POSITION = (*arrival_fields.POSITION, "time")

@@ -28,11 +28,12 @@ from lakehouse.maintenance.quarantine import (
     without,
 )
 from lakehouse.ranges import BEGINNING, EPOCH, Range
-from lakehouse.storage import delta_writer
-from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
-from lakehouse.transform import judged_rows, ranges_of
+from lakehouse.transform import ranges_of
+from lakehouse.transform.checks import judged_rows
 
 _HOUR = timedelta(hours=1)
 

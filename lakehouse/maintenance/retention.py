@@ -22,10 +22,12 @@ from lakehouse.durations import duration
 from lakehouse.maintenance import needs
 from lakehouse.ranges import BEGINNING, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, housekeeping, layout, read_holds
-from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.delta import delta_log, housekeeping
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.versions import read_holds
 
 _log = logging.getLogger(__name__)
 

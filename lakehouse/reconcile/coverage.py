@@ -23,12 +23,14 @@ from lakehouse.ranges import (
 )
 from lakehouse.reconcile.invalidation import Mark, emptied, look
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, files, report_files
-from lakehouse.storage.certificates import Certificate, Verdict, certificates
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.delta_log import open_table
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.disk import files
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.log import report_files
+from lakehouse.storage.log.certificates import Certificate, Verdict, certificates
+from lakehouse.storage.log.commit_log import frontier
 
 MOST = 200  # partitions of a table that are asked for at once
 _INSTANT = timedelta(microseconds=1)

@@ -10,12 +10,13 @@ from lakehouse.declare.table import Table
 from lakehouse.reconcile.coverage import latest
 from lakehouse.reconcile.invalidation import reaches, version_of
 from lakehouse.reconcile.provenance import Provenance, written_by
-from lakehouse.storage import delta_log, report_files
-from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.commit_log import dropped_by_spark
-from lakehouse.storage.delta_log import Change
-from lakehouse.storage.digest import EMPTY, Digest
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta.delta_log import Change
+from lakehouse.storage.delta.digest import EMPTY, Digest
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log import report_files
+from lakehouse.storage.log.certificates import Certificate
+from lakehouse.storage.log.commit_log import dropped_by_spark
 
 LOST = "a data file is missing"
 BY_HAND = "rows changed by hand"

@@ -14,14 +14,15 @@ from pathlib import Path
 from lakehouse.declare.table import Table
 from lakehouse.ranges import partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, layout
-from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.delta_log import Change
-from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta.delta_log import Change
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import read_value, replace_file
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.locks import alone_if_allowed
+from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
-from lakehouse.storage.locks import alone_if_allowed
-from lakehouse.storage.typed_values import typed
+from lakehouse.storage.log.certificates import Certificate
 from lakehouse.transform import ranges_of
 
 

@@ -12,11 +12,11 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis
-from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.digest import Difference, differences, digests
+from lakehouse.storage.delta.digest import Difference, differences, digests
+from lakehouse.storage.log.certificates import Certificate
 from lakehouse.storage.session import Session
-from lakehouse.stream import keyed
-from lakehouse.transform import validation
+from lakehouse.stream.engines import keyed
+from lakehouse.transform.analysis import validation
 from lakehouse.transform.versions import VALID
 
 

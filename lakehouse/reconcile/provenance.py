@@ -11,9 +11,11 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
-from lakehouse.storage import commits, delta_log, layout, log_tables
-from lakehouse.storage.delta_log import open_table
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log import commits, log_tables
 
 _COLUMNS = ["role", "at", "code_version", "inputs", "frontier", "start", "end"]
 # of an instant, which name its partition

@@ -19,14 +19,17 @@ from lakehouse.ranges import Range, partition_range
 from lakehouse.reconcile import diagnosis, keyed_tables
 from lakehouse.reconcile.provenance import by_references
 from lakehouse.reconcile.verdicts import GRAVEST
-from lakehouse.storage import delta_log, delta_writer, report_files
-from lakehouse.storage.attempts import noting_failure
-from lakehouse.storage.certificates import COUNTS, Certificate, certify
-from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digests_by
+from lakehouse.storage.delta import delta_log, delta_writer
+from lakehouse.storage.delta.digest import EMPTY, Difference, Digest, differences, digests_by
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.reference_versions import NotKept
+from lakehouse.storage.log import report_files
+from lakehouse.storage.log.certificates import COUNTS, Certificate, certify
+from lakehouse.storage.log.reconcile_attempts import noting_failure
+from lakehouse.storage.position.reference_versions import NotKept
 from lakehouse.storage.session import Session
-from lakehouse.transform import judged_rows, lateness, ranges_of, validation
+from lakehouse.transform import lateness, ranges_of
+from lakehouse.transform.analysis import validation
+from lakehouse.transform.checks import judged_rows
 
 
 @dataclass(frozen=True, slots=True)

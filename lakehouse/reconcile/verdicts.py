@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
-from lakehouse.storage.certificates import Verdict
-from lakehouse.storage.delta_tables import NewRows
+from lakehouse.storage.delta.delta_tables import NewRows
+from lakehouse.storage.disk import layout
+from lakehouse.storage.log.certificates import Verdict
 
 GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNVERIFIABLE", "OPEN", "EQUAL")
 Span = tuple[datetime, datetime]  # [start, end) as it was recorded

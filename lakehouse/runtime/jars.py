@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lakehouse.errors import JarsError, LakehouseError
 from lakehouse.settings import from_environment, java
-from lakehouse.storage import locks
+from lakehouse.storage.disk import locks
 
 IVY = Path(__file__).with_name("ivy.xml")
 SUMS = Path(__file__).with_name("jars.sha256")

@@ -12,9 +12,9 @@ import psutil
 from lakehouse import processes
 from lakehouse.errors import BrokerError
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
-from lakehouse.storage.files import read_value, replace_file
-from lakehouse.storage.typed_values import typed
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import read_value, replace_file
+from lakehouse.storage.disk.typed_values import typed
 
 
 @dataclass(frozen=True, slots=True)

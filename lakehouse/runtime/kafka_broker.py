@@ -22,8 +22,8 @@ from lakehouse.runtime import cds_archive, kafka_address, kafka_client, kafka_pr
 from lakehouse.runtime.jars import Jars
 from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
 from lakehouse.settings import Settings, java
-from lakehouse.storage import layout, locks, text_logs
-from lakehouse.storage.root import make as make_root
+from lakehouse.storage.disk import layout, locks, text_logs
+from lakehouse.storage.disk.root import make as make_root
 
 __all__ = ["Broker", "bootstrap_servers", "ensure_topics", "running", "start", "stop"]
 

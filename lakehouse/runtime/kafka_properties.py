@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lakehouse.errors import BrokerError
-from lakehouse.storage.files import replace_text
+from lakehouse.storage.disk.files import replace_text
 
 LARGEST_RECORD = 16 << 20  # bytes; Kafka's own limit of 1 MiB is no limit of a lakehouse
 # below the ephemeral ports: no outgoing connection takes one while we are down

@@ -20,11 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakehouse.declare.readers import SourceReader, SourceRecord
-from lakehouse.declare.sources import PythonSource
+from lakehouse.declare.inputs.readers import SourceReader, SourceRecord
+from lakehouse.declare.inputs.sources import PythonSource
 from lakehouse.errors import SourceAway, SourceError
 from lakehouse.ranges import text
-from lakehouse.storage.foreign_records import RECORDS
+from lakehouse.storage.foreign.foreign_records import RECORDS
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from lakehouse.errors import SettingsError
-from lakehouse.storage.schemas import Schema
+from lakehouse.storage.position.schemas import Schema
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto

@@ -11,11 +11,11 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request
 
-from lakehouse.declare.sources import OF_REGISTRY
+from lakehouse.declare.inputs.sources import OF_REGISTRY
 from lakehouse.errors import RegistryAway, SettingsError, SinkError
 from lakehouse.runtime.opener import opener
 from lakehouse.settings import Settings
-from lakehouse.storage.schemas import Schema
+from lakehouse.storage.position.schemas import Schema
 
 _ANSWER = 10.0  # seconds for the registry to answer
 _LARGEST = (1 << 31) - 1  # of an id; asked for another a registry answers that it cannot read it

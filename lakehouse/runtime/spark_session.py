@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from lakehouse.runtime import cds_archive, jars, java_classes, quiet_daemon
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
-from lakehouse.storage.read_holds import under_way
-from lakehouse.storage.root import make as make_root
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.root import make as make_root
+from lakehouse.storage.versions.read_holds import under_way
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 

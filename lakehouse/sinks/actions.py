@@ -29,8 +29,8 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.encoding import key_of, value_of
-from lakehouse.storage.action_log import ActionLog, Line, Outcome
+from lakehouse.sinks.formats.encoding import key_of, value_of
+from lakehouse.storage.log.action_log import ActionLog, Line, Outcome
 
 if TYPE_CHECKING:
     import pyarrow as pa

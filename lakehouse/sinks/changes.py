@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from lakehouse.declare.columns import ARRIVAL, PLACE
 from lakehouse.declare.targets import Change, Corrections, RowChange
-from lakehouse.sinks.encoded import Columns
-from lakehouse.sinks.encoding import key_of
+from lakehouse.sinks.formats.encoded import Columns
+from lakehouse.sinks.formats.encoding import key_of
 
 _PLACE = ("topic", "partition", "offset", PLACE)  # of a row, in `_arrival`
 

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Literal
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Fault, Position, Row, RowChange, Sink, Target
 from lakehouse.errors import CommitError, SinkError
-from lakehouse.sinks import changes, column_check, encoding
+from lakehouse.sinks import changes, column_check
 from lakehouse.sinks.actions import check_reads_back
-from lakehouse.sinks.encoding import key_of, rows_of, value_of
 from lakehouse.sinks.follower import changes_of, written
-from lakehouse.storage import delta_log, forks, python_years, small_commits, version_rows
+from lakehouse.sinks.formats import encoding
+from lakehouse.sinks.formats.encoding import key_of, rows_of, value_of
+from lakehouse.storage.delta import delta_log, python_years, small_commits, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.read_holds import under_way
+from lakehouse.storage.versions import fork_guard
+from lakehouse.storage.versions.read_holds import under_way
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,7 +141,7 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
     path = lakehouse.path(table)
     if not delta_log.exists(path):
         raise SinkError(f"table={table.name}: there is no such table yet; start its job first")
-    forks.check(lakehouse.settings, target.name)
+    fork_guard.check(lakehouse.settings, target.name)
     with closing(target.sink(lakehouse.settings, table.name)) as sink:
         sink.open()
         sink.mend()

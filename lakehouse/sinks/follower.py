@@ -13,19 +13,15 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Position, Sink, Target
 from lakehouse.errors import CommitError, SinkError
-from lakehouse.sinks import changes, column_check, encoding
-from lakehouse.sinks.encoded import Columns
-from lakehouse.storage import (
-    delta_log,
-    forks,
-    layout,
-    published,
-    python_years,
-    small_commits,
-    version_rows,
-)
+from lakehouse.sinks import changes, column_check
+from lakehouse.sinks.formats import encoding
+from lakehouse.sinks.formats.encoded import Columns
+from lakehouse.storage.delta import delta_log, python_years, small_commits, version_rows
+from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.read_holds import under_way
+from lakehouse.storage.log import published_position
+from lakehouse.storage.versions import fork_guard
+from lakehouse.storage.versions.read_holds import under_way
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +84,7 @@ class Follower:
         Raises SinkError if the position is of another table, or of a version that the log does not
         lead on from.
         """
-        forks.check(self.lakehouse.settings, self.target.name)
+        fork_guard.check(self.lakehouse.settings, self.target.name)
         self.sink.open()
         self.position = found = self.sink.position()
         if found is None:
@@ -139,7 +135,7 @@ class Follower:
         if self.position and self.position.version > self._committed:
             self._commit(self.position)
         if self.position:
-            published.note(self.lakehouse.settings, self.target.name, self.position)
+            published_position.note(self.lakehouse.settings, self.target.name, self.position)
         self.sink.close()
 
     def behind(self) -> int:
@@ -208,7 +204,7 @@ class Follower:
         self.sink.commit(position)
         self.position, self._committed = position, position.version
         if time.monotonic() - self._noted > _NOTE:
-            published.note(self.lakehouse.settings, self.target.name, position)
+            published_position.note(self.lakehouse.settings, self.target.name, position)
             self._noted = time.monotonic()
 
     def _check_log(self, position: Position) -> None:

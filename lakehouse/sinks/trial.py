@@ -30,8 +30,9 @@ from lakehouse.settings import Settings
 from lakehouse.sinks.comparison import compare
 from lakehouse.sinks.follower import Follower
 from lakehouse.sinks.mortal import End, Word, declared, live
-from lakehouse.storage import delta_log, keyed_files, table_creation
-from lakehouse.storage.row_keys import KEY, of_text
+from lakehouse.storage.delta import delta_log, table_creation
+from lakehouse.storage.delta.row_keys import KEY, of_text
+from lakehouse.storage.keyed import keyed_files
 
 DEATHS = (
     "opened", "writing", "committing", "written", "committing", "committed", "at random",

@@ -13,9 +13,9 @@ from lakehouse.durations import duration
 from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.layout import Side, table_path
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk.layout import Side, table_path
+from lakehouse.storage.log.commit_log import CommitLog
 
 _INSTANT = timedelta(microseconds=1)
 _LOOK = 0.25  # of the freshness: how often a query behind the head looks for news

@@ -10,10 +10,10 @@ from pyspark.sql.types import StructField, StructType
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
-from lakehouse.storage import delta_log, recent
-from lakehouse.storage.arrow import in_spark
+from lakehouse.storage.delta import delta_log, write_cache
+from lakehouse.storage.delta.arrow import in_spark
+from lakehouse.storage.disk.layout import Side
 from lakehouse.storage.lakehouse import Lakehouse, gone
-from lakehouse.storage.layout import Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Session(Lakehouse):
     def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:
         """The rows of these files of a table. Raises CommitError for one that is not on disk."""
         path = self.path(table)
-        if (kept := recent.rows_of(files)) is not None:
+        if (kept := write_cache.rows_of(files)) is not None:
             # as of rows from files
             nullable = StructType([StructField(f.name, f.dataType) for f in schema])
             return in_spark(self.spark, kept.select(schema.names), nullable)

@@ -1,10 +1,10 @@
-"""The stream of a table's other version, which is beside it (`storage.upgrades`)."""
+"""The stream of a table's other version, which is beside it (`storage.versions.upgrades`)."""
 
 from dataclasses import replace
 
 from lakehouse.declare.table import Table
-from lakehouse.storage import upgrades
 from lakehouse.storage.session import Session
+from lakehouse.storage.versions import upgrades
 from lakehouse.stream import queries
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakehouse.declare.table import Table
-from lakehouse.storage import checkpoints, delta_log
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import checkpoints
 from lakehouse.storage.session import Session
 
 Read = Mapping[str, int]  # ingest table -> the version up to which it is read

@@ -9,7 +9,7 @@ What the next generation begins with, by kind of table:
     keyed, versions  all that its inputs have, as after `lakehouse backfill`
 
 A keyed or versioned table whose reference table has changed begins again as well: its rows are as of the reference tables of one
-moment. (A keyed table in steps of `stream.groups` goes on, with all rows computed in its next step.)
+moment. (A keyed table in steps of `stream.engines.groups` goes on, with all rows computed in its next step.)
 """
 
 import logging
@@ -22,19 +22,14 @@ from typing import Any
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
 from lakehouse.ranges import BEGINNING
-from lakehouse.storage import (
-    checkpoint_content,
-    checkpoint_files,
-    checkpoints,
-    commit_log_repair,
-    delta_log,
-    delta_writer,
-    layout,
-)
-from lakehouse.storage.checkpoints import Beginning, Standing, Written
-from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.delta import delta_log, delta_writer
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.log import commit_log_repair
+from lakehouse.storage.log.commits import NOTHING, Commit
+from lakehouse.storage.position import checkpoint_content, checkpoint_files, checkpoints
+from lakehouse.storage.position.checkpoints import Beginning, Standing, Written
 from lakehouse.storage.session import Session
 from lakehouse.stream import handover, positions
 from lakehouse.stream.strategy import is_stepped, strategy

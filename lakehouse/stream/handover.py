@@ -24,14 +24,16 @@ from lakehouse.ranges import (
     past_beginning,
     text,
 )
-from lakehouse.storage import begun_with, delta_log, layout
-from lakehouse.storage.checkpoints import began
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.commits import NOTHING
-from lakehouse.storage.files import exists, read_json, replace_file
-from lakehouse.storage.handovers import Handover, handover_of
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import exists, read_json, replace_file
+from lakehouse.storage.disk.locks import alone
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.locks import alone
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import NOTHING
+from lakehouse.storage.position import declared_state
+from lakehouse.storage.position.checkpoints import began
+from lakehouse.storage.position.handovers import Handover, handover_of
 from lakehouse.storage.session import Session
 from lakehouse.transform import observing, plan, ranges_of
 
@@ -54,7 +56,7 @@ def begin(session: Session, table: Table) -> Handover:
             f"table={table.name}, inputs={', '.join(each.name for each in inputs)}: a handover is between a batch run and the "
             "stream of one input; a table of several begins with all that its inputs' logs have, so start its job"
         )
-    begun_with.begin(session, table)
+    declared_state.begin(session, table)
     # of two at once the second finds what the first has set
     with alone(layout.note(session.settings, table, "handover.json").with_suffix(".lock")):
         return _begin(session, table)
@@ -106,7 +108,7 @@ def _begin(session: Session, table: Table) -> Handover:
     )
     kept = asdict(handover) | {"frontier": text(ahead), "at": text(handover.at)}
     replace_file(layout.note(session.settings, table, "handover.json"), kept)
-    begun_with.note_handover(session.settings, table, kept)
+    declared_state.note_handover(session.settings, table, kept)
     return handover
 
 
@@ -134,10 +136,10 @@ def check(lakehouse: Lakehouse, table: Table) -> None:
 
 def _put_back(lakehouse: Lakehouse, table: Table) -> None:
     path = layout.note(lakehouse.settings, table, "handover.json")
-    noted = begun_with.noted_handover(lakehouse.settings, table)
+    noted = declared_state.noted_handover(lakehouse.settings, table)
     if exists(path):
         if not noted:  # by an earlier version
-            begun_with.note_handover(lakehouse.settings, table, read_json(path))
+            declared_state.note_handover(lakehouse.settings, table, read_json(path))
         elif noted != read_json(path):
             raise JobError(
                 f"table={table.name}, file={path}: it must hold where the stream began, and the note of its declaration says "

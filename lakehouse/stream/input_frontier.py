@@ -24,7 +24,8 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse.ranges import EPOCH
-from lakehouse.storage import checkpoint_files, delta_log
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.position import checkpoint_files
 from lakehouse.stream import news, positions
 from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.positions import Position

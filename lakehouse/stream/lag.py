@@ -8,9 +8,9 @@ from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.freshness import CONTINUOUS
 from lakehouse.settings import Settings
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
 
 
 def lag(lakehouse: Lakehouse, now: datetime) -> timedelta:

@@ -25,16 +25,19 @@ from lakehouse.declare.columns import ORIGIN, PARTITION, REASON, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, EPOCH, micros, partition_format
 from lakehouse.runtime.service import Service
-from lakehouse.storage import checkpoint_files, checkpoints, delta_log, delta_writer, streams
-from lakehouse.storage.arrow import in_memory, in_spark
-from lakehouse.storage.checkpoints import Beginning
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
-from lakehouse.storage.handovers import Handover, handover_of
-from lakehouse.storage.reference_versions import SEEN
+from lakehouse.storage.delta import delta_log, delta_stream, delta_writer
+from lakehouse.storage.delta.arrow import in_memory, in_spark
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import checkpoint_files, checkpoints
+from lakehouse.storage.position.checkpoints import Beginning
+from lakehouse.storage.position.handovers import Handover, handover_of
+from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.storage.session import Session
 from lakehouse.stream import news
-from lakehouse.transform import judged_rows, observing, plan, schemas
+from lakehouse.transform import observing, plan
+from lakehouse.transform.checks import judged_rows
+from lakehouse.transform.decoding import schemas
 from lakehouse.transform.plan import Plan
 
 
@@ -102,8 +105,8 @@ class StreamRun:
             str(self.session.path(self.session.catalog.table(self.plan.driving))),
         )
         if self.table.kind.is_upserted:
-            return streams.whole_table_stream(session.spark, path)
-        return streams.table_stream(session.spark, session.settings, path, self.since).where(
+            return delta_stream.whole_table_stream(session.spark, path)
+        return delta_stream.table_stream(session.spark, session.settings, path, self.since).where(
             f"{ORIGIN} = 'stream'"
         )
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from lakehouse.declare.sources import (
+from lakehouse.declare.inputs.sources import (
     DeltaSource,
     FolderSource,
     IcebergSource,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.errors import CommitError
-from lakehouse.storage import delta_log
+from lakehouse.storage.delta import delta_log
 
 
 @dataclass(frozen=True, slots=True, order=True)

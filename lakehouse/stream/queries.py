@@ -23,21 +23,23 @@ from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates
 from lakehouse.durations import spark_interval
 from lakehouse.ranges import BEGINNING, Range
-from lakehouse.storage import begun_with, delta_log, delta_writer
-from lakehouse.storage.checkpoints import began
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.reference_versions import SEEN
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import declared_state
+from lakehouse.storage.position.checkpoints import began
+from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.storage.session import Session
-from lakehouse.stream import generations, groups, handover, ingest, keyed
+from lakehouse.stream import generations, handover
 from lakehouse.stream.advance import Stepped, Take
+from lakehouse.stream.engines import groups, ingest, keyed
+from lakehouse.stream.engines.refreshed_inputs import RefreshedInputs
+from lakehouse.stream.engines.table_steps import ChangeSteps, Due, TableSteps
 from lakehouse.stream.input_frontier import InputFrontier
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
-from lakehouse.stream.refreshed_inputs import RefreshedInputs
-from lakehouse.stream.source_steps import SourceSteps
+from lakehouse.stream.reading.source_steps import SourceSteps
 from lakehouse.stream.strategy import Strategy, strategy
-from lakehouse.stream.table_steps import ChangeSteps, Due, TableSteps
 from lakehouse.transform import creation, lateness, observing, ranges_of
 from lakehouse.transform.plan import Plan
 
@@ -63,7 +65,7 @@ def start(
 
     Raises DeclarationError if it began as another table (`begun_with`).
     """
-    begun_with.begin(session, table)
+    declared_state.begin(session, table)
     if table.kind.is_derived:
         handover.check(session, table)
     if table.kind.is_derived and not began(session.settings, table) and _cut(session, table):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lakehouse.declare.table import Table
-from lakehouse.storage import checkpoint_files, state_partitions
+from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.position import checkpoint_files, state_partitions
 from lakehouse.storage.session import Session
 from lakehouse.stream import generations, queries, state_reader
 

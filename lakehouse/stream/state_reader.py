@@ -14,9 +14,9 @@ from pyspark.sql.types import StructField, StructType
 from lakehouse.declare.columns import quoted_column
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.storage import checkpoint_files
-from lakehouse.storage.digest import EMPTY, Digest, digest
-from lakehouse.storage.row_keys import KEY
+from lakehouse.storage.delta.digest import EMPTY, Digest, digest
+from lakehouse.storage.delta.row_keys import KEY
+from lakehouse.storage.position import checkpoint_files
 from lakehouse.storage.session import Session
 from lakehouse.stream.micro_batch import stream_run
 from lakehouse.stream.strategy import is_stepped

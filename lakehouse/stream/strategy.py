@@ -17,7 +17,8 @@ from typing import Literal
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH
 from lakehouse.storage.session import Session
-from lakehouse.transform import keeping, plan, shapes
+from lakehouse.transform import keeping, plan
+from lakehouse.transform.analysis import shapes
 from lakehouse.transform.plan import Plan
 
 Strategy = Literal["ingest", "append", "close", "versions", "merge", "groups", "state"]

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, floor, text
-from lakehouse.storage import delta_log
-from lakehouse.storage.commit_log import CommitLog, frontier
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog, frontier
 
 _FAR = timedelta(minutes=10)  # of event time: by less a table may be behind between two steps
 _A_STEP = timedelta(minutes=1)  # since its last commit, in which a table may catch up

@@ -6,9 +6,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from lakehouse.transform.equal_columns import id_of
-from lakehouse.transform.plan_tree import analyzed, seq
-from lakehouse.transform.shapes import ROW_BY_ROW, of_one_side, reads
+from lakehouse.transform.analysis.equal_columns import id_of
+from lakehouse.transform.analysis.plan_tree import analyzed, seq
+from lakehouse.transform.analysis.shapes import ROW_BY_ROW, of_one_side, reads
 
 
 def carried(rows: DataFrame, source: DataFrame, names: Sequence[str]) -> DataFrame:

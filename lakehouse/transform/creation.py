@@ -18,17 +18,13 @@ from lakehouse.declare.columns import (
 from lakehouse.declare.lookups import Lookup
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-from lakehouse.storage import (
-    answers,
-    begun_with,
-    checkpoints,
-    delta_log,
-    delta_writer,
-    table_creation,
-)
+from lakehouse.storage.delta import delta_log, delta_writer, table_creation
+from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.position import checkpoints, declared_state
 from lakehouse.storage.session import Session
-from lakehouse.transform import keeping, lookups, plan, validation
+from lakehouse.transform import keeping, lookups, plan
+from lakehouse.transform.analysis import validation
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +87,7 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
 
 def _is_fresh(lakehouse: Lakehouse, table: Table, path: Path) -> bool:
     """Whether a table has no row and its stream is still to begin: with rows, the note of what it began with may be lost."""
-    return begun_with.begins(lakehouse, table) and not delta_log.files(path)
+    return declared_state.begins(lakehouse, table) and not delta_log.files(path)
 
 
 def _create_quarantine(session: Session, table: Table, declared: StructType, grows: bool) -> None:
@@ -120,7 +116,7 @@ def _create_answers(session: Session, table: Table, lookup: Lookup) -> None:
     driving = session.catalog.driving(table)
     step = plan.plan_of(session, table, judged=False)
     key = lookups.key_of(table, lookup, step.as_input(plan.no_rows(session, driving.name)))
-    columns = answers.columns(key, lookups.nullable(lookups.schema(lookup)))
+    columns = lookup_answers.columns(key, lookups.nullable(lookups.schema(lookup)))
     table_creation.create(path, columns, True, "")
     _check_columns(session, table, path, columns)
 
@@ -166,7 +162,7 @@ def _check_columns(lakehouse: Lakehouse, table: Table, path: Path, declared: Str
     if changed := sorted(n for n in stored | expected if stored.get(n) != expected.get(n)):
         raise DeclarationError(
             f"table={path.name}, columns={', '.join(changed)}: the table on disk has other columns or types than its "
-            f"declaration, and only further columns can be added to it; {begun_with.of_other_columns(lakehouse, table)}"
+            f"declaration, and only further columns can be added to it; {declared_state.of_other_columns(lakehouse, table)}"
         )
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.storage import row_keys
+from lakehouse.storage.delta import row_keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from pyspark.sql import DataFrame
 
 from lakehouse.declare.table import Table
 from lakehouse.storage.session import Session
-from lakehouse.transform import groups, plan, shapes
+from lakehouse.transform import plan
+from lakehouse.transform.analysis import groups, shapes
 from lakehouse.transform.plan import Plan
 
 

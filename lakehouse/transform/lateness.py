@@ -22,7 +22,7 @@ from lakehouse.declare.columns import (
     WINDOW_TIME,
     quoted,
 )
-from lakehouse.declare.sources import KafkaSource, RecordSource
+from lakehouse.declare.inputs.sources import KafkaSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates, Window
 from lakehouse.durations import spark_interval

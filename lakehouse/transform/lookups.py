@@ -12,7 +12,7 @@ from lakehouse.declare.columns import ARRIVAL, PARTITION, REASON, ROW, helper, q
 from lakehouse.declare.lookups import Lookup
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-from lakehouse.storage import row_keys
+from lakehouse.storage.delta import row_keys
 from lakehouse.transform import lateness
 
 _NESTED = (ArrayType, MapType, StructType)

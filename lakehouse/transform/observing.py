@@ -77,7 +77,7 @@ def reading_names(topic: str) -> tuple[str, str]:
 def latest_of_values(step: "Plan", judged: DataFrame) -> dict[tuple[str, str], datetime]:
     """The latest event time among the good records of each value in each topic, of the column that the watermark goes by.
 
-    By a pass over the records of its own: as `storage.latest_times` finds it in what was written.
+    By a pass over the records of its own: as `storage.log.latest_times` finds it in what was written.
     """
     (first, *others) = step.sources.values()
     topic = F.col(f"{RECORD}_topic") if others else F.lit(first.topic)

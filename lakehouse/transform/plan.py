@@ -29,31 +29,22 @@ from lakehouse.declare.columns import (
     WINDOW,
     WINDOW_TIME,
 )
+from lakehouse.declare.inputs.sources import FileSource, RecordSource
 from lakehouse.declare.kinds import Kind
-from lakehouse.declare.sources import FileSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-from lakehouse.storage import row_keys
+from lakehouse.storage.delta import row_keys
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.transform import (
-    arrival_fields,
-    decode,
-    lateness,
-    lookups,
-    observing,
-    quality,
-    record_columns,
-    returned,
-    shapes,
-    versions,
-    years,
-)
+from lakehouse.transform import arrival_fields, lateness, lookups, observing, versions
+from lakehouse.transform.analysis import result_checks, shapes
 from lakehouse.transform.carried import carried
+from lakehouse.transform.checks import quality, years
+from lakehouse.transform.checks.judged_rows import good
+from lakehouse.transform.checks.quality import RowRule
+from lakehouse.transform.decoding import decode, record_columns
+from lakehouse.transform.decoding.schemas import NO_SCHEMAS, Schemas
 from lakehouse.transform.function_inputs import Met, are_of_one_topic, called, plain
-from lakehouse.transform.judged_rows import good
-from lakehouse.transform.quality import RowRule
-from lakehouse.transform.schemas import NO_SCHEMAS, Schemas
 
 Origin = Literal["stream", "batch", "early"]
 T = TypeVar("T")
@@ -199,7 +190,7 @@ class Plan:
     ) -> DataFrame:
         """Rows of an input that the late filter lets pass, of a window or row that is touched."""
         seen = self.as_input(rows, name)
-        self.once(f"input {name}", lambda: returned.check_input(self.table, name, seen))
+        self.once(f"input {name}", lambda: result_checks.check_input(self.table, name, seen))
         flagged = self._flagged(rows, name)
         if observed is not None:
             flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
@@ -302,7 +293,7 @@ class Plan:
             rows = carried(rows, inputs[self.driving], (ARRIVAL, self.event_time))
         self.once(
             "called",
-            lambda: returned.check(self.table, self.kind, rows, inputs, kept, self.event_time),
+            lambda: result_checks.check(self.table, self.kind, rows, inputs, kept, self.event_time),
         )
         return rows
 

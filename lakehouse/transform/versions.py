@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import ARRIVAL, helper, quoted, quoted_column
 from lakehouse.transform import arrival_fields
-from lakehouse.transform.plan_tree import analyzed, kind_of, nodes, seq
-from lakehouse.transform.shapes import reads
+from lakehouse.transform.analysis.plan_tree import analyzed, kind_of, nodes, seq
+from lakehouse.transform.analysis.shapes import reads
 
 VALID = ("valid_from", "valid_to")
 _EVER = 2**63 - 1  # microseconds: the last instant there is

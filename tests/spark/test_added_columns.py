@@ -12,7 +12,7 @@ from lakehouse.cli import change_plan, query
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import expect
 from lakehouse.errors import DeclarationError
-from lakehouse.storage import begun_with
+from lakehouse.storage.position import declared_state
 from lakehouse.stream import queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import changing_tables
@@ -39,7 +39,7 @@ def plan(stage: Stage) -> dict[str, str]:
 
 def accept(stage: Stage, *names: str) -> None:
     for name in names:
-        begun_with.accept(stage.session, stage.session.catalog.table(name))
+        declared_state.accept(stage.session, stage.session.catalog.table(name))
     queries.prepare(stage.session, [stage.session.catalog.table(n) for n in ("clicks", "counted")])
 
 
@@ -48,7 +48,7 @@ def begun(stage: Stage) -> Stage:
     stage.advance("clicks", at(70, value=0))
     stage.run("counted")
     # of what is fed no query begins
-    begun_with.begin(stage.session, stage.session.catalog.table("clicks"))
+    declared_state.begin(stage.session, stage.session.catalog.table("clicks"))
     return stage
 
 
@@ -89,7 +89,7 @@ def test_a_field_that_is_renamed_is_declared_by_both_names(stage_of):
     ):
         accept(stage, "clicks")
     stage.session = session
-    begun_with.keep(session, known.table("clicks"))  # the change is taken back
+    declared_state.keep(session, known.table("clicks"))  # the change is taken back
 
     both = of_schema(known, schema.replace("user STRING NOT NULL", "user STRING, person STRING"))
     named = (expect.column_values_to_not_be_null("user"),)

@@ -22,13 +22,14 @@ from lakehouse.declare import catalog
 from lakehouse.ranges import parse_range
 from lakehouse.reconcile.reconciliation import reconcile
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import read_holds
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.session import Session
-from streaming_jobs import desired, progress
-from streaming_jobs.desired import Event
+from lakehouse.storage.versions import read_holds
+from streaming_jobs import progress
 from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.supervision import desired
+from streaming_jobs.supervision.desired import Event
 from support import ROOT
 
 SENSORS = ("lakehouse.examples.sensors.tables",)

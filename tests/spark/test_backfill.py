@@ -25,10 +25,10 @@ from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_writer
-from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.digest import digest
+from lakehouse.storage.delta import delta_writer
+from lakehouse.storage.delta.digest import digest
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.lag import lag

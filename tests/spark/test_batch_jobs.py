@@ -19,11 +19,11 @@ from lakehouse.declare.catalog import load
 from lakehouse.errors import JobError, LakehouseError
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_writer
-from lakehouse.storage.certificates import certificates
-from lakehouse.storage.commits import NOTHING
-from lakehouse.storage.digest import digest
-from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.delta import delta_writer
+from lakehouse.storage.delta.digest import digest
+from lakehouse.storage.disk.publish_lock import publishing
+from lakehouse.storage.log.certificates import certificates
+from lakehouse.storage.log.commits import NOTHING
 from lakehouse.storage.session import Session
 
 TABLES = ("lakehouse.examples.sensors.tables",)

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from benchmarks import operators
 from lakehouse.cli import lateness_report
-from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import Stage, assert_stream_equals_batch
 

@@ -20,8 +20,8 @@ from lakehouse.errors import JobError
 from lakehouse.maintenance import needs, retention
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.handovers import handover_of
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.position.handovers import handover_of
 from lakehouse.stream import handover as handovers
 from lakehouse.testing import Stage
 

@@ -15,13 +15,13 @@ from pyspark.sql import Row
 
 from lakehouse import changes, table
 from lakehouse.cli import query
-from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.inputs.sources import KafkaSource
 from lakehouse.errors import DeclarationError
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage import commit_log_repair
-from lakehouse.stream import readings
+from lakehouse.storage.log import commit_log_repair
+from lakehouse.stream.reading import readings
 from lakehouse.testing import COMMIT_POINTS, Stage, change_event
-from lakehouse.transform import decode
+from lakehouse.transform.decoding import decode
 from support import ROOT, changed_accounts
 from support.change_events import events
 from support.torn_logs import cut

@@ -13,8 +13,9 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare.table import around, expect, kafka, session, table, tumbling
 from lakehouse.errors import CommitError
-from lakehouse.storage import checkpoints, layout
-from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.disk import layout
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.position import checkpoints
 from lakehouse.stream import generations, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Aborted, Stage, assert_stream_equals_batch

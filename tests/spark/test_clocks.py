@@ -11,7 +11,7 @@ from lakehouse.declare.table import files, kafka, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage.session import Session
-from lakehouse.transform import validation
+from lakehouse.transform.analysis import validation
 
 entry_topic = kafka(
     "entries",

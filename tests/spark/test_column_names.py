@@ -14,7 +14,7 @@ from lakehouse.declare.table import duplicates, files, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage.digest import differences, digest
+from lakehouse.storage.delta.digest import differences, digest
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform.versions import as_of_join
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.expectations import expect
-from lakehouse.transform import compiled_rules, quality
+from lakehouse.transform.checks import compiled_rules, quality
 
 COLUMNS = (
     "id BIGINT, name STRING, share DOUBLE, at TIMESTAMP, price DECIMAL(10,2), `odd.name` STRING"

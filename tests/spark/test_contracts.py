@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse.transform import quality
+from lakehouse.transform.checks import quality
 
 DELTA = "org.apache.spark.sql.delta"
 SPARK = "org.apache.spark.sql"
@@ -49,25 +49,40 @@ JVM = [  # class, method, types of its parameters, who calls it
     (f"{RUNTIME}.IncrementalExecution", "currentBatchId", (), "input_frontier"),
     (f"{RUNTIME}.IncrementalExecution", "watermarkPropagator", (), "input_frontier"),
     (f"{RUNTIME}.WatermarkPropagator", "purge", ("long",), "input_frontier"),
-    (f"{SPARK}.classic.Dataset", "queryExecution", (), "transform.determinism"),
-    (f"{SPARK}.execution.QueryExecution", "analyzed", (), "transform.determinism"),
-    (f"{SPARK}.catalyst.trees.TreeNode", "nodeName", (), "transform.determinism"),
-    (f"{SPARK}.catalyst.trees.TreeNode", "children", (), "transform.determinism"),
-    (f"{SPARK}.catalyst.trees.TreeNode", "collectLeaves", (), "transform.determinism"),
-    (f"{SPARK}.catalyst.plans.QueryPlan", "expressions", (), "transform.determinism"),
-    (f"{SPARK}.catalyst.plans.QueryPlan", "output", (), "transform.determinism"),
-    (f"{SPARK}.catalyst.plans.QueryPlan", "subqueries", (), "transform.plan_tree"),
-    (f"{SPARK}.catalyst.optimizer.InlineCTE", "apply", ("LogicalPlan",), "transform.plan_tree"),
-    (f"{SPARK}.catalyst.expressions.Expression", "deterministic", (), "transform.determinism"),
-    (f"{SPARK}.catalyst.expressions.Expression", "references", (), "transform.determinism"),
-    (f"{SPARK}.catalyst.expressions.Expression", "dataType", (), "transform.determinism"),
+    (f"{SPARK}.classic.Dataset", "queryExecution", (), "transform.analysis.determinism"),
+    (f"{SPARK}.execution.QueryExecution", "analyzed", (), "transform.analysis.determinism"),
+    (f"{SPARK}.catalyst.trees.TreeNode", "nodeName", (), "transform.analysis.determinism"),
+    (f"{SPARK}.catalyst.trees.TreeNode", "children", (), "transform.analysis.determinism"),
+    (f"{SPARK}.catalyst.trees.TreeNode", "collectLeaves", (), "transform.analysis.determinism"),
+    (f"{SPARK}.catalyst.plans.QueryPlan", "expressions", (), "transform.analysis.determinism"),
+    (f"{SPARK}.catalyst.plans.QueryPlan", "output", (), "transform.analysis.determinism"),
+    (f"{SPARK}.catalyst.plans.QueryPlan", "subqueries", (), "transform.analysis.plan_tree"),
+    (
+        f"{SPARK}.catalyst.optimizer.InlineCTE",
+        "apply",
+        ("LogicalPlan",),
+        "transform.analysis.plan_tree",
+    ),
+    (
+        f"{SPARK}.catalyst.expressions.Expression",
+        "deterministic",
+        (),
+        "transform.analysis.determinism",
+    ),
+    (
+        f"{SPARK}.catalyst.expressions.Expression",
+        "references",
+        (),
+        "transform.analysis.determinism",
+    ),
+    (f"{SPARK}.catalyst.expressions.Expression", "dataType", (), "transform.analysis.determinism"),
     (
         f"{SPARK}.catalyst.plans.logical.Window",
         "windowExpressions",
         (),
-        "transform.determinism",
+        "transform.analysis.determinism",
     ),
-    (f"{SPARK}.catalyst.plans.logical.Join", "condition", (), "transform.determinism"),
+    (f"{SPARK}.catalyst.plans.logical.Join", "condition", (), "transform.analysis.determinism"),
     (
         "org.apache.hadoop.fs.LocalFileSystem",
         "setWriteChecksum",

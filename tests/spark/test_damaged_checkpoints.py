@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.table import kafka, table, tumbling
-from lakehouse.storage import checkpoint_content, checkpoint_files, files, layout
+from lakehouse.storage.disk import files, layout
+from lakehouse.storage.position import checkpoint_content, checkpoint_files
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs.queries import SupervisedQuery
 from support.sensors_job import awaited

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from lakehouse.errors import CommitError
-from lakehouse.storage import delta_log, delta_writer
-from lakehouse.storage.locks import alone
+from lakehouse.storage.delta import delta_log, delta_writer
+from lakehouse.storage.disk.locks import alone
 
 
 def test_a_batch_is_recorded_with_its_rows_and_of_two_writers_the_second_fails(spark, tmp_path):

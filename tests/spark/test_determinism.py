@@ -17,8 +17,8 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage
-from lakehouse.transform import shapes, validation
-from lakehouse.transform.process import KeyedProcess, process
+from lakehouse.transform.analysis import shapes, validation
+from lakehouse.transform.functions.process import KeyedProcess, process
 
 HERE = sys.modules[__name__]
 

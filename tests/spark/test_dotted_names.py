@@ -11,10 +11,10 @@ from pyspark.sql import functions as F
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import expect, files, kafka, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.storage.digest import differences
+from lakehouse.storage.delta.digest import differences
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform.quality import validate
-from lakehouse.transform.reference_files import file_rows
+from lakehouse.transform.checks.quality import validate
+from lakehouse.transform.decoding.reference_files import file_rows
 from lakehouse.transform.versions import as_of_join
 
 HERE = sys.modules[__name__]

@@ -10,7 +10,7 @@ from lakehouse.declare.table import files, kafka, table
 from lakehouse.settings import Settings
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage
-from lakehouse.transform import validation
+from lakehouse.transform.analysis import validation
 
 customer_topic = kafka(
     "customers",

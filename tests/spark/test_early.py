@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.cli import query
 from lakehouse.declare.table import kafka, session, table, tumbling
-from lakehouse.stream import early_results
+from lakehouse.stream.engines import early_results
 from lakehouse.testing import Stage
 from streaming_jobs.previews import Previews
 

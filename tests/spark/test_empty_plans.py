@@ -19,7 +19,7 @@ from lakehouse.declare.table import (
     tumbling,
 )
 from lakehouse.reconcile import reconciliation
-from lakehouse.stream import early_results
+from lakehouse.stream.engines import early_results
 from lakehouse.testing import Stage
 from lakehouse.transform.versions import as_of_join
 

@@ -18,7 +18,7 @@ from batch_jobs import commands
 from lakehouse.declare.table import expect, kafka, lookup, report, session, table, tumbling
 from lakehouse.maintenance import erasure
 from lakehouse.ranges import Range
-from lakehouse.stream import early_results
+from lakehouse.stream.engines import early_results
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]

@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 from lakehouse.declare.expectations import expect
 from lakehouse.errors import DeclarationError
 from lakehouse.examples.visits import tables as visits
-from lakehouse.transform import quality
+from lakehouse.transform.checks import quality
 
 
 def test_an_expectation_that_cannot_be_judged_says_why(spark):

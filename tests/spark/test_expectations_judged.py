@@ -5,7 +5,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.declare import expectation_names
 from lakehouse.declare.expectations import expect
-from lakehouse.transform import quality
+from lakehouse.transform.checks import quality
 
 EXAMPLES = {  # a value for each argument that is needed
     "column": "n", "column_A": "n", "column_B": "m", "column_list": ["n", "m"], "value_set": [1], "value": 1, "type_": "LongType",

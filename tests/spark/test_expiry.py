@@ -8,7 +8,7 @@ import pytest
 
 from batch_jobs import erase
 from lakehouse.batch.late_view import late_rows
-from lakehouse.storage import version_rows
+from lakehouse.storage.delta import version_rows
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from support import expiring

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from lakehouse.batch.late_view import late_rows
-from lakehouse.storage import delta_log
+from lakehouse.storage.delta import delta_log
 from lakehouse.stream import queries
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch

@@ -17,14 +17,16 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare.table import delta_table, folder, table, tumbling
 from lakehouse.errors import CommitError
-from lakehouse.storage import delta_log, foreign_sources
-from lakehouse.storage.file_register import Register
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.foreign import foreign_sources
+from lakehouse.storage.foreign.file_register import Register
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.stream import file_steps, queries
+from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.topic_check import check
+from lakehouse.stream.reading import file_steps
+from lakehouse.stream.reading.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
-from streaming_jobs import topic_commands
+from streaming_jobs.command_groups import topic_commands
 from support.sensors_job import awaited
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

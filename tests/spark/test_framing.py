@@ -15,11 +15,11 @@ from lakehouse.declare.columns import RECORD
 from lakehouse.declare.table import around, duplicates, expect, folder, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.maintenance import replay_quarantine
-from lakehouse.storage import begun_with
-from lakehouse.stream import topic_check
+from lakehouse.storage.position import declared_state
+from lakehouse.stream.reading import topic_check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
-from lakehouse.transform import decode
-from lakehouse.transform.process import process
+from lakehouse.transform.decoding import decode
+from lakehouse.transform.functions.process import process
 from support.calls import Before
 
 HERE = sys.modules[__name__]
@@ -193,7 +193,7 @@ def test_rows_of_a_message_are_erased_and_replayed_one_by_one(spark, tmp_path):
     stage.feed("lines", [line("y", 1, 7000)])
     assert counts(stage) == {"a": 2, "z": 4, "y": 1}
     assert counts(stage, "quarantine") == {"b": 2, "c": 2, "d": 2, "e": 1}
-    begun_with.keep(stage.session, stage.session.catalog.table("lines"))
+    declared_state.keep(stage.session, stage.session.catalog.table("lines"))
     stage = Stage(spark, tmp_path, framed())
     found = replay_quarantine.replay(stage.session, stage.session.catalog.table("lines"))
     assert found.rows == 4
@@ -251,7 +251,7 @@ def test_a_table_that_has_read_cannot_change_its_framing(spark, tmp_path, noted)
     stage = Stage(spark, tmp_path, framed(kafka("logs", schema=SCHEMA)))
     stage.feed("lines", [line("a", 1, 0)])
     if noted:  # as a start does
-        begun_with.keep(stage.session, stage.session.catalog.table("lines"))
+        declared_state.keep(stage.session, stage.session.catalog.table("lines"))
     with pytest.raises(DeclarationError, match="another name"):
         Stage(spark, tmp_path, framed())
     assert counts(stage) == {"a": 1}

@@ -14,15 +14,17 @@ from pyspark.sql import functions as F
 from lakehouse.batch import reference_tables
 from lakehouse.declare.table import table, tumbling
 from lakehouse.errors import JobError
-from lakehouse.storage import keyed_files, point_reads
-from lakehouse.storage.arrow import in_spark
-from lakehouse.storage.row_index import RowIndex, Truncated
-from lakehouse.stream import group_writes, groups, keyed, queries, sums
+from lakehouse.storage.delta.arrow import in_spark
+from lakehouse.storage.keyed import keyed_files, point_reads
+from lakehouse.storage.keyed.row_index import RowIndex, Truncated
+from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.engines import group_writes, groups, keyed, sums
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
-from lakehouse.transform import groups as groups_of
-from lakehouse.transform import keeping, plan, shapes
+from lakehouse.transform import keeping, plan
+from lakehouse.transform.analysis import groups as groups_of
+from lakehouse.transform.analysis import shapes
 from support import auctions
 from support.auctions import KEPT, auction, bid, person
 from support.kept import equal_at_every_version

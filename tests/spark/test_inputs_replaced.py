@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import CommitError
-from lakehouse.storage import checkpoints
+from lakehouse.storage.position import checkpoints
 from lakehouse.stream import generations, positions, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.positions import Position

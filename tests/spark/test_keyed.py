@@ -15,7 +15,7 @@ from lakehouse.declare.columns import ARRIVAL
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import DeclarationError, JobError, RangeError
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage import checkpoints
+from lakehouse.storage.position import checkpoints
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.state_reader import state

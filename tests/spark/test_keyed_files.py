@@ -28,21 +28,19 @@ from lakehouse.declare.table import table as lakehouse_table
 from lakehouse.errors import CommitError, RangeError
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
-from lakehouse.storage import (
+from lakehouse.storage.delta import (
     deletion_vectors,
     delta_log,
     delta_writer,
-    key_index,
-    keyed_files,
     log_state,
-    point_reads,
     row_keys,
     small_commits,
     table_creation,
 )
-from lakehouse.storage.digest import digest
-from lakehouse.storage.locks import alone
-from lakehouse.storage.row_keys import KEY, of_text
+from lakehouse.storage.delta.digest import digest
+from lakehouse.storage.delta.row_keys import KEY, of_text
+from lakehouse.storage.disk.locks import alone
+from lakehouse.storage.keyed import key_index, keyed_files, point_reads
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
 from support import TESTS, payments, wide_rows

@@ -10,8 +10,10 @@ from lakehouse.cli import change_plan
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
-from lakehouse.storage import begun_with, delta_log, upgrades, version_rows
+from lakehouse.storage.delta import delta_log, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.position import declared_state
+from lakehouse.storage.versions import upgrades
 from lakehouse.stream import beside, queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
@@ -52,7 +54,7 @@ def go_the_way(stage: Stage, name: str) -> None:
     session, of = stage.session, stage.session.catalog.table(name)
     match KINDS[name].way:
         case "accept":
-            begun_with.accept(session, of)
+            declared_state.accept(session, of)
         case "compute whole":
             assert list(backfill.run(session, name)) == []
         case "upgrade":
@@ -117,7 +119,7 @@ def test_each_kind_of_change_goes_the_way_that_the_plan_names(spark, tmp_path, h
 def test_a_column_that_a_topic_gains_comes_through_the_tables_that_pass_it_on(stage_of):
     stage = stage_of(changing_tables)
     session = stage.session
-    begun_with.begin(session, session.catalog.table("clicks"))  # as its query does
+    declared_state.begin(session, session.catalog.table("clicks"))  # as its query does
     stage.feed("clicks", [at(1), at(2, value=2)])
     stage.run("counted", "sums")
     topic = replace(click_topic, schema=f"{click_topic.schema}, page STRING")
@@ -129,7 +131,7 @@ def test_a_column_that_a_topic_gains_comes_through_the_tables_that_pass_it_on(st
     clicks = catalog.table("clicks")
     planned = change_plan.planned(session, [clicks, catalog.table("counted")])
     assert [each.action for each in planned] == ["accept", "nothing"]
-    begun_with.accept(session, clicks)
+    declared_state.accept(session, clicks)
     with pytest.raises(DeclarationError, match=r"columns=page: .* `lakehouse stream restart"):
         creation.create(session, clicks)  # as a batch run does, beside a job of the former code
     queries.prepare(session, [table for table in catalog if table.kind.is_streamed])

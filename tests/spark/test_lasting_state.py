@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from lakehouse.batch import kept_states, late_merge
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage import state_files
+from lakehouse.storage.keyed import state_files
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import orders, visitors
 

@@ -13,13 +13,14 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import around, files, kafka, session, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
+from lakehouse.storage.disk import layout
 from lakehouse.storage.session import Session
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform import plan, validation
+from lakehouse.transform import plan
+from lakehouse.transform.analysis import validation
 from lakehouse.transform.carried import carried
-from streaming_jobs import views
+from streaming_jobs.command_groups import views
 from streaming_jobs.progress import JobStatus
 from streaming_jobs.queries import SupervisedQuery
 

@@ -20,7 +20,7 @@ from lakehouse.ranges import Range
 from lakehouse.testing import Stage
 from stories.suites import START, Event, reading
 from streaming_jobs import progress
-from streaming_jobs.lineage import Lineage, client
+from streaming_jobs.exporters.lineage import Lineage, client
 from streaming_jobs.progress import JobStatus, QueryStatus
 
 

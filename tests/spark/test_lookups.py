@@ -20,8 +20,9 @@ from lakehouse.declare.table import kafka, lookup, table
 from lakehouse.errors import DeclarationError, LookupFailed
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage import layout, savepoints
+from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.versions import savepoints
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch

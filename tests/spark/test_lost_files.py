@@ -19,7 +19,7 @@ from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.declare.table import expect, kafka, table, tumbling
 from lakehouse.errors import CommitError
 from lakehouse.reconcile import coverage, reconciliation
-from lakehouse.storage import delta_writer
+from lakehouse.storage.delta import delta_writer
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
 

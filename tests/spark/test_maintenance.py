@@ -22,9 +22,10 @@ from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import parse_range
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import delta_log, delta_writer, housekeeping, read_holds, table_creation
-from lakehouse.storage.digest import digest
+from lakehouse.storage.delta import delta_log, delta_writer, housekeeping, table_creation
+from lakehouse.storage.delta.digest import digest
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.versions import read_holds
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -125,7 +126,7 @@ def test_a_run_that_was_killed_keeps_nothing(tmp_path):
     log = Log(tmp_path)
     last = log.append(4)
     code = (
-        "from lakehouse.settings import from_environment\nfrom lakehouse.storage.read_holds import under_way\n"
+        "from lakehouse.settings import from_environment\nfrom lakehouse.storage.versions.read_holds import under_way\n"
         "with under_way(from_environment()): print(1); input()"
     )
     run = subprocess.Popen(

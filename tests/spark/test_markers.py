@@ -8,7 +8,7 @@ import pytest
 from lakehouse.cli import lateness_report
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import BEGINNING
-from lakehouse.storage import commit_log_repair
+from lakehouse.storage.log import commit_log_repair
 from lakehouse.stream import queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from stories import marked

@@ -22,8 +22,9 @@ from lakehouse.maintenance import erasure, replay_quarantine
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.settings import Settings
-from lakehouse.storage import handovers, layout
-from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.disk import layout
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.position import handovers
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries as stream_run
 from lakehouse.transform import creation

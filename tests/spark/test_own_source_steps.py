@@ -14,12 +14,13 @@ from lakehouse import SourceRecord, python_source, table, tumbling
 from lakehouse.errors import CommitError, SourceAway, SourceError
 from lakehouse.runtime import own_source
 from lakehouse.settings import to_environment
-from lakehouse.stream import own_steps, queries
+from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.topic_check import check
+from lakehouse.stream.reading import own_steps
+from lakehouse.stream.reading.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
-from lakehouse.transform import validation
-from streaming_jobs import topic_commands
+from lakehouse.transform.analysis import validation
+from streaming_jobs.command_groups import topic_commands
 from streaming_jobs.queries import SupervisedQuery
 from support.own_sources import Filled, filled
 from support.sensors_job import awaited

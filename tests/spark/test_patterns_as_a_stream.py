@@ -9,7 +9,7 @@ import pytest
 from lakehouse.errors import DeclarationError
 from lakehouse.examples.patterns import tables as patterns
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform.process import process
+from lakehouse.transform.functions.process import process
 from support.calls import MINUTE, START, at
 
 

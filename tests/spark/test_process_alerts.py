@@ -10,7 +10,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.examples.alerts import tables as alerts
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform.process import KeyedCoProcess, OutputTag, process, side_output
+from lakehouse.transform.functions.process import KeyedCoProcess, OutputTag, process, side_output
 from support.calls import MINUTE, START, Told, at
 
 

@@ -18,10 +18,10 @@ from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import RegistryAway
 from lakehouse.runtime.protobuf import compiled, messages
 from lakehouse.settings import Settings
-from lakehouse.storage.schemas import Schema
+from lakehouse.storage.position.schemas import Schema
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform import decode, protobuf, schemas
+from lakehouse.transform.decoding import decode, protobuf, schemas
 from support.schema_registry import framed, served
 from support.schema_registry import protobuf as sent
 

@@ -8,9 +8,9 @@ import pytest
 
 from lakehouse.errors import SinkError
 from lakehouse.runtime.protobuf import FIRST, compiled, messages
-from lakehouse.sinks import protobuf
-from lakehouse.sinks.encoding import value_of
-from lakehouse.storage.schemas import Schema
+from lakehouse.sinks.formats import protobuf
+from lakehouse.sinks.formats.encoding import value_of
+from lakehouse.storage.position.schemas import Schema
 
 POINT = pa.struct([("x", pa.decimal128(4, 1)), ("names", pa.list_(pa.string()))])
 COLUMNS = pa.schema(

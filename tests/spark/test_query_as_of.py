@@ -11,8 +11,8 @@ from lakehouse import ranges
 from lakehouse.cli import main
 from lakehouse.declare.catalog import load
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk.layout import table_path
 
 TABLES = ("lakehouse.examples.sensors.tables",)
 ENGINES = pytest.mark.parametrize("engine", [[], ["--spark"]], ids=["without Spark", "in Spark"])

@@ -9,7 +9,7 @@ from assets import sensors
 from lakehouse.declare.catalog import Catalog
 from lakehouse.settings import Settings
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from streaming_jobs.metrics import LakehouseCollector
+from streaming_jobs.exporters.metrics import LakehouseCollector
 from support import quiet
 from support.quiet import TABLES, after, at
 

@@ -14,10 +14,10 @@ from batch_jobs import commands
 from lakehouse.declare.catalog import load
 from lakehouse.ranges import Range, joined, parse_range
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.certificates import certificates
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.layout import table_path
-from lakehouse.storage.publish_lock import reconciling as holding
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.publish_lock import reconciling as holding
+from lakehouse.storage.log.certificates import certificates
+from lakehouse.storage.log.commit_log import CommitLog
 
 TABLES = ("lakehouse.examples.sensors.tables",)
 VALID, AVERAGES = "valid_readings", "sensor_averages"

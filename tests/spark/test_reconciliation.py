@@ -19,11 +19,11 @@ from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, diagnosis, reconciliation
 from lakehouse.reconcile.invalidation import looked_at
 from lakehouse.settings import Repair
-from lakehouse.storage import delta_writer
-from lakehouse.storage.certificates import certify
-from lakehouse.storage.commit_log import note_dropped
-from lakehouse.storage.digest import Digest, digest
+from lakehouse.storage.delta import delta_writer
+from lakehouse.storage.delta.digest import Digest, digest
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.certificates import certify
+from lakehouse.storage.log.commit_log import note_dropped
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]

@@ -9,14 +9,14 @@ import pytest
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.columns import HEADERS_TYPE, RECORD
-from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.inputs.sources import KafkaSource
 from lakehouse.declare.table import expect, kafka, table
 from lakehouse.errors import DeclarationError
 from lakehouse.maintenance import replay_quarantine
-from lakehouse.storage import begun_with
-from lakehouse.storage.schemas import Schema
+from lakehouse.storage.position import declared_state
+from lakehouse.storage.position.schemas import Schema
 from lakehouse.testing import Stage
-from lakehouse.transform import decode, schemas
+from lakehouse.transform.decoding import decode, schemas
 
 HERE = sys.modules[__name__]
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -224,7 +224,7 @@ def test_a_row_that_is_replayed_has_its_headers(spark, tmp_path):
     )
     first.wait(timedelta(hours=2))
     first.feed("with_trace", [{"n": 3, "at": "2026-01-01T00:00:00Z"}])
-    begun_with.keep(first.session, first.session.catalog.table("with_trace"))
+    declared_state.keep(first.session, first.session.catalog.table("with_trace"))
     second = stage()
     replayed = replay_quarantine.replay(second.session, second.session.catalog.table("with_trace"))
     assert (replayed.rows, dict(replayed.bad)) == (2, {"header=trace-id: not UTF-8": 1})

@@ -14,8 +14,9 @@ from lakehouse.declare.table import session, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
-from lakehouse.storage import begun_with, checkpoint_files, delta_log, state_partitions
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.position import checkpoint_files, declared_state, state_partitions
 from lakehouse.storage.session import Session
 from lakehouse.stream import generations, queries, rescaling
 from lakehouse.stream import handover as handovers
@@ -103,7 +104,7 @@ def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_on
         with pytest.raises(DeclarationError, match=f"table={name}, function: "):
             stage.run(name)
     assert list(backfill.run(session, "totals")) == []
-    begun_with.accept(Lakehouse(session.settings, other), other.table("counted"))
+    declared_state.accept(Lakehouse(session.settings, other), other.table("counted"))
     stage.feed("clicks", [at(3, value=3), at(4, value=8)])
     stage.run("counted", "totals")
     assert {r.user: r.value for r in stage.rows("totals").collect()} == {"a": 44}
@@ -127,7 +128,7 @@ def test_short_windows_go_on_under_an_accepted_function_and_a_backfill_brings_th
     )
     with pytest.raises(DeclarationError, match="`lakehouse table accept ticks`"):
         stage.run("ticks")
-    begun_with.accept(stage.session, stage.session.catalog.table("ticks"))
+    declared_state.accept(stage.session, stage.session.catalog.table("ticks"))
     stage.feed("clicks", [at(62)])
     stage.advance("clicks", at(130))
     stage.run("ticks")
@@ -157,8 +158,8 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
     stage.run("sums", "counted", "totals")
     settings, known = stage.session.settings, stage.session.catalog
     as_begun = replace(settings, shuffle_partitions=1)  # what the session of the tests has
-    assert begun_with.remarks(Lakehouse(as_begun, known), list(known)) == []
-    told = begun_with.remarks(
+    assert declared_state.remarks(Lakehouse(as_begun, known), list(known)) == []
+    told = declared_state.remarks(
         Lakehouse(replace(settings, shuffle_partitions=8), known), list(known)
     )
     assert [each.partition(",")[0] for each in told] == ["table=sums", "table=totals"], (
@@ -169,11 +170,11 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
     overridden = replace(
         settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"}
     )
-    assert begun_with.remarks(Lakehouse(overridden, known), list(known)) == []
+    assert declared_state.remarks(Lakehouse(overridden, known), list(known)) == []
     assert list(backfill.run(stage.session, "totals")) == []
     assert (
         len(
-            begun_with.remarks(
+            declared_state.remarks(
                 Lakehouse(replace(settings, shuffle_partitions=8), known), list(known)
             )
         )
@@ -198,7 +199,7 @@ def test_a_state_of_other_partitions_holds_the_same(stage_of, spark, monkeypatch
     try:
         for before, now in ((1, 3), (3, 2)):
             other = Lakehouse(replace(settings, shuffle_partitions=now), known)
-            assert len(begun_with.remarks(other, list(known))) == 3
+            assert len(declared_state.remarks(other, list(known))) == 3
             spark.conf.set("spark.sql.shuffle.partitions", str(now))
             stage.session = Session.on(other, spark)
             due = list(rescaling.due(other, known))
@@ -218,7 +219,7 @@ def test_a_state_of_other_partitions_holds_the_same(stage_of, spark, monkeypatch
             }
             assert commits == {name: last_commit(stage, name) for name in names}, "nothing was read"
             assert not list(rescaling.due(other, known))
-            assert not begun_with.remarks(other, list(known))
+            assert not declared_state.remarks(other, list(known))
         assert {name: held(stage, name) for name in names} == rows, "the same before and after"
         assert not generations.fit(stage.session, known.table("sums"))
         stage.feed("clicks", spread[60:])
@@ -296,7 +297,7 @@ def test_a_window_that_is_changed_before_a_first_one_has_closed_is_refused(stage
     assert delta_log.latest(stage.session.path(known.table("ticks"))) == 0
     other = changed(known, "ticks", window=tumbling("20 seconds"))
     with pytest.raises(DeclarationError, match=r"table=ticks, window=.*20"):
-        begun_with.begin(Lakehouse(settings, other), other.table("ticks"))
+        declared_state.begin(Lakehouse(settings, other), other.table("ticks"))
     shutil.rmtree(stage.session.path(known.table("ticks")))
     creation.create(stage.session, known.table("ticks"))
-    begun_with.begin(Lakehouse(settings, other), other.table("ticks"))
+    declared_state.begin(Lakehouse(settings, other), other.table("ticks"))

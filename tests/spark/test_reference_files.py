@@ -13,7 +13,7 @@ from lakehouse.declare.table import files, table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage.session import Session
-from lakehouse.transform.reference_files import file_rows
+from lakehouse.transform.decoding.reference_files import file_rows
 
 SCHEMA = "ad_id STRING, campaign_id INT"
 

@@ -14,11 +14,13 @@ from lakehouse.batch import compute
 from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage import delta_log, layout, reference_versions
-from lakehouse.storage.commits import NOTHING
-from lakehouse.storage.reference_versions import SEEN
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk import layout
+from lakehouse.storage.log.commits import NOTHING
+from lakehouse.storage.position import reference_versions
+from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from streaming_jobs import views
+from streaming_jobs.command_groups import views
 from streaming_jobs.progress import JobStatus, ReferenceStatus
 from streaming_jobs.references import References
 

@@ -19,7 +19,7 @@ from lakehouse.errors import RangeError
 from lakehouse.maintenance import replay_quarantine
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, reconciliation
-from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]

@@ -18,7 +18,7 @@ from lakehouse.declare import table as declared
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, diagnosis, reconciliation
-from lakehouse.storage import report_files
+from lakehouse.storage.log import report_files
 from lakehouse.testing import Stage
 from support import sales as pipeline
 

@@ -26,10 +26,12 @@ from lakehouse.declare.table import expect, kafka, table, tumbling
 from lakehouse.errors import SavepointError, SinkError
 from lakehouse.settings import Settings, to_environment
 from lakehouse.sinks.follower import Follower
-from lakehouse.storage import cut_off, forks, housekeeping, layout, locks, restoring, savepoints
+from lakehouse.storage.delta import housekeeping
+from lakehouse.storage.disk import layout, locks
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.versions import fork_guard, interruptions, restoring, savepoints
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from streaming_jobs import supervisor
+from streaming_jobs.supervision import supervisor
 from support import TESTS
 
 HERE = sys.modules[__name__]
@@ -286,13 +288,13 @@ def test_a_restore_that_is_killed_is_seen_and_goes_on(session):
         run = [sys.executable, "-c", KILLED, str(settings.root), SENSORS, call]
         assert subprocess.run(run, timeout=120).returncode == -signal.SIGKILL
         with pytest.raises(SavepointError, match="a restore of the savepoint one was cut off"):
-            cut_off.check(settings)
+            interruptions.check(settings)
         with pytest.raises(SavepointError, match="restore one` again"):
             supervisor.start(settings, "sensors")
         with pytest.raises(SavepointError, match="a restore of the savepoint one was cut off"):
             restoring.restore(Lakehouse(settings, known), "other")
         restoring.restore(Lakehouse(settings, known), "one")
-        cut_off.check(settings)
+        interruptions.check(settings)
         assert everything(settings.root) == expected
     layout.restoring(settings).write_text("no JSON")
     with pytest.raises(SavepointError, match=r"file=.*restoring.json: .*cannot be read"):
@@ -357,8 +359,8 @@ def test_a_fork_does_not_publish_where_the_other_one_does(tmp_path):
         told = f"target={name}: the lakehouse in {there.root}, of which this one is a fork"
         with pytest.raises(SinkError, match=told):
             Follower(Lakehouse(beside, known), source, target).begin()
-    forks.check(there, "transactions.debits")
-    forks.check(beside, "another")
+    fork_guard.check(there, "transactions.debits")
+    fork_guard.check(beside, "another")
 
 
 def full(*_: object, **__: object) -> None:

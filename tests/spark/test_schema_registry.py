@@ -18,11 +18,11 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import RegistryAway, SettingsError
 from lakehouse.settings import Settings
-from lakehouse.sinks import avro as written
-from lakehouse.storage.schemas import Schema, keep
+from lakehouse.sinks.formats import avro as written
+from lakehouse.storage.position.schemas import Schema, keep
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform import decode, schemas
+from lakehouse.transform.decoding import decode, schemas
 from support.schema_registry import Served, avro, framed, record, served
 
 HERE = sys.modules[__name__]

@@ -28,7 +28,7 @@ from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import handover, queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
-from lakehouse.transform import validation
+from lakehouse.transform.analysis import validation
 from lakehouse.transform.versions import as_of_join
 from support.sensors_job import awaited
 

@@ -12,16 +12,10 @@ from lakehouse.batch import late_merge
 from lakehouse.cli import query, table_status
 from lakehouse.errors import JobError, SavepointError, UnknownTable
 from lakehouse.ranges import Range
-from lakehouse.storage import (
-    commit_log,
-    comparisons,
-    layout,
-    read_holds,
-    restoring,
-    savepoints,
-    upgrades,
-)
-from lakehouse.storage.comparisons import Compared
+from lakehouse.storage.disk import layout
+from lakehouse.storage.log import commit_log, comparisons
+from lakehouse.storage.log.comparisons import Compared
+from lakehouse.storage.versions import read_holds, restoring, savepoints, upgrades
 from lakehouse.stream import beside
 from lakehouse.testing import Stage
 from support import changing_tables

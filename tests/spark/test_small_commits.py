@@ -13,9 +13,15 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, delta_writer, recent, small_commits, table_creation
-from lakehouse.storage.arrow import in_spark
-from lakehouse.storage.locks import alone
+from lakehouse.storage.delta import (
+    delta_log,
+    delta_writer,
+    small_commits,
+    table_creation,
+    write_cache,
+)
+from lakehouse.storage.delta.arrow import in_spark
+from lakehouse.storage.disk.locks import alone
 from lakehouse.storage.session import Session
 from support.wide_rows import AT, WIDE, values
 
@@ -74,20 +80,21 @@ def test_rows_in_memory_are_those_of_their_files(spark, tables, tmp_path, monkey
         sorted(map(str, from_memory.collect())) == sorted(map(str, from_files.collect()))
         and from_files.count() == 4
     )
-    assert recent.rows_of([*files, path / "of another process"]) is None
+    assert write_cache.rows_of([*files, path / "of another process"]) is None
     never_null = pa.schema(
-        [field.with_nullable(False) for field in recent.rows_of(files[:1]).schema]
+        [field.with_nullable(False) for field in write_cache.rows_of(files[:1]).schema]
     )
-    recent.keep(
-        path / "of another plan", recent.rows_of(files[:1]).slice(0, 1).cast(never_null, safe=False)
+    write_cache.keep(
+        path / "of another plan",
+        write_cache.rows_of(files[:1]).slice(0, 1).cast(never_null, safe=False),
     )
-    together = recent.rows_of([*files, path / "of another plan"])
+    together = write_cache.rows_of([*files, path / "of another plan"])
     assert together.num_rows == 5, (
         "one plan knows of a column that it is never null, another does not"
     )
-    monkeypatch.setattr(recent, "_BYTES", 0)
-    recent.keep(path / "one more", rows=recent.rows_of(files[:1]))
-    assert recent.rows_of(files[:1]) is None, "the oldest go first"
+    monkeypatch.setattr(write_cache, "_BYTES", 0)
+    write_cache.keep(path / "one more", rows=write_cache.rows_of(files[:1]))
+    assert write_cache.rows_of(files[:1]) is None, "the oldest go first"
 
 
 def test_statistics_choose_the_same_files(tables):

@@ -12,8 +12,9 @@ from pyspark.sql.types import LongType
 
 from lakehouse.declare.table import around, count, kafka, session, sliding, table, tumbling
 from lakehouse.errors import RangeError
-from lakehouse.stream import advance, queries, table_steps
+from lakehouse.stream import advance, queries
 from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.engines import table_steps
 from lakehouse.stream.state_reader import state
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import assert_stream_equals_batch

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.batch import reference_tables
 from lakehouse.declare.table import kafka, sql_table, table
-from lakehouse.stream import groups, sums
+from lakehouse.stream.engines import groups, sums
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import keeping, plan
 from support.auctions import at

@@ -11,15 +11,15 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.sources import DeltaSource
+from lakehouse.declare.inputs.sources import DeltaSource
 from lakehouse.declare.table import delta_table, table
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage import delta_log
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.topic_check import check
+from lakehouse.stream.reading.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Stage
-from streaming_jobs import topic_commands
+from streaming_jobs.command_groups import topic_commands
 
 SCHEMA = "id BIGINT NOT NULL, owner STRING, day DATE"
 Rows = list[tuple[Any, ...]]

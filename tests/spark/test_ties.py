@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.reconcile import diagnosis, reconciliation
-from lakehouse.transform import determinism
+from lakehouse.transform.analysis import determinism
 
 tick_topic = kafka("ticks", schema="id STRING, at TIMESTAMP, price BIGINT")
 

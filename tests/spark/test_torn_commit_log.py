@@ -12,15 +12,10 @@ from deltalake import DeltaTable
 from lakehouse.declare import catalog
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.settings import Settings
-from lakehouse.storage import (
-    commit_log_repair,
-    commit_log_trimming,
-    files,
-    layout,
-    log_tables,
-)
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.disk import files, layout
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log import commit_log_repair, commit_log_trimming, log_tables
+from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.testing import Stage

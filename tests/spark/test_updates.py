@@ -17,7 +17,7 @@ from lakehouse.batch import late_merge
 from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.declare.table import expect, kafka, session, sliding, table, tumbling
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage import delta_writer
+from lakehouse.storage.delta import delta_writer
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]

@@ -16,7 +16,7 @@ from batch_jobs import commands
 from lakehouse.batch import late_merge, publish
 from lakehouse.declare.columns import ORIGIN
 from lakehouse.declare.table import expect, kafka, table, tumbling
-from lakehouse.storage import delta_writer
+from lakehouse.storage.delta import delta_writer
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]

@@ -21,8 +21,9 @@ from lakehouse.errors import DeclarationError, JobError
 from lakehouse.ranges import Range, text
 from lakehouse.sinks import comparison
 from lakehouse.sinks.follower import Follower
-from lakehouse.storage import cut_off, delta_log, upgrades
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.versions import interruptions, upgrades
 from lakehouse.stream import beside, queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import ROOT, changing_tables
@@ -283,9 +284,9 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, t
             continue
         assert lines_of(stage, "counted") == above(stage, 5)
         with pytest.raises(JobError, match="`lakehouse upgrade promote counted` again"):
-            cut_off.check(settings)
+            interruptions.check(settings)
     exchange(stage, "counted", "promote")
-    cut_off.check(settings)
+    interruptions.check(settings)
     assert delta_log.latest(path) == versions + 1, "one version, whatever was killed"
     # by its key a row that is there twice is deleted once
     away = {*above(stage, 0)} - {*above(stage, 5)}

@@ -9,15 +9,15 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource, RecordSource
+from lakehouse.declare.inputs.sources import DeltaSource, FolderSource, KafkaSource, RecordSource
 from lakehouse.declare.table import changes, files, folder, kafka
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime import java_classes
-from lakehouse.storage.schemas import Schema
-from lakehouse.transform import decode, values
-from lakehouse.transform import schemas as schemas_of
-from lakehouse.transform.reference_files import file_rows
-from lakehouse.transform.schemas import Schemas
+from lakehouse.storage.position.schemas import Schema
+from lakehouse.transform.decoding import decode, values
+from lakehouse.transform.decoding import schemas as schemas_of
+from lakehouse.transform.decoding.reference_files import file_rows
+from lakehouse.transform.decoding.schemas import Schemas
 from support import ROOT
 from support.schema_registry import framed
 

@@ -18,7 +18,7 @@ from lakehouse.cli import main
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.reconcile import reconciliation
 from lakehouse.reconcile.verdicts import Outcomes
-from lakehouse.storage import attempts
+from lakehouse.storage.log import reconcile_attempts
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]
@@ -187,7 +187,7 @@ def test_a_repair_does_not_say_that_nothing_differs_where_nobody_knows(stage):
     with pytest.raises(Exception, match=file.name):
         reconciliation.reconcile_parts(stage.session, stage.session.catalog.table("sums"))
     refused = run(stage, "reconcile", "run", "sums", *hour(90))
-    assert "gave no verdict" in attempts.failed(
+    assert "gave no verdict" in reconcile_attempts.failed(
         stage.session.settings, stage.session.catalog.table("sums")
     ), refused.output
 

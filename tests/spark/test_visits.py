@@ -13,7 +13,7 @@ from lakehouse.examples.visits import producer
 from lakehouse.examples.visits import tables as visits
 from lakehouse.producers.workload import MALFORMED, Workload
 from lakehouse.ranges import partition_range
-from lakehouse.storage import report_files
+from lakehouse.storage.log import report_files
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import ROOT
 

@@ -8,8 +8,8 @@ import pytest
 from lakehouse import watermarks
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import BEGINNING
-from lakehouse.storage import commit_log_repair
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.log import commit_log_repair
+from lakehouse.storage.log.commits import Commit
 from lakehouse.stream import queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from support import sites

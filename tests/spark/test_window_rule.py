@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from lakehouse.transform import shapes, window_rule
+from lakehouse.transform.analysis import shapes, window_rule
 from support.window_queries import Queries, Truth, in_spark
 
 CLICK = "window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, k INT, v INT, _arrival STRUCT<time: TIMESTAMP>"

@@ -11,7 +11,7 @@ from lakehouse.batch import late_view
 from lakehouse.declare.table import session, sql_table, table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
-from lakehouse.storage.commits import NOTHING
+from lakehouse.storage.log.commits import NOTHING
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from stories import windows
 

@@ -12,11 +12,11 @@ from lakehouse.cli import query
 from lakehouse.declare.table import files, kafka, table, tumbling
 from lakehouse.errors import DeclarationError, QueryError, SinkError
 from lakehouse.reconcile import reconciliation
-from lakehouse.sinks.files import file_folder
 from lakehouse.sinks.follower import Follower
-from lakehouse.storage import point_reads
+from lakehouse.sinks.targets.files import file_folder
+from lakehouse.storage.keyed import point_reads
 from lakehouse.testing import Stage
-from lakehouse.transform import years
+from lakehouse.transform.checks import years
 
 HERE = sys.modules[__name__]
 MILLIS = 1_767_225_600_000  # of 2026; as seconds the year 57971

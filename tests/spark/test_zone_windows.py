@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse.declare.table import sliding, tumbling
 from lakehouse.ranges import EPOCH, Range, utc
-from lakehouse.storage.commits import NOTHING
+from lakehouse.storage.log.commits import NOTHING
 from lakehouse.testing import assert_stream_equals_batch
 from lakehouse.transform import lateness
 from support import zoned

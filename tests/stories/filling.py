@@ -16,7 +16,7 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.stream.topic_check import check
+from lakehouse.stream.reading.topic_check import check
 from lakehouse.testing import Stage, Value
 from stories import lots, others, tally
 from stories.sources import CUT, THERE

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse import SourceReader, SourceRecord, python_source
-from lakehouse.declare.sources import RecordSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Table, changes, folder, kafka, table
 from lakehouse.testing import Stage
 from stories import hostile, hostile_events

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from lakehouse.runtime.protobuf import compiled, messages
-from lakehouse.storage.schemas import Schema
+from lakehouse.storage.position.schemas import Schema
 from lakehouse.testing import Value, change_event
 from stories import others
 from stories.sources import CUT, SOURCES, THERE

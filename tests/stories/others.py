@@ -16,9 +16,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 from pyspark.sql import SparkSession
 
-from lakehouse.storage import delta_log
-from lakehouse.storage.file_register import Register
-from lakehouse.stream.topic_check import check
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.foreign.file_register import Register
+from lakehouse.stream.reading.topic_check import check
 from stories import tally
 from stories.sources import SOURCES, THERE
 from support.iceberg_shop import Shop

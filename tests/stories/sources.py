@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import SourceReader, SourceRecord, iceberg_table, python_source
-from lakehouse.declare.sources import RecordSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import (
     Table,
     changes,

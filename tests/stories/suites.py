@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks import operators
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import RecordSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import tables as sensors

@@ -9,12 +9,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql.types import StructType
 
-from lakehouse.storage import (
-    delta_writer,
-    keyed_files,
-    table_creation,
-)
-from lakehouse.storage.row_keys import KEY, of_text
+from lakehouse.storage.delta import delta_writer, table_creation
+from lakehouse.storage.delta.row_keys import KEY, of_text
+from lakehouse.storage.keyed import keyed_files
 
 APP = "accounts:stream:1"
 SCHEMA = "account string, region int, n bigint, at timestamp, price decimal(9,2), _key binary"

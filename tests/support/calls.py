@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.declare.columns import ARRIVAL
-from lakehouse.transform.process import KeyedProcess
+from lakehouse.transform.functions.process import KeyedProcess
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -27,11 +27,11 @@ from benchmarks import debezium, postgres
 from lakehouse.declare.catalog import load
 from lakehouse.runtime import jars, kafka_broker, spark_session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog, frontier
 from lakehouse.storage.session import Session
-from lakehouse.stream import topic_check
-from streaming_jobs import supervisor
+from lakehouse.stream.reading import topic_check
+from streaming_jobs.supervision import supervisor
 from support import TESTS
 from support.sensors_job import awaited
 

@@ -37,11 +37,11 @@ from lakehouse.producers.workload import ORDINARY, Record
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import delta_log, version_rows
-from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.delta import delta_log, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog
 from stories.work import QUICK_JVM
-from streaming_jobs import supervisor
+from streaming_jobs.supervision import supervisor
 from support import ROOT, TESTS, killed_commands
 from support.changing_tables import at
 from support.killed_commands import Command, Step

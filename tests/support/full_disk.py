@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lakehouse.settings import from_environment
-from streaming_jobs import control_loop, desired, supervisor
+from streaming_jobs.supervision import control_loop, desired, supervisor
 from support.sensors_job import arrived, awaited, produce, supervised
 
 

@@ -23,9 +23,10 @@ from assets.resources import LakehouseResource
 from lakehouse.cli import main as command_line
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import cut_off, delta_writer, savepoints, upgrades
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.delta import delta_writer
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.versions import interruptions, savepoints, upgrades
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import changing_tables
 from support.changing_tables import at, more
@@ -151,7 +152,7 @@ def exchanged(settings: Settings, command: str, before: list[int], after: list[i
 def attempt(settings: Settings, command: str, before: list[int], after: list[int]) -> str:
     """Runs a command on a disk that is full, or fills up under it, and makes room afterwards."""
     ended = CliRunner().invoke(command_line.app(), words(command))
-    begun = list(cut_off.promoting(settings))
+    begun = list(interruptions.promoting(settings))
     (settings.root / "ballast").unlink()
     if ended.exit_code == 0:
         return "done"

@@ -2,8 +2,8 @@
 
 from pyspark.sql import functions as F
 
-from lakehouse.storage.digest import digests_by
-from lakehouse.stream import keyed
+from lakehouse.storage.delta.digest import digests_by
+from lakehouse.stream.engines import keyed
 from lakehouse.testing import Stage
 
 

@@ -18,15 +18,11 @@ from typer.testing import CliRunner
 from lakehouse.cli import main as command_line
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
-from lakehouse.storage import (
-    begun_with,
-    commit_log,
-    comparisons,
-    delta_writer,
-    savepoints,
-    upgrades,
-)
-from streaming_jobs import supervisor
+from lakehouse.storage.delta import delta_writer
+from lakehouse.storage.log import commit_log, comparisons
+from lakehouse.storage.position import declared_state
+from lakehouse.storage.versions import savepoints, upgrades
+from streaming_jobs.supervision import supervisor
 
 Command = tuple[str, ...]
 Step = tuple[str, int]
@@ -36,7 +32,7 @@ _OWNERS: dict[str, Any] = {
     "end": supervisor,
     "exchange": delta_writer,
     "forget": comparisons,
-    "keep": begun_with,
+    "keep": declared_state,
     "launch": supervisor,
     "link_inputs": upgrades,
     "note": upgrades,

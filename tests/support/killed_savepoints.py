@@ -13,15 +13,16 @@ from functools import partial
 from pathlib import Path
 
 from lakehouse.settings import Settings
-from lakehouse.storage import files, forks, layout, locks, read_holds, restoring, savepoints
+from lakehouse.storage.disk import files, layout, locks
 from lakehouse.storage.lakehouse import load
+from lakehouse.storage.versions import fork_guard, read_holds, restoring, savepoints
 
 NAME = "killed"
 _STEPS = (
     (shutil, "copyfile"),
     (savepoints, "link"),
     (savepoints, "replace_file"),
-    (forks, "replace_file"),
+    (fork_guard, "replace_file"),
     (files, "replace_file"),
     (Path, "rename"),
     (Path, "rmdir"),

@@ -22,8 +22,8 @@ from lakehouse.declare.table import (
     table,
     tumbling,
 )
-from lakehouse.transform.patterns import Pattern, begin, followed_by
-from lakehouse.transform.process import KeyedProcess, process
+from lakehouse.transform.functions.patterns import Pattern, begin, followed_by
+from lakehouse.transform.functions.process import KeyedProcess, process
 
 SCHEMA = "user STRING NOT NULL, at TIMESTAMP NOT NULL, value INT NOT NULL"
 MINUTE = timedelta(minutes=1)

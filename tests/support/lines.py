@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import NOTHING, Commit
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from streaming_jobs import progress
-from streaming_jobs.desired import Desired, Event
-from streaming_jobs.healing import Bounds, Observed
 from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision.desired import Desired, Event
+from streaming_jobs.supervision.healing import Bounds, Observed
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BOUNDS = Bounds(start=timedelta(minutes=3), restarts=3)

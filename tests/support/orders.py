@@ -5,7 +5,7 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.table import kafka, table
-from lakehouse.transform.process import KeyedCoProcess, process
+from lakehouse.transform.functions.process import KeyedCoProcess, process
 
 WAIT = timedelta(minutes=10)
 

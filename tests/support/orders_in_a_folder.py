@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_tables
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.delta import delta_tables
+from lakehouse.storage.disk.layout import table_path
 
 NAME = "orders_in_a_folder"
 MODULE = """

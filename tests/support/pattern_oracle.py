@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lakehouse.ranges import floor
-from lakehouse.transform.pattern_steps import Condition, Step
+from lakehouse.transform.functions.pattern_steps import Condition, Step
 
 Match = list[tuple[int, int]]
 

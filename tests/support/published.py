@@ -11,8 +11,9 @@ from pyspark.sql import types as T
 
 from lakehouse import kafka, kafka_topic, table
 from lakehouse.declare.columns import ARRIVAL, PARTITION
-from lakehouse.storage import delta_writer, keyed_files, small_commits, table_creation
-from lakehouse.storage.row_keys import KEY, of_text
+from lakehouse.storage.delta import delta_writer, small_commits, table_creation
+from lakehouse.storage.delta.row_keys import KEY, of_text
+from lakehouse.storage.keyed import keyed_files
 
 payment_topic = kafka(
     "payments-in", schema="account STRING, n BIGINT, amount DECIMAL(9,2), at TIMESTAMP"

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 from lakehouse.runtime import kafka_address, kafka_broker, kafka_client, kafka_properties
 from lakehouse.runtime.jars import Jars
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
+from lakehouse.storage.disk import layout
 
 _PASSWORD = 'p"w\\d'  # with what a file of properties and a login escape
 _ESCAPED = _PASSWORD.replace("\\", "\\\\").replace('"', '\\"')

@@ -21,7 +21,7 @@ from lakehouse.ranges import EPOCH
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.session import Session
 
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from lakehouse.declare.catalog import load
 from lakehouse.settings import Settings
-from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.log.commits import NOTHING, Commit
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CATALOG = load(Settings(tables=("lakehouse.examples.sensors.tables",)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse import Target
-from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.sinks.formats.encoding import key_of, value_of
 from support import ROOT
 
 DOCS = re.findall(

@@ -12,8 +12,8 @@ from lakehouse.declare.catalog import load
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
 
 
 class Log:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
 
 TABLES = ("sensor_readings", "valid_readings", "sensor_averages")
 

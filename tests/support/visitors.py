@@ -8,7 +8,13 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.table import kafka, table
-from lakehouse.transform.process import KeyedProcess, OutputTag, main_output, process, side_output
+from lakehouse.transform.functions.process import (
+    KeyedProcess,
+    OutputTag,
+    main_output,
+    process,
+    side_output,
+)
 
 HOUR = timedelta(hours=1)
 TTL = timedelta(hours=3)

@@ -14,9 +14,9 @@ from lakehouse.declare import catalog
 from lakehouse.settings import Settings, to_environment
 from lakehouse.sinks import actions
 from lakehouse.storage.lakehouse import Lakehouse
-from streaming_jobs import supervisor
-from streaming_jobs.jobs import follower_of
 from streaming_jobs.progress import QueryStatus
+from streaming_jobs.supervision import supervisor
+from streaming_jobs.supervision.jobs import follower_of
 from support import acting, published
 from support.sensors_job import awaited
 
@@ -39,7 +39,7 @@ def append(lakehouse: Lakehouse, batch: int) -> None:
 def begun(lakehouse: Lakehouse, server: acting.Server) -> subprocess.Popen:
     environment = os.environ | to_environment(lakehouse.settings)
     environment |= {"ACTING_PORT": str(server.port), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-P", "-m", "streaming_jobs.follower", "posted"]
+    command = [sys.executable, "-P", "-m", "streaming_jobs.exporters.follower", "posted"]
     return subprocess.Popen(command, env=environment)
 
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.ranges import Range
 from lakehouse.settings import from_environment, to_environment
-from lakehouse.storage.digest import digest
+from lakehouse.storage.delta.digest import digest
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support.sensors_job import awaited
 

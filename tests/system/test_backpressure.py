@@ -15,7 +15,8 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from streaming_jobs import metrics, supervisor
+from streaming_jobs.exporters import metrics
+from streaming_jobs.supervision import supervisor
 from support import ROOT
 from support.sensors_job import BEGIN, MINUTE, WORKLOAD, arrived, awaited, every_offset_once
 

@@ -39,12 +39,12 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.sinks import comparison
 from lakehouse.sinks.follower import Follower
-from lakehouse.sinks.mail import Mail
-from lakehouse.storage.layout import table_path
+from lakehouse.sinks.targets.mail import Mail
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from streaming_jobs import supervisor
-from streaming_jobs.jobs import follower_of
+from streaming_jobs.supervision import supervisor
+from streaming_jobs.supervision.jobs import follower_of
 from support import committed
 from support.sensors_job import awaited
 
@@ -200,7 +200,7 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(spark, tmp_path, mailb
 def alerting(session: Session) -> Iterator[subprocess.Popen]:
     """The follower of the topic of alerts, as a process, once the topic has all that the table has."""
     path = session.path(session.catalog.table("fraud_alerts"))
-    command = [sys.executable, "-m", "streaming_jobs.follower", TOPIC]
+    command = [sys.executable, "-m", "streaming_jobs.exporters.follower", TOPIC]
     environment = os.environ | to_environment(session.settings)
 
     def held() -> int:

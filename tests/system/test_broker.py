@@ -18,7 +18,7 @@ from lakehouse.runtime import kafka_address, kafka_broker
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import layout
+from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import load
 
 

@@ -14,7 +14,7 @@ from lakehouse.declare import catalog
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.session import Session
-from streaming_jobs import supervisor
+from streaming_jobs.supervision import supervisor
 from support import ROOT
 from support.cluster import LIMIT, Cluster
 from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees

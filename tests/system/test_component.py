@@ -23,7 +23,7 @@ from assets.resources import LakehouseResource
 from lakehouse.cli import main
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Repair, Settings, from_environment
-from streaming_jobs import supervisor
+from streaming_jobs.supervision import supervisor
 from support import ROOT
 
 TYPE = "assets.component.Pipeline"

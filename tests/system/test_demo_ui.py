@@ -13,7 +13,7 @@ from assets.ui import dagster_environment
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
-from lakehouse.storage import layout
+from lakehouse.storage.disk import layout
 
 SLOW = """
 import http.server, sys, time

@@ -71,9 +71,9 @@ print(*needing)
     needing = {name for name in found.stdout.split() if not name.startswith("assets.")}
     assert needing == {
         "lakehouse.cli.serve",
-        "streaming_jobs.lineage",
-        "streaming_jobs.metric_families",
-        "streaming_jobs.metrics",
+        "streaming_jobs.exporters.lineage",
+        "streaming_jobs.exporters.metric_families",
+        "streaming_jobs.exporters.metrics",
     }
 
 

@@ -33,12 +33,13 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.lakehouse import load
 from lakehouse.storage.session import Session
-from lakehouse.stream import history_steps, queries
+from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.history_steps import HistorySteps
-from lakehouse.stream.topic_check import check
+from lakehouse.stream.reading import history_steps
+from lakehouse.stream.reading.history_steps import HistorySteps
+from lakehouse.stream.reading.topic_check import check
 from lakehouse.testing import Aborted, Stage, assert_stream_equals_batch
-from streaming_jobs import topic_commands
+from streaming_jobs.command_groups import topic_commands
 from support import ROOT
 from support.iceberg_shop import Shop
 from support.sensors_job import awaited

@@ -11,7 +11,8 @@ from assets import definitions, sensors
 from assets.streams import job_key
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings, from_environment
-from streaming_jobs import desired, progress, supervisor
+from streaming_jobs import progress
+from streaming_jobs.supervision import desired, supervisor
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.commit_log import CommitLog, frontier
+from lakehouse.storage.log.commit_log import CommitLog, frontier
 from lakehouse.storage.session import Session
-from streaming_jobs import supervisor
+from streaming_jobs.supervision import supervisor
 from support import TESTS
 from support.sensors_job import arrived, awaited
 

@@ -20,12 +20,13 @@ from lakehouse.runtime import kafka_address, kafka_broker, kafka_client, kafka_t
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config, spark_options
 from lakehouse.settings import from_environment, java, to_environment
-from lakehouse.storage import layout
+from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.stream import queries, topic_check
-from streaming_jobs import healing, supervisor
-from streaming_jobs.jobs import follower_of
+from lakehouse.stream import queries
+from lakehouse.stream.reading import topic_check
+from streaming_jobs.supervision import healing, supervisor
+from streaming_jobs.supervision.jobs import follower_of
 from support.secured_broker import as_bob, certificate, grant, secured_broker
 from support.sensors_job import awaited
 

@@ -152,6 +152,6 @@ def test_definitions_load_without_spark_session_and_great_expectations():
         "delta",
         "lakehouse.runtime.spark_session",
         "lakehouse.batch.compute",
-        "lakehouse.transform.quality",
+        "lakehouse.transform.checks.quality",
     }
     assert not set(run.stdout.split()) & dear

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from lakehouse.storage import locks
+from lakehouse.storage.disk import locks
 
 HOLDING = (
     "import pathlib, sys\n"
-    "from lakehouse.storage import locks\n"
+    "from lakehouse.storage.disk import locks\n"
     "with locks.alone(pathlib.Path(sys.argv[1]), note='4711'):\n"
     "    print('held', flush=True)\n"
     "    sys.stdin.read()\n"

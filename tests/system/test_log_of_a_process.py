@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs import supervisor
-from streaming_jobs.job_logs import log_path
+from streaming_jobs.supervision import supervisor
+from streaming_jobs.supervision.job_logs import log_path
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -41,15 +41,17 @@ from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import layout
-from lakehouse.storage.certificates import Certificate, certificates, certify
-from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.certificates import Certificate, certificates, certify
+from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage, change_event
-from streaming_jobs import desired, metrics, progress, supervisor
-from streaming_jobs.metric_families import DECLARED
-from streaming_jobs.results import LastWindows
+from streaming_jobs import progress
+from streaming_jobs.exporters import metrics
+from streaming_jobs.exporters.metric_families import DECLARED
+from streaming_jobs.exporters.results import LastWindows
+from streaming_jobs.supervision import desired, supervisor
 from support import ROOT, changed_accounts
 
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z

@@ -37,13 +37,15 @@ from lakehouse import addresses
 from lakehouse.declare import catalog
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import layout, locks
-from lakehouse.storage.certificates import Certificate, certify
-from streaming_jobs import desired, notices, notifications, progress
-from streaming_jobs.desired import Event
-from streaming_jobs.notifications import Notice, What
-from streaming_jobs.places import here
+from lakehouse.storage.disk import layout, locks
+from lakehouse.storage.log.certificates import Certificate, certify
+from streaming_jobs import progress
+from streaming_jobs.exporters import notifications
+from streaming_jobs.exporters.notifications import Notice, What
 from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.supervision import desired, notices
+from streaming_jobs.supervision.desired import Event
+from streaming_jobs.supervision.places import here
 
 SENSORS = ("lakehouse.examples.sensors.tables",)
 HOUR = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=UTC))

@@ -12,8 +12,10 @@ import pytest
 from lakehouse.declare import catalog
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, from_environment, to_environment
-from streaming_jobs import origins, progress, supervisor, views
+from streaming_jobs import progress
+from streaming_jobs.command_groups import views
 from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision import origins, supervisor
 from support import ROOT
 
 TABLES = """

@@ -12,9 +12,9 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import layout
+from lakehouse.storage.disk import layout
 from lakehouse.storage.session import Session
-from streaming_jobs import desired, supervisor
+from streaming_jobs.supervision import desired, supervisor
 from support.dagster_dev import DOCS, UI, dagster_dev, ended, until
 from support.sensors_job import (
     arrived,

@@ -13,8 +13,9 @@ from lakehouse import processes
 from lakehouse.runtime import kafka_address
 from lakehouse.runtime.kafka_address import Broker
 from lakehouse.settings import Settings
-from streaming_jobs import control_loop, lease, progress, supervisor
-from streaming_jobs.places import here
+from streaming_jobs import progress
+from streaming_jobs.supervision import control_loop, lease, supervisor
+from streaming_jobs.supervision.places import here
 from support.observed import status_of
 
 

@@ -18,7 +18,8 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Resources, Settings, from_environment
 from lakehouse.storage.session import Session
-from streaming_jobs import control_loop, desired, progress, supervisor
+from streaming_jobs import progress
+from streaming_jobs.supervision import control_loop, desired, supervisor
 from support import ROOT, TESTS
 from support.sensors_job import (
     BEGIN,

@@ -16,8 +16,9 @@ import psutil
 import pytest
 
 from lakehouse.settings import Settings, from_environment, to_environment
-from streaming_jobs import desired, progress
-from streaming_jobs.desired import Event
+from streaming_jobs import progress
+from streaming_jobs.supervision import desired
+from streaming_jobs.supervision.desired import Event
 from support import ROOT
 from support.dagster_dev import default_signals, end, until
 

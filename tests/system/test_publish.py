@@ -32,15 +32,16 @@ from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.sinks import kafka, trial
+from lakehouse.sinks import trial
 from lakehouse.sinks.comparison import compare, repair
 from lakehouse.sinks.follower import Follower
-from lakehouse.sinks.kafka import KafkaSink
-from lakehouse.storage import delta_log
+from lakehouse.sinks.targets import kafka
+from lakehouse.sinks.targets.kafka import KafkaSink
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import assert_exactly_once
-from streaming_jobs import control_loop, supervisor
-from streaming_jobs.jobs import follower_of
+from streaming_jobs.supervision import control_loop, supervisor
+from streaming_jobs.supervision.jobs import follower_of
 from support import ROOT, committed, published
 from support.dying import Dying
 from support.schema_registry import served as serving
@@ -126,7 +127,7 @@ def test_each_row_is_once_in_the_topic_and_in_order_though_its_follower_is_kille
     settings, payments = lakehouse.settings, path_of(lakehouse, "payments")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["support.published", "lakehouse.sinks.kafka", "confluent_kafka"]
+        ["support.published", "lakehouse.sinks.targets.kafka", "confluent_kafka"]
     )
     chance = random.Random(7)
     batch, replaced = 0, {}

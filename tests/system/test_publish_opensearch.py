@@ -12,10 +12,10 @@ from lakehouse import Position, RowChange, opensearch
 from lakehouse.errors import SinkAway, SinkError
 from lakehouse.sinks import trial
 from lakehouse.sinks.comparison import repair
-from lakehouse.sinks.encoding import value_of
 from lakehouse.sinks.follower import Follower
-from lakehouse.sinks.opensearch import EPOCH, OpenSearchSink
-from lakehouse.sinks.opensearch_index import PLACE, Document, Index
+from lakehouse.sinks.formats.encoding import value_of
+from lakehouse.sinks.targets.opensearch import EPOCH, OpenSearchSink
+from lakehouse.sinks.targets.opensearch_index import PLACE, Document, Index
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import assert_exactly_once
 from support import published, tls_front

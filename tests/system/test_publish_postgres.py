@@ -23,15 +23,16 @@ from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks import trial
 from lakehouse.sinks.comparison import _repairing, compare, repair
-from lakehouse.sinks.encoded import Columns
-from lakehouse.sinks.encoding import value_of
 from lakehouse.sinks.follower import Follower
-from lakehouse.sinks.postgres import PostgresSink
+from lakehouse.sinks.formats.encoded import Columns
+from lakehouse.sinks.formats.encoding import value_of
+from lakehouse.sinks.targets.postgres import PostgresSink
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import assert_exactly_once
-from streaming_jobs import lease, progress
-from streaming_jobs.follower import Job
-from streaming_jobs.jobs import follower_of
+from streaming_jobs import progress
+from streaming_jobs.exporters.follower import Job
+from streaming_jobs.supervision import lease
+from streaming_jobs.supervision.jobs import follower_of
 from support import published
 from support.dying import Dying
 from support.sensors_job import awaited
@@ -282,7 +283,7 @@ def test_a_database_that_is_away_is_waited_for(lakehouse, server, database):
 def test_a_lock_that_another_transaction_holds_is_named_and_waited_for(
     lakehouse, dsn, database, monkeypatch
 ):
-    monkeypatch.setattr("lakehouse.sinks.postgres._LOCKED", 1)
+    monkeypatch.setattr("lakehouse.sinks.targets.postgres._LOCKED", 1)
     path = path_of(lakehouse, "payments")
     following = follower(lakehouse, dsn, "payments", "account", "n")
     following.begin()
@@ -302,7 +303,7 @@ def test_a_lock_that_another_transaction_holds_is_named_and_waited_for(
 def test_a_target_that_does_not_answer_for_long_is_said_while_the_follower_waits(
     lakehouse, dsn, database, monkeypatch, capsys
 ):
-    monkeypatch.setattr("streaming_jobs.follower._SLOW", timedelta(seconds=2))
+    monkeypatch.setattr("streaming_jobs.exporters.follower._SLOW", timedelta(seconds=2))
     path, target = (
         path_of(lakehouse, "payments"),
         postgres("payments", key=("account", "n"), dsn=dsn),

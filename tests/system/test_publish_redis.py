@@ -13,9 +13,9 @@ from lakehouse import Position, RowChange, redis_keys
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.sinks import trial
 from lakehouse.sinks.comparison import repair
-from lakehouse.sinks.encoding import value_of
 from lakehouse.sinks.follower import Follower
-from lakehouse.sinks.redis import RedisSink
+from lakehouse.sinks.formats.encoding import value_of
+from lakehouse.sinks.targets.redis import RedisSink
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import assert_exactly_once
 from support import published

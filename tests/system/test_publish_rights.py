@@ -12,7 +12,7 @@ from lakehouse.errors import AccessError
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.jars import resolve
 from lakehouse.settings import from_environment
-from lakehouse.sinks.kafka import KafkaSink
+from lakehouse.sinks.targets.kafka import KafkaSink
 from support.secured_broker import as_bob, grant, secured_broker
 from support.sensors_job import awaited
 

@@ -13,11 +13,12 @@ from lakehouse.ranges import BEGINNING
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.storage import checkpoints, commit_log_repair
-from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.log import commit_log_repair
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.position import checkpoints
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
-from lakehouse.stream.topic_check import check
+from lakehouse.stream.reading.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Aborted
 from support import quiet
 from support.quiet import at

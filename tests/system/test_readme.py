@@ -15,7 +15,7 @@ import pytest
 
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.log.commit_log import frontier
 from support import ROOT
 
 LAKEHOUSE = Path(sys.executable).with_name("lakehouse")

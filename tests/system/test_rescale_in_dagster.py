@@ -12,7 +12,7 @@ from lakehouse.declare import catalog
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
-from streaming_jobs import supervisor
+from streaming_jobs.supervision import supervisor
 from support.orders_in_a_folder import NAME, declared, held, put
 from support.sensors_job import awaited
 

@@ -14,9 +14,11 @@ import pytest
 
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import checkpoint_files, delta_log, layout
-from lakehouse.storage.layout import table_path
-from streaming_jobs import supervisor
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.position import checkpoint_files
+from streaming_jobs.supervision import supervisor
 from support.orders_in_a_folder import NAME, declared, held, put
 from support.sensors_job import awaited
 

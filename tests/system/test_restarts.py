@@ -15,8 +15,9 @@ from lakehouse.errors import JobError
 from lakehouse.producers.topics import TOPIC
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
-from streaming_jobs import control_loop, desired, progress, supervisor
-from streaming_jobs.desired import Event
+from streaming_jobs import progress
+from streaming_jobs.supervision import control_loop, desired, supervisor
+from streaming_jobs.supervision.desired import Event
 from support.observed import status_of
 from support.sensors_job import awaited
 

@@ -13,9 +13,9 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import savepoints
 from lakehouse.storage.session import Session
-from streaming_jobs import supervisor
+from lakehouse.storage.versions import savepoints
+from streaming_jobs.supervision import supervisor
 from support.sensors_job import arrived, awaited, every_offset_once, produce
 
 MORE = 8

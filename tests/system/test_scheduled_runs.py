@@ -17,13 +17,14 @@ from lakehouse.errors import JobError
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import layout
-from lakehouse.storage.commit_log import CommitLog, frontier
-from lakehouse.storage.digest import digest
-from lakehouse.storage.files import replace_file
+from lakehouse.storage.delta.digest import digest
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import replace_file
+from lakehouse.storage.log.commit_log import CommitLog, frontier
 from lakehouse.storage.session import Session
-from streaming_jobs import control_loop, desired, progress, scheduled, supervisor
+from streaming_jobs import progress
 from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision import control_loop, desired, scheduled, supervisor
 from support.sensors_job import arrived, awaited, produce
 
 SENSORS = ("lakehouse.examples.sensors.tables",)

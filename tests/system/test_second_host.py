@@ -15,24 +15,24 @@ from lakehouse.declare import catalog
 from lakehouse.errors import JobError
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import layout
-from lakehouse.storage.files import replace_file
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import replace_file
 from lakehouse.storage.session import Session
-from streaming_jobs import (
+from streaming_jobs import progress
+from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision import (
     control_loop,
     desired,
     healing,
     holders,
     lease,
     places,
-    progress,
     supervisor,
 )
-from streaming_jobs.desired import Desired
-from streaming_jobs.healing import Bounds, Observed, decide
-from streaming_jobs.holders import Holder
-from streaming_jobs.places import Place
-from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision.desired import Desired
+from streaming_jobs.supervision.healing import Bounds, Observed, decide
+from streaming_jobs.supervision.holders import Holder
+from streaming_jobs.supervision.places import Place
 from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 APART = [
@@ -52,7 +52,7 @@ from dataclasses import replace
 import psutil
 from lakehouse.settings import from_environment
 from streaming_jobs import lease, progress
-from streaming_jobs.places import here
+from streaming_jobs.supervision.places import here
 from streaming_jobs.progress import JobStatus
 
 settings, me, now = from_environment(), psutil.Process(), progress.now()

@@ -17,10 +17,10 @@ from deltalake import DeltaTable, QueryBuilder
 from lakehouse.declare import catalog
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.sinks.encoding import value_of
-from lakehouse.storage.layout import table_path
-from streaming_jobs import supervisor
-from streaming_jobs.jobs import follower_of
+from lakehouse.sinks.formats.encoding import value_of
+from lakehouse.storage.disk.layout import table_path
+from streaming_jobs.supervision import supervisor
+from streaming_jobs.supervision.jobs import follower_of
 from support import ROOT
 from support.sensors_job import awaited
 

@@ -17,9 +17,10 @@ from lakehouse.errors import JobError
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import log_tables
+from lakehouse.storage.log import log_tables
 from lakehouse.storage.session import Session
-from streaming_jobs import control_loop, progress, supervisor
+from streaming_jobs import progress
+from streaming_jobs.supervision import control_loop, supervisor
 from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 from support.torn_logs import TABLES, cut, lines_of
 

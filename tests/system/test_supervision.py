@@ -27,14 +27,15 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.stopping import Stop
-from lakehouse.storage import layout
-from lakehouse.storage.files import replace_file
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import replace_file
 from lakehouse.storage.session import Session
-from lakehouse.stream import ingest
+from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import COMMIT_POINTS, Stage
-from streaming_jobs import control_loop, desired, lease, progress, rescaling, supervisor
-from streaming_jobs.desired import Event
+from streaming_jobs import progress
+from streaming_jobs.supervision import control_loop, desired, lease, rescaling, supervisor
+from streaming_jobs.supervision.desired import Event
 from support.sensors_job import (
     arrived,
     awaited,

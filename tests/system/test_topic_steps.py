@@ -16,19 +16,20 @@ from confluent_kafka.admin import NewPartitions, NewTopic
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.changes import changes
+from lakehouse.declare.inputs.changes import changes
 from lakehouse.declare.table import kafka, table
 from lakehouse.errors import BrokerError, TopicError
 from lakehouse.runtime import jars, kafka_broker, kafka_topics
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.session import Session
-from lakehouse.stream import offsets, queries, records, topic_reader, topic_steps
+from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.topic_check import check
+from lakehouse.stream.reading import offsets, records, topic_reader, topic_steps
+from lakehouse.stream.reading.topic_check import check
 from lakehouse.testing import change_event
-from streaming_jobs.metrics import LakehouseCollector
+from streaming_jobs.exporters.metrics import LakehouseCollector
 from support import schema_registry as registry
 from support.sensors_job import awaited
 

@@ -22,16 +22,19 @@ from lakehouse.runtime import jars, kafka_broker, kafka_topics
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import checkpoints
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import checkpoints
 from lakehouse.storage.session import Session
-from lakehouse.stream import offsets, queries
+from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.reading import offsets
 from lakehouse.testing import COMMIT_POINTS, Aborted
-from streaming_jobs import notices, progress, views
+from streaming_jobs import progress
+from streaming_jobs.command_groups import views
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.queries import SupervisedQuery
+from streaming_jobs.supervision import notices
 from support.sensors_job import awaited
 
 HERE = sys.modules[__name__]

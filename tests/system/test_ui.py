@@ -18,9 +18,9 @@ from lakehouse.ranges import Range, partition_range
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import NOTHING
-from streaming_jobs import desired, supervisor
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import NOTHING
+from streaming_jobs.supervision import desired, supervisor
 from support import ROOT
 from support.dagster_dev import DOCS, UI, dagster_dev, ended, until
 

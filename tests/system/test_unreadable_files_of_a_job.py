@@ -9,16 +9,12 @@ from pathlib import Path
 import pytest
 
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import layout
+from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import load
-from streaming_jobs import (
-    desired,
-    lease,
-    progress,
-    supervisor,
-)
-from streaming_jobs.desired import Event
-from streaming_jobs.places import Place
+from streaming_jobs import progress
+from streaming_jobs.supervision import desired, lease, supervisor
+from streaming_jobs.supervision.desired import Event
+from streaming_jobs.supervision.places import Place
 from support.lines import note_read
 from support.observed import status_of
 

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import cut_off, upgrades
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.versions import interruptions, upgrades
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import ROOT, TESTS
 from support.taken_orders import SHOP
@@ -104,14 +104,14 @@ def test_what_was_killed_goes_on_when_the_job_is_run_again(
     run(settings, "exchange_versions", "exchange", "exchange", "2")
     assert ids(stage) == before
     with pytest.raises(JobError, match="`lakehouse upgrade promote taken` again"):
-        cut_off.check(settings)
+        interruptions.check(settings)
     # the rows are, and the commit log is half of it
     run(settings, "exchange_versions", "exchange", "append", "2")
     assert ids(stage) == [4, 5, 6, 9, 9]
     with pytest.raises(JobError, match="`lakehouse upgrade promote taken` again"):
-        cut_off.check(settings)
+        interruptions.check(settings)
     run(settings, "exchange_versions", "exchange")
-    cut_off.check(settings)
+    interruptions.check(settings)
     assert upgrades.upgrade(settings, table).state == "promoted"
 
     stage.session = replace(stage.session, catalog=catalog_of([changed]))

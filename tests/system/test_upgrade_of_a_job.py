@@ -22,7 +22,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.session import Session
-from streaming_jobs import supervisor
+from streaming_jobs.supervision import supervisor
 from support import ROOT, TESTS
 from support.sensors_job import arrived, awaited, every_offset_once, produce
 

@@ -30,9 +30,10 @@ from lakehouse.sinks import actions, comparison
 from lakehouse.sinks.actions import Pace
 from lakehouse.sinks.follower import Follower
 from lakehouse.stopping import Stopped
-from lakehouse.storage import action_log, layout, published
-from lakehouse.storage.action_log import ActionLog
+from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log import action_log, published_position
+from lakehouse.storage.log.action_log import ActionLog
 from support import ROOT, acting
 from support.published import append, make_payments
 from support.published import replace as replace_partition
@@ -362,7 +363,7 @@ def test_a_process_that_was_replaced_does_nothing_more(lakehouse, server):
 def test_a_log_that_is_gone_is_said(lakehouse, server):
     follower = caught_up(lakehouse)
     follower.end()
-    assert published.noted(lakehouse.settings, "posted").version == 1
+    assert published_position.noted(lakehouse.settings, "posted").version == 1
     layout.actions(lakehouse.settings, "posted", "log.jsonl").unlink()
     with pytest.raises(SinkError, match=r"log.jsonl: .* is gone, .* put it back"):
         opened(lakehouse)

@@ -13,9 +13,9 @@ from assets.checks import STREAM_EQUALS_BATCH
 from lakehouse.declare import catalog
 from lakehouse.ranges import EPOCH, partition_format
 from lakehouse.settings import Settings
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 # written otherwise than the tables' own

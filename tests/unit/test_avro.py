@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from lakehouse.errors import SinkError
-from lakehouse.sinks import avro
-from lakehouse.sinks.encoding import value_of
-from lakehouse.storage.schemas import number_of
+from lakehouse.sinks.formats import avro
+from lakehouse.sinks.formats.encoding import value_of
+from lakehouse.storage.position.schemas import number_of
 
 POINT = pa.struct([("x", pa.decimal128(4, 1)), ("names", pa.list_(pa.string()))])
 COLUMNS = pa.schema(

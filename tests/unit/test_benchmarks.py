@@ -36,7 +36,7 @@ from benchmarks.upgrade import Exchange, Look, Upgraded
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.examples.nexmark import tables as nexmark_tables
 from lakehouse.settings import Settings
-from lakehouse.sinks.avro import decoded, encoder
+from lakehouse.sinks.formats.avro import decoded, encoder
 from lakehouse.stream.advance import Report
 
 VIEWS = {("a", 0): 3, ("b", 0): 1, ("a", 10_000): 2}

@@ -10,8 +10,8 @@ import pytest
 from lakehouse import changes, kafka, table
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
-from lakehouse.storage import begun_with
-from lakehouse.stream.topic_check import is_no_change
+from lakehouse.storage.position import declared_state
+from lakehouse.stream.reading.topic_check import is_no_change
 from lakehouse.testing import change_event
 from support import changed_accounts
 from support.change_events import events
@@ -53,7 +53,7 @@ def test_another_key_or_column_is_another_declaration():
 
     def declared(source):
         catalog = catalog_of([module_of(accounts=source, account_log=account_log)])
-        return begun_with.declaration(catalog, catalog.table("account_log"))
+        return declared_state.declaration(catalog, catalog.table("account_log"))
 
     topic = ACCOUNTS.topic
     others = [

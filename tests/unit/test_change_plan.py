@@ -13,11 +13,11 @@ from lakehouse.cli import change_plan, main
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import expect, kafka, sql_table, table, tumbling
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import begun_with
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import declared_state
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT")
@@ -63,7 +63,7 @@ def settings(tmp_path) -> Settings:
         of, path = catalog.table(name), table_path(settings, catalog.table(name))
         for _ in range(2):
             write_deltalake(str(path), pa.table({"value": list(range(rows))}), mode="append")
-        begun_with.keep(Lakehouse(settings, catalog), of)
+        declared_state.keep(Lakehouse(settings, catalog), of)
         CommitLog(settings, of).append(
             Commit(name, "stream", 1, 0, 1, AT, of.code_version, frontier=AT)
         )

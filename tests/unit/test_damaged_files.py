@@ -22,30 +22,25 @@ from lakehouse.errors import LakehouseError
 from lakehouse.reconcile import invalidation
 from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings
-from lakehouse.storage import (
-    answers,
-    attempts,
-    begun_with,
-    checkpoints,
+from lakehouse.storage.disk import files, layout
+from lakehouse.storage.disk.files import append_line, replace_file
+from lakehouse.storage.keyed import lookup_answers, state_files
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log import (
     commit_log,
     commit_log_repair,
     comparisons,
-    cut_off,
-    files,
-    forks,
-    handovers,
-    layout,
-    published,
-    savepoints,
-    schemas,
-    state_files,
+    published_position,
+    reconcile_attempts,
 )
-from lakehouse.storage.commits import Commit, encoded
-from lakehouse.storage.files import append_line, replace_file
-from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.stream import handover, offsets
-from streaming_jobs import control_loop, desired, lease, progress
-from streaming_jobs.holders import Holder, holder
+from lakehouse.storage.log.commits import Commit, encoded
+from lakehouse.storage.position import checkpoints, declared_state, handovers, schemas
+from lakehouse.storage.versions import fork_guard, interruptions, savepoints
+from lakehouse.stream import handover
+from lakehouse.stream.reading import offsets
+from streaming_jobs import progress
+from streaming_jobs.supervision import control_loop, desired, lease
+from streaming_jobs.supervision.holders import Holder, holder
 from support import ROOT
 from support.observed import status_of
 
@@ -80,11 +75,11 @@ READERS: dict[str, tuple[Callable[[Settings], Path], Callable[[Settings], object
     ),
     "_commit_log/<table>.asked_again.json": (
         note("asked_again.json"),
-        lambda s: answers.asked_again(s, TABLE),
+        lambda s: lookup_answers.asked_again(s, TABLE),
     ),
     "_commit_log/<table>.declared.json": (
         note("declared.json"),
-        lambda s: begun_with.check(Lakehouse(s, KNOWN), [TABLE]),
+        lambda s: declared_state.check(Lakehouse(s, KNOWN), [TABLE]),
     ),
     "_commit_log/<table>.dropped.jsonl": (
         note("dropped.jsonl"),
@@ -104,7 +99,7 @@ READERS: dict[str, tuple[Callable[[Settings], Path], Callable[[Settings], object
     ),
     "_commit_log/<table>.reconciling.json": (
         note("reconciling.json"),
-        lambda s: attempts.failed(s, TABLE),
+        lambda s: reconcile_attempts.failed(s, TABLE),
     ),
     "_commit_log/<table>.repairs.jsonl": (
         note("repairs.jsonl"),
@@ -118,17 +113,17 @@ READERS: dict[str, tuple[Callable[[Settings], Path], Callable[[Settings], object
     "_jobs/<pipeline>/status.json": (job("status.json"), lambda s: progress.read(s, "sensors")),
     "_published/<target>.json": (
         lambda s: layout.published(s, "t"),
-        lambda s: published.noted(s, "t"),
+        lambda s: published_position.noted(s, "t"),
     ),
     "_savepoints/<name>/savepoint.json": (
         lambda s: layout.savepoint_file(s, "one", "savepoint.json"),
         lambda s: savepoints.savepoint(s, "one"),
     ),
-    "_savepoints/restoring.json": (layout.restoring, cut_off.begun),
-    "_savepoints/forked.json": (layout.forked, lambda s: forks.check(s, "t")),
+    "_savepoints/restoring.json": (layout.restoring, interruptions.begun),
+    "_savepoints/forked.json": (layout.forked, lambda s: fork_guard.check(s, "t")),
     "_upgrades/<table>/upgrade.json": (
         lambda s: layout.upgrade(s, TABLE.name, "upgrade.json"),
-        lambda s: cut_off.upgrade(s, TABLE.name),
+        lambda s: interruptions.upgrade(s, TABLE.name),
     ),
     "_upgrades/<table>/compared.jsonl": (
         lambda s: layout.upgrade(s, TABLE.name, "compared.jsonl"),
@@ -163,15 +158,15 @@ def older_lines(value: Mapping[str, Any]) -> Older:
 def older_declaration(settings: Settings, path: Path) -> None:
     """The table has read, by another declaration than the one it had then."""
     begin_table(settings)
-    then = begun_with.declaration(KNOWN, TABLE) | {"delay": "1:00:00"}
-    replace_file(path, asdict(begun_with.BegunWith(AT, then)))
+    then = declared_state.declaration(KNOWN, TABLE) | {"delay": "1:00:00"}
+    replace_file(path, asdict(declared_state.BegunWith(AT, then)))
 
 
 def older_handover(settings: Settings, path: Path) -> None:
     begin_table(settings)
     kept = asdict(handovers.Handover(NOON, "t", 2, 3, {}, "v", NOON))
     now = kept | {"frontier": AT, "at": AT}
-    declared = begun_with.BegunWith(AT, begun_with.declaration(KNOWN, TABLE), now)
+    declared = declared_state.BegunWith(AT, declared_state.declaration(KNOWN, TABLE), now)
     replace_file(layout.note(settings, TABLE, "declared.json"), asdict(declared))
     replace_file(path, now | {"frontier": "2025-12-31T00:00:00+00:00"})
 
@@ -252,7 +247,7 @@ OLDER: dict[str, tuple[Older, Callable[[Settings], object] | None]] = {
         older_note(asdict(invalidation.Looks({"t": 1}))),
         None,
     ),
-    "_commit_log/<table>.reconciling.json": (older_note(asdict(attempts.Attempt(AT, "", "x"))), None),
+    "_commit_log/<table>.reconciling.json": (older_note(asdict(reconcile_attempts.Attempt(AT, "", "x"))), None),
     "_commit_log/<table>.repairs.jsonl": (
         older_lines({"table": "t", "partition": "p", "version": 1, "cause": "c", "rows": 3, "verdict": "EQUAL", "at": AT}),
         None,
@@ -269,11 +264,11 @@ OLDER: dict[str, tuple[Older, Callable[[Settings], object] | None]] = {
     "_published/<target>.json": (older_note(asdict(Position("id", 1))), None),
     "_savepoints/<name>/savepoint.json": (older_savepoint, lambda s: savepoints.verify(s, "one")),
     "_savepoints/restoring.json": (
-        older_note(asdict(cut_off.Restoring("one", ""))),
-        cut_off.check,
+        older_note(asdict(interruptions.Restoring("one", ""))),
+        interruptions.check,
     ),
-    "_savepoints/forked.json": (older_note(asdict(forks.Fork("root", ()))), None),
-    "_upgrades/<table>/upgrade.json": (older_note(asdict(cut_off.Upgrade("filled", AT, "v"))), None),
+    "_savepoints/forked.json": (older_note(asdict(fork_guard.Fork("root", ()))), None),
+    "_upgrades/<table>/upgrade.json": (older_note(asdict(interruptions.Upgrade("filled", AT, "v"))), None),
     "_upgrades/<table>/compared.jsonl": (older_lines(asdict(comparisons.Compared("p"))), None),
     "_broker/broker.json": (
         older_note(asdict(kafka_address.Broker(1, 1.0, "a:1", "", "another boot"))),

@@ -21,10 +21,10 @@ from lakehouse.declare.table import (
 )
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
-from lakehouse.storage import begun_with, checkpoints
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import checkpoints, declared_state
 from support import changing_tables
 from support.changing_tables import changed, doubled, larger, more
 from support.lines import note_read
@@ -38,7 +38,7 @@ def begun(tmp_path) -> tuple[Settings, catalog.Catalog]:
         catalog.catalog_of([changing_tables]),
     )
     for each in known:
-        begun_with.begin(Lakehouse(settings, known), each)
+        declared_state.begin(Lakehouse(settings, known), each)
         note_read(settings, each, 1, each.inputs if each.kind.is_derived else ())
     return settings, known
 
@@ -46,7 +46,7 @@ def begun(tmp_path) -> tuple[Settings, catalog.Catalog]:
 def refused(begun, name: str, **changes: object) -> str:
     settings, known = begun
     other = changed(known, name, **changes)
-    return "\n".join(begun_with.refusals(Lakehouse(settings, other), [other.table(name)]))
+    return "\n".join(declared_state.refusals(Lakehouse(settings, other), [other.table(name)]))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_remedies_are_those_that_each_kind_has(begun):
 
 
 def test_code_is_the_function_what_it_calls_and_the_constants_in_it(begun, monkeypatch):
-    kept = begun_with.declaration(begun[1], begun[1].table("counted"))
+    kept = declared_state.declaration(begun[1], begun[1].table("counted"))
     assert kept["function _above"].startswith("def _above(") and kept["constant _LEAST"] == "0"
     settings, known = begun
     path = settings.root / "_commit_log" / "counted.declared.json"
@@ -139,12 +139,12 @@ def test_code_is_the_function_what_it_calls_and_the_constants_in_it(begun, monke
         ("function _above", kept["function _above"].replace(">", ">=")),
     ):
         path.write_text(json.dumps({"at": "", "declaration": kept | {name: text}}))
-        (change,) = begun_with.changes(Lakehouse(settings, known), known.table("counted"))
+        (change,) = declared_state.changes(Lakehouse(settings, known), known.table("counted"))
         assert (change.field, change.then, change.now) == (name, text, kept[name])
     # as another Python would write the same code
     spaced = kept["function _above"].replace("where(F", "where( F")
     path.write_text(json.dumps({"at": "", "declaration": kept | {"function _above": spaced}}))
-    assert begun_with.changes(Lakehouse(settings, known), known.table("counted")) == []
+    assert declared_state.changes(Lakehouse(settings, known), known.table("counted")) == []
 
 
 def test_comments_and_docstrings_are_no_change():
@@ -158,7 +158,7 @@ def test_comments_and_docstrings_are_no_change():
     one = made('def copied(clicks):\n    """Words."""\n    return clicks  # all\n')
     other = made('def copied(clicks):\n    """Others."""\n\n    return (clicks)\n')
     known = catalog.catalog_of([changing_tables])
-    assert begun_with.declaration(known, one) == begun_with.declaration(known, other)
+    assert declared_state.declaration(known, one) == declared_state.declaration(known, other)
 
 
 def test_of_a_table_that_was_removed_nothing_needs_to_fit(begun):
@@ -182,10 +182,10 @@ def test_a_stream_that_has_read_nothing_begins_as_it_is_declared_now(begun):
     (settings.root / "_checkpoints" / "sums" / "1" / "offsets").mkdir(parents=True)
     note_read(settings, sums, 0, sums.inputs)
     assert "input=counted" in refused(begun, "sums", inputs=("counted",)), "it has a position"
-    begun_with.begin(Lakehouse(settings, known), sums)
+    declared_state.begin(Lakehouse(settings, known), sums)
     assert checkpoints.generation(settings, sums) == 1, "as it was"
     for _ in range(2):  # the second is of a process that was killed before it read
-        begun_with.begin(Lakehouse(settings, other), other.table("sums"))
+        declared_state.begin(Lakehouse(settings, other), other.table("sums"))
         assert checkpoints.generation(settings, sums) == 2, "the checkpoint is of another plan"
     note_read(settings, sums, 1, sums.inputs)
     assert "window=" in refused(begun, "sums"), "what it began with is kept"
@@ -198,9 +198,9 @@ def test_a_declaration_that_cannot_be_read_is_named_and_the_way_out_works(begun)
     with pytest.raises(
         DeclarationError, match=r"file=.*sums\.declared\.json: .* restore it, or remove it"
     ):
-        begun_with.begin(Lakehouse(settings, known), known.table("sums"))
+        declared_state.begin(Lakehouse(settings, known), known.table("sums"))
     path.unlink()
-    begun_with.begin(Lakehouse(settings, known), known.table("sums"))
+    declared_state.begin(Lakehouse(settings, known), known.table("sums"))
     assert json.loads(path.read_text())["declaration"]["window"] == "tumbling, 1:00:00"
 
 
@@ -215,9 +215,9 @@ def test_of_a_lakehouse_that_kept_no_declaration_it_is_said_what_is_not_known(be
         path.unlink()
         written = Commit("sums", "stream", 1, 0, 1, datetime.now(UTC), code_version)
         CommitLog(settings, sums).append(written)
-        begun_with.begin(Lakehouse(settings, known), sums)
+        declared_state.begin(Lakehouse(settings, known), sums)
         told = capsys.readouterr().err
         assert said in told and bool(said) == bool(told)
         assert path.exists(), "from now on it is known"
-    begun_with.begin(Lakehouse(settings, known), sums)
+    declared_state.begin(Lakehouse(settings, known), sums)
     assert capsys.readouterr().err == "", "once"

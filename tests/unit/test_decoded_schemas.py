@@ -10,9 +10,9 @@ from lakehouse.examples.sensors import tables
 from lakehouse.runtime.protobuf import split
 from lakehouse.runtime.schema_registry import Registry, registry
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import layout
-from lakehouse.storage.schemas import Schema, keep, kept
-from lakehouse.transform.schemas import ids_of
+from lakehouse.storage.disk import layout
+from lakehouse.storage.position.schemas import Schema, keep, kept
+from lakehouse.transform.decoding.schemas import ids_of
 from support.schema_registry import framed, served
 
 

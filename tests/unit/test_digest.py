@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 from pyspark.sql import Row
 
-from lakehouse.storage import digest
+from lakehouse.storage.delta import digest
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from datetime import UTC, date, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from lakehouse.declare import history
-from lakehouse.declare.changes import changes
-from lakehouse.declare.delta import delta_table
-from lakehouse.declare.iceberg import iceberg_table
-from lakehouse.declare.own_sources import python_source
-from lakehouse.declare.readers import SourceReader
+from lakehouse.declare.inputs import history
+from lakehouse.declare.inputs.changes import changes
+from lakehouse.declare.inputs.delta import delta_table
+from lakehouse.declare.inputs.iceberg import iceberg_table
+from lakehouse.declare.inputs.own_sources import python_source
+from lakehouse.declare.inputs.readers import SourceReader
 from lakehouse.declare.table import Table, folder, kafka, table
 from lakehouse.declare.windows import Window, count, sliding, tumbling
 from lakehouse.durations import duration
@@ -24,9 +24,9 @@ from lakehouse.ranges import (
     partition_range,
     past_beginning,
 )
-from lakehouse.storage import delta_log
-from lakehouse.storage.row_index import Truncated
-from lakehouse.storage.small_commits import _shown
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta.small_commits import _shown
+from lakehouse.storage.keyed.row_index import Truncated
 from lakehouse.transform.ranges_of import closes, context
 from lakehouse.watermarks import MOST_VALUES, Head, Holders, advanced, watermark
 

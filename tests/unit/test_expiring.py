@@ -15,10 +15,10 @@ from lakehouse.maintenance import erasure
 from lakehouse.maintenance.erasure import Erasure
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
-from lakehouse.storage import instants
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
+from lakehouse.storage.keyed import event_time_index
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -122,21 +122,25 @@ def test_rows_of_files_are_chosen_by_their_instant(tmp_path):
         )
     span = Range(AT + timedelta(seconds=1), AT + timedelta(seconds=3))
     for column in ("at", "window.end"):
-        of_span = [instants.within(column, span)]
-        found = instants.chosen(files, schema, of_span, ["n"], 2)
+        of_span = [event_time_index.within(column, span)]
+        found = event_time_index.chosen(files, schema, of_span, ["n"], 2)
         assert found and found["n"].to_pylist() == [None, 2], "a column that one file has not yet"
-        assert instants.chosen(files, schema, of_span, ["n"], 1) is None
-        found = instants.chosen(files[:1], schema, of_span, ["_origin"], 2)
+        assert event_time_index.chosen(files, schema, of_span, ["n"], 1) is None
+        found = event_time_index.chosen(files[:1], schema, of_span, ["_origin"], 2)
         assert found and found.num_rows == 1, "of a file without a column of the condition"
     all_rows = pa.Table.from_pylist(rows, schema)
 
     def numbers(chosen: pc.Expression) -> list[int]:
         return all_rows.filter(chosen)["n"].to_pylist()
 
-    assert numbers(instants.within("at", Range(span.start, AT + HOUR))) == [1, 2, 3]
-    assert numbers(instants.within("at", Range(AT, span.end), AT + timedelta(seconds=61))) == [0, 2]
-    assert numbers(instants.entering("at", span, None)) == [1, 2]
+    assert numbers(event_time_index.within("at", Range(span.start, AT + HOUR))) == [1, 2, 3]
+    assert numbers(
+        event_time_index.within("at", Range(AT, span.end), AT + timedelta(seconds=61))
+    ) == [0, 2]
+    assert numbers(event_time_index.entering("at", span, None)) == [1, 2]
     late = AT + timedelta(seconds=60)
-    assert numbers(instants.entering("at", span, late)) == [0, 1, 2], "0 arrived late"
-    assert instants.last_watermark(files[0]) == AT + timedelta(seconds=62)
-    assert instants.count_late(files, schema, "at", timedelta(minutes=1)) == 1, "61 s behind"
+    assert numbers(event_time_index.entering("at", span, late)) == [0, 1, 2], "0 arrived late"
+    assert event_time_index.last_watermark(files[0]) == AT + timedelta(seconds=62)
+    assert event_time_index.count_late(files, schema, "at", timedelta(minutes=1)) == 1, (
+        "61 s behind"
+    )

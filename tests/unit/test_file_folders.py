@@ -13,10 +13,10 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.comparison import compare, repair
-from lakehouse.sinks.encoding import key_of, value_of
-from lakehouse.sinks.file_formats import decoded, encoded
-from lakehouse.sinks.files import _KEPT, _MANY, MANIFEST
 from lakehouse.sinks.follower import Follower
+from lakehouse.sinks.formats.encoding import key_of, value_of
+from lakehouse.sinks.formats.file_formats import decoded, encoded
+from lakehouse.sinks.targets.files import _KEPT, _MANY, MANIFEST
 from lakehouse.storage.lakehouse import Lakehouse
 from support import ROOT, published
 
@@ -207,7 +207,7 @@ def test_files_of_a_partition_become_one_and_those_that_left_are_removed_after_a
         sink.commit(Position("id", version))
     assert [entry["rows"] for entry in manifest(tmp_path)["files"]] == [_MANY + 1]
     assert len(list((tmp_path / "out").glob("v*"))) == _MANY + 1
-    monkeypatch.setattr("lakehouse.sinks.files._KEPT", -_KEPT)
+    monkeypatch.setattr("lakehouse.sinks.targets.files._KEPT", -_KEPT)
     sink.commit(Position("id", version + 1))
     assert len(list((tmp_path / "out").glob("v*"))) == 1 and not manifest(tmp_path)["left"]
 

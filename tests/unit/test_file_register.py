@@ -11,15 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakehouse.declare.columns import column_names
-from lakehouse.declare.delta import delta_table
-from lakehouse.declare.sources import FolderSource, folder
+from lakehouse.declare.inputs.delta import delta_table
+from lakehouse.declare.inputs.sources import FolderSource, folder
 from lakehouse.declare.table import table
 from lakehouse.errors import CommitError, DeclarationError, SourceError
 from lakehouse.settings import Settings
-from lakehouse.storage import file_register, foreign_files, foreign_sources, layout
-from lakehouse.storage.file_register import Register, Registered
-from lakehouse.storage.foreign_records import RecordReader, lost
-from lakehouse.storage.foreign_sources import feed_of, passed_over, unread
+from lakehouse.storage.disk import layout
+from lakehouse.storage.foreign import file_register, foreign_files, foreign_sources
+from lakehouse.storage.foreign.file_register import Register, Registered
+from lakehouse.storage.foreign.foreign_records import RecordReader, lost
+from lakehouse.storage.foreign.foreign_sources import feed_of, passed_over, unread
 
 MOST = 1_000
 
@@ -107,7 +108,7 @@ def test_what_is_being_written_hidden_empty_or_of_another_name_does_not_count(tm
 def test_a_file_counts_once_it_stands_still(tmp_path, monkeypatch):
     followed = Followed(tmp_path, settle="2 seconds")
     clock = 100.0
-    monkeypatch.setattr("lakehouse.storage.foreign_sources.time.monotonic", lambda: clock)
+    monkeypatch.setattr("lakehouse.storage.foreign.foreign_sources.time.monotonic", lambda: clock)
     followed.put("a.json", "1\n", at=0)
     assert followed.look() == []
     clock += 1.9

@@ -13,8 +13,8 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import delta_table, files, folder, kafka, table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
-from lakehouse.storage import begun_with
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.position import declared_state
 from lakehouse.stream import pauses
 from support.lines import note_read
 
@@ -72,13 +72,13 @@ def test_it_fills_an_ingest_table_and_is_no_topic():
 )  # fmt: skip
 def test_another_folder_format_or_column_under_a_table_with_rows_is_refused(tmp_path, other, told):
     settings, found = Settings(root=tmp_path), catalog(incoming=INCOMING)
-    begun_with.begin(Lakehouse(settings, found), found.table("readings"))
+    declared_state.begin(Lakehouse(settings, found), found.table("readings"))
     note_read(settings, found.table("readings"), 1)
     changed = catalog(incoming=other)
     with pytest.raises(DeclarationError, match=told):
-        begun_with.check(Lakehouse(settings, changed), [changed.table("readings")])
+        declared_state.check(Lakehouse(settings, changed), [changed.table("readings")])
     same = catalog(incoming=replace(INCOMING, pattern="*.json", max_bytes=5))
-    begun_with.check(Lakehouse(settings, same), [same.table("readings")])
+    declared_state.check(Lakehouse(settings, same), [same.table("readings")])
 
 
 def test_it_is_shown_in_dagster_in_the_list_of_tables_and_when_its_job_stops(tmp_path):
@@ -113,10 +113,10 @@ def test_the_doctor_names_a_folder_that_is_not_there(tmp_path, monkeypatch):
 def test_changes_of_a_table_are_read_otherwise_than_its_rows(tmp_path):
     """A table that has begun with the one cannot go on with the other."""
     settings, found = Settings(root=tmp_path), catalog(incoming=delta_table("/shop", schema=SCHEMA))
-    begun_with.begin(Lakehouse(settings, found), found.table("readings"))
+    declared_state.begin(Lakehouse(settings, found), found.table("readings"))
     note_read(settings, found.table("readings"), 1)
     changed = catalog(incoming=delta_table("/shop", schema=SCHEMA, changes=True))
     with pytest.raises(DeclarationError, match="would be read differently"):
-        begun_with.check(Lakehouse(settings, changed), [changed.table("readings")])
+        declared_state.check(Lakehouse(settings, changed), [changed.table("readings")])
     spec = tables._source(changed.sources["incoming"])
     assert spec.description == "The Delta table `/shop` of others: what changes in it."

@@ -8,9 +8,10 @@ import pytest
 
 from lakehouse.errors import SavepointError
 from lakehouse.settings import Settings
-from lakehouse.storage import layout, restoring, savepoints
-from lakehouse.storage.files import digest_of
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import digest_of
 from lakehouse.storage.lakehouse import load
+from lakehouse.storage.versions import restoring, savepoints
 
 TABLES = ("lakehouse.examples.sensors.tables",)
 SOUND = {"layer": "bronze", "version": -1, "rows": 0, "frontier": "", "position": {}}

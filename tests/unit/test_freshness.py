@@ -18,12 +18,14 @@ from lakehouse.durations import duration
 from lakehouse.errors import SettingsError
 from lakehouse.freshness import freshness
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage import layout
-from lakehouse.storage.files import replace_file
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import replace_file
 from lakehouse.storage.lakehouse import Lakehouse
-from streaming_jobs import desired, metrics, progress, scheduled
-from streaming_jobs.healing import WANTED, Observed, decide
+from streaming_jobs import progress
+from streaming_jobs.exporters import metrics
 from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision import desired, scheduled
+from streaming_jobs.supervision.healing import WANTED, Observed, decide
 from support.observed import BOUNDS, DEAD, FAILED, NOW, RUN, STOP, WELL, ago, restarted
 
 SENSORS = ("lakehouse.examples.sensors.tables",)

@@ -9,10 +9,12 @@ import pytest
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
-from streaming_jobs import control_loop, desired, healing, lease, progress, supervisor
-from streaming_jobs.desired import Desired, Event
-from streaming_jobs.healing import (
+from lakehouse.storage.disk import layout
+from streaming_jobs import progress
+from streaming_jobs.progress import QueryStatus
+from streaming_jobs.supervision import control_loop, desired, healing, lease, supervisor
+from streaming_jobs.supervision.desired import Desired, Event
+from streaming_jobs.supervision.healing import (
     Bounds,
     Failure,
     Observed,
@@ -22,7 +24,6 @@ from streaming_jobs.healing import (
     is_overdue,
     unhealthy,
 )
-from streaming_jobs.progress import QueryStatus
 from support.observed import BOUNDS, DEAD, FAILED, NOW, RUN, STOP, WELL, ago, restarted, status_of
 
 STARTING = replace(WELL, state="starting", started=ago(minutes=9))

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from lakehouse.cli import main
 from lakehouse.settings import from_environment
-from streaming_jobs import progress, views
+from streaming_jobs import progress
+from streaming_jobs.command_groups import views
 from streaming_jobs.progress import JobStatus, QueryStatus
 from support import ROOT
 

@@ -33,11 +33,11 @@ from lakehouse import iceberg_table
 from lakehouse.declare.table import table
 from lakehouse.errors import DeclarationError, SourceError
 from lakehouse.settings import Settings
-from lakehouse.storage.file_register import Register
-from lakehouse.storage.foreign_changes import Afterwards
-from lakehouse.storage.foreign_files import Away, Gone
-from lakehouse.storage.foreign_records import RecordReader, lost
-from lakehouse.storage.foreign_sources import feed_of, passed_over, unread
+from lakehouse.storage.foreign.file_register import Register
+from lakehouse.storage.foreign.foreign_changes import Afterwards
+from lakehouse.storage.foreign.foreign_files import Away, Gone
+from lakehouse.storage.foreign.foreign_records import RecordReader, lost
+from lakehouse.storage.foreign.foreign_sources import feed_of, passed_over, unread
 from support.iceberg_shop import SCHEMA, START, Shop
 
 TYPES = {"n": "bigint", "at": "timestamp", "cents": "decimal(12,2)"}
@@ -534,7 +534,7 @@ def test_all_of_the_present_is_read_when_its_last_record_is(shop):
 
 
 def test_files_that_were_read_are_forgotten_and_the_columns_stay(shop, monkeypatch):
-    monkeypatch.setattr("lakehouse.storage.file_register._WORTH", 1)
+    monkeypatch.setattr("lakehouse.storage.foreign.file_register._WORTH", 1)
     shop.append(0)
     reading = Reading(shop)
     reading.look(read=0)

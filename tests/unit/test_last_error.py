@@ -5,9 +5,10 @@ import json
 import pytest
 
 from lakehouse.settings import Settings
-from streaming_jobs import control_loop, desired, progress
-from streaming_jobs.desired import Event
-from streaming_jobs.job_logs import last_error, log_path
+from streaming_jobs import progress
+from streaming_jobs.supervision import control_loop, desired
+from streaming_jobs.supervision.desired import Event
+from streaming_jobs.supervision.job_logs import last_error, log_path
 
 AT = "2026-01-01T00:00:00.000+00:00"
 JVM = "WARNING: Using incubator modules: jdk.incubator.vector"

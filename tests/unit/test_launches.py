@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lakehouse import processes
 from lakehouse.settings import Settings
-from streaming_jobs import desired, progress, supervisor
-from streaming_jobs.desired import Event
-from streaming_jobs.places import here
+from streaming_jobs import progress
 from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision import desired, supervisor
+from streaming_jobs.supervision.desired import Event
+from streaming_jobs.supervision.places import here
 
 OLD, JOB = 2**22 + 1, "sensors"  # no pid is that large
 

@@ -8,7 +8,8 @@ from deltalake import write_deltalake
 
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, delta_tables, layout
+from lakehouse.storage.delta import delta_log, delta_tables
+from lakehouse.storage.disk import layout
 
 SETTINGS = Settings(tables=("lakehouse.examples.sensors.tables",))
 TABLE = catalog.load(SETTINGS).table("sensor_averages")

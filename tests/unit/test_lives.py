@@ -15,12 +15,12 @@ from lakehouse.declare.table import table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
-from lakehouse.storage import savepoints, state_files
-from lakehouse.storage.files import replace_file
-from lakehouse.storage.layout import table_path
-from lakehouse.transform import plain_values
-from lakehouse.transform.lasting import by_key
-from lakehouse.transform.lives import (
+from lakehouse.storage.disk.files import replace_file
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.keyed import state_files
+from lakehouse.storage.versions import savepoints
+from lakehouse.transform.functions import plain_values
+from lakehouse.transform.functions.process_state import (
     KeyedCoProcess,
     Life,
     OutputTag,
@@ -30,6 +30,7 @@ from lakehouse.transform.lives import (
     lived,
     outputs,
 )
+from lakehouse.transform.functions.process_ttl import by_key
 from support.calls import MINUTE, START, Told, at, row
 
 HOUR = timedelta(hours=1)

@@ -8,7 +8,7 @@ import pytest
 from lakehouse.declare.table import session, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.reconcile.verdicts import Found, Outcomes
-from streaming_jobs.metric_families import DECLARED
+from streaming_jobs.exporters.metric_families import DECLARED
 from support import ROOT
 
 

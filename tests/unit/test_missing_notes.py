@@ -13,11 +13,15 @@ from lakehouse.errors import JobError
 from lakehouse.reconcile import invalidation
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log_trimming, cut_off, delta_log, handovers, layout
-from lakehouse.storage.certificates import Certificate, certify
-from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.layout import table_path
-from lakehouse.storage.log_tables import flush
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log import commit_log_trimming
+from lakehouse.storage.log.certificates import Certificate, certify
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.log_tables import flush
+from lakehouse.storage.position import handovers
+from lakehouse.storage.versions import interruptions
 from support.sensors_log import TABLE, micro_batch
 from support.small_log import Log
 
@@ -143,10 +147,10 @@ def test_a_note_of_an_upgrade_that_cannot_be_read_is_named_and_nothing_starts(tm
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.raises(JobError, match=r"upgrade\.json: .* cannot be read .* put it back"):
-        cut_off.check(settings)
+        interruptions.check(settings)
     path.write_text('{"state": "filled", "at": "", "code_version": "v", "command": "promote"}')
     with pytest.raises(JobError, match="`lakehouse upgrade promote averages` again"):
-        cut_off.check(settings)
+        interruptions.check(settings)
 
 
 def test_the_lock_of_a_command_that_fills_an_upgrade_is_no_upgrade(tmp_path):
@@ -154,5 +158,5 @@ def test_the_lock_of_a_command_that_fills_an_upgrade_is_no_upgrade(tmp_path):
     lock = layout.upgrade_lock(settings, "averages")
     lock.parent.mkdir(parents=True)
     lock.touch()
-    cut_off.check(settings)
-    assert list(cut_off.promoting(settings)) == []
+    interruptions.check(settings)
+    assert list(interruptions.promoting(settings)) == []

@@ -8,11 +8,11 @@ import pytest
 
 from lakehouse import RowChange, opensearch
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
-from lakehouse.sinks import opensearch as module
-from lakehouse.sinks.opensearch import EPOCH, OpenSearchSink
-from lakehouse.sinks.opensearch_index import Document, Place
-from lakehouse.sinks.opensearch_mapping import lacking, properties
-from lakehouse.sinks.opensearch_server import Server
+from lakehouse.sinks.targets import opensearch as module
+from lakehouse.sinks.targets.opensearch import EPOCH, OpenSearchSink
+from lakehouse.sinks.targets.opensearch_index import Document, Place
+from lakehouse.sinks.targets.opensearch_mapping import lacking, properties
+from lakehouse.sinks.targets.opensearch_server import Server
 
 KEYED = opensearch("balances", key="account")
 

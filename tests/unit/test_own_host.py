@@ -15,7 +15,7 @@ from lakehouse.errors import RegistryAway
 from lakehouse.runtime.schema_registry import Registry
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import load
-from streaming_jobs import metrics
+from streaming_jobs.exporters import metrics
 
 OURS = [
     "localhost",

@@ -18,11 +18,12 @@ from lakehouse.errors import DeclarationError, SourceAway, SourceError
 from lakehouse.runtime import own_source
 from lakehouse.runtime.own_source import OwnReader
 from lakehouse.settings import Settings
-from lakehouse.storage import begun_with
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.stream import pauses, spans
+from lakehouse.storage.position import declared_state
+from lakehouse.stream import pauses
+from lakehouse.stream.reading import offset_ranges
 from lakehouse.testing import assert_resettable
-from streaming_jobs.lineage import Lineage
+from streaming_jobs.exporters.lineage import Lineage
 from support import own_sources
 from support.lines import note_read
 from support.own_sources import SCHEMA, Filled, Numbers, filled
@@ -112,7 +113,7 @@ def test_another_source_is_refused_under_a_table_with_rows_and_another_class_unt
     tmp_path,
 ):
     settings, found = Settings(root=tmp_path), catalog(source=filled("x"))
-    begun_with.begin(Lakehouse(settings, found), found.table("rates"))
+    declared_state.begin(Lakehouse(settings, found), found.table("rates"))
     note_read(settings, found.table("rates"), 1)
 
     def changed(source):
@@ -121,12 +122,12 @@ def test_another_source_is_refused_under_a_table_with_rows_and_another_class_unt
 
     lakehouse, ingest = changed(filled("y"))
     with pytest.raises(DeclarationError, match=r"topics=y: its .* with x, .* the source of your"):
-        begun_with.check(lakehouse, [ingest])
+        declared_state.check(lakehouse, [ingest])
     with pytest.raises(DeclarationError):
-        begun_with.accept(lakehouse, ingest)
+        declared_state.accept(lakehouse, ingest)
     same = {"schema": SCHEMA, "poll_interval": "1 minute", "max_bytes": 9}
     lakehouse, ingest = changed(python_source("x", Filled, options={"name": "x"}, **same))
-    begun_with.check(lakehouse, [ingest])
+    declared_state.check(lakehouse, [ingest])
     for other in (
         python_source("x", Numbers, **same),
         python_source("x", Filled, options={"name": "z"}, **same),
@@ -136,9 +137,9 @@ def test_another_source_is_refused_under_a_table_with_rows_and_another_class_unt
             DeclarationError,
             match=r"reader of x=.*its positions may be those of other records; `lakehouse table accept rates`",
         ):
-            begun_with.check(lakehouse, [ingest])
-    assert [str(each.field) for each in begun_with.accept(lakehouse, ingest)] == ["reader of x"]
-    begun_with.check(lakehouse, [ingest])
+            declared_state.check(lakehouse, [ingest])
+    assert [str(each.field) for each in declared_state.accept(lakehouse, ingest)] == ["reader of x"]
+    declared_state.check(lakehouse, [ingest])
 
 
 def test_it_is_shown_in_dagster_in_the_list_of_tables_and_when_its_job_stops(tmp_path):
@@ -386,8 +387,10 @@ def test_a_source_that_is_not_resettable_is_found(reader, said):
 
 def test_what_lies_between_offsets_is_shared_out():
     begin, end = {"t": {"0": 10, "1": 0, "2": 5}}, {"t": {"0": 110, "1": 1, "2": 5}}
-    assert spans.between(begin, end) == 101 and spans.limited(begin, end, 101) == end
-    assert spans.limited(begin, end, 10) == {"t": {"0": 19, "1": 1, "2": 5}}, (
+    assert (
+        offset_ranges.between(begin, end) == 101 and offset_ranges.limited(begin, end, 101) == end
+    )
+    assert offset_ranges.limited(begin, end, 10) == {"t": {"0": 19, "1": 1, "2": 5}}, (
         "a partition with something gives at least one"
     )
-    assert spans.between({"t": {"0": 10}}, {"t": {"0": 7}}) == 0
+    assert offset_ranges.between({"t": {"0": 10}}, {"t": {"0": 7}}) == 0

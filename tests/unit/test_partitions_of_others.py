@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakehouse.storage import foreign_log
-from lakehouse.storage.arrow import plain
-from lakehouse.storage.foreign_files import Rows
+from lakehouse.storage.delta.arrow import plain
+from lakehouse.storage.foreign import foreign_log
+from lakehouse.storage.foreign.foreign_files import Rows
 
 INSTANT = datetime(2026, 1, 1, 12, 30, 0, 250_000, UTC)
 VALUES = [

@@ -9,7 +9,8 @@ from lakehouse.declare import catalog
 from lakehouse.errors import PathError, SavepointError
 from lakehouse.paths import below, within
 from lakehouse.settings import Settings
-from lakehouse.storage import layout, savepoints
+from lakehouse.storage.disk import layout
+from lakehouse.storage.versions import savepoints
 from support import ROOT
 
 HERE = Path("/srv/folder")
@@ -82,13 +83,15 @@ def test_no_function_of_the_layout_takes_a_name_outside(name: str, tmp_path: Pat
 
 # a value of a record that is joined to a folder all the same, with the reason
 BY_ITSELF = {
-    "lakehouse/storage/foreign_log.py": {"unquote(path)"},  # tables of others have files anywhere
-    "lakehouse/storage/foreign_changes.py": {"found.path"},
-    "lakehouse/storage/foreign_files.py": {"found.path", "known.path"},
-    "lakehouse/storage/foreign_records.py": {"known.path"},
-    "lakehouse/storage/foreign_sources.py": {"found.path", "each.path"},
-    "lakehouse/storage/state_files.py": {"each.note", "made.note"},  # made of an instant
-    "lakehouse/storage/savepoints.py": {"each.note"},
+    "lakehouse/storage/foreign/foreign_log.py": {
+        "unquote(path)"
+    },  # tables of others have files anywhere
+    "lakehouse/storage/foreign/foreign_changes.py": {"found.path"},
+    "lakehouse/storage/foreign/foreign_files.py": {"found.path", "known.path"},
+    "lakehouse/storage/foreign/foreign_records.py": {"known.path"},
+    "lakehouse/storage/foreign/foreign_sources.py": {"found.path", "each.path"},
+    "lakehouse/storage/keyed/state_files.py": {"each.note", "made.note"},  # made of an instant
+    "lakehouse/storage/versions/savepoints.py": {"each.note"},
 }
 
 
@@ -119,7 +122,7 @@ def test_what_a_file_names_becomes_a_path_in_one_way(path: Path):
 
 
 def test_the_layout_joins_constants_alone():
-    tree = ast.parse((ROOT / "lakehouse/storage/layout.py").read_text())
+    tree = ast.parse((ROOT / "lakehouse/storage/disk/layout.py").read_text())
     divisions = [
         n for n in ast.walk(tree) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)
     ]

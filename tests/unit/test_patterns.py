@@ -13,8 +13,8 @@ import lakehouse
 from lakehouse.declare import code_version
 from lakehouse.errors import DeclarationError
 from lakehouse.examples.patterns import tables
-from lakehouse.transform import pattern_steps
-from lakehouse.transform.patterns import (
+from lakehouse.transform.functions import pattern_steps
+from lakehouse.transform.functions.patterns import (
     AfterMatch,
     Pattern,
     begin,
@@ -22,7 +22,7 @@ from lakehouse.transform.patterns import (
     followed_by,
     not_followed_by,
 )
-from lakehouse.transform.process import Timers, outputs
+from lakehouse.transform.functions.process import Timers, outputs
 from support import ROOT
 from support.calls import MINUTE, START, at, row
 from support.pattern_oracle import Oracle

@@ -6,7 +6,7 @@ from random import Random
 from lakehouse.declare.code_version import dumped
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.examples.alerts import tables as alerts
-from lakehouse.transform.process import outputs
+from lakehouse.transform.functions.process import outputs
 from support.calls import MINUTE, START, Told, row
 
 

@@ -17,9 +17,10 @@ from lakehouse.declare.table import (
 from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
-from lakehouse.storage import layout, reference_versions
-from lakehouse.storage.files import append_line
-from lakehouse.storage.reference_versions import InForce, TakenUp, in_force
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import append_line
+from lakehouse.storage.position import reference_versions
+from lakehouse.storage.position.reference_versions import InForce, TakenUp, in_force
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 things_topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")

@@ -12,9 +12,9 @@ from lakehouse.declare.table import kafka, report, table, tumbling
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.ranges import partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import report_files
-from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.layout import report_path
+from lakehouse.storage.disk.layout import report_path
+from lakehouse.storage.log import report_files
+from lakehouse.storage.log.commit_log import frontier
 from support import ROOT
 
 topic = kafka("events", schema="k STRING NOT NULL, at TIMESTAMP NOT NULL")

@@ -7,8 +7,8 @@ import pytest
 from lakehouse.declare import catalog
 from lakehouse.errors import JobError, SettingsError
 from lakehouse.settings import Resources, Settings, from_environment, to_environment
-from lakehouse.storage import layout
-from streaming_jobs import lease
+from lakehouse.storage.disk import layout
+from streaming_jobs.supervision import lease
 
 BOTH = ("lakehouse.examples.sensors.tables", "lakehouse.examples.ads.tables")
 TOGETHER = {"all": ("sensors", "ads")}

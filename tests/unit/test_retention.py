@@ -14,11 +14,13 @@ from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Maintenance
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
-from lakehouse.storage import housekeeping, layout, read_holds
-from lakehouse.storage.certificates import Certificate, certificates, certify
-from lakehouse.storage.files import replace_file
+from lakehouse.storage.delta import housekeeping
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import replace_file
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.layout import table_path
+from lakehouse.storage.log.certificates import Certificate, certificates, certify
+from lakehouse.storage.versions import read_holds
 from support.small_log import Log, aged
 
 

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 from assets import ui
 from lakehouse.cli import doctor, main
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import publish_lock, restoring, savepoints
+from lakehouse.storage.disk import publish_lock
 from lakehouse.storage.lakehouse import load
-from streaming_jobs import desired, lease
+from lakehouse.storage.versions import restoring, savepoints
+from streaming_jobs.supervision import desired, lease
 
 TABLES = ("lakehouse.examples.sensors.tables",)
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap
 
-from lakehouse.storage.row_index import RowIndex, Truncated, can_index
+from lakehouse.storage.keyed.row_index import RowIndex, Truncated, can_index
 
 VALUES = {
     "int64": (pa.int64(), lambda n: n - 5),

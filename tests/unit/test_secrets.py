@@ -12,8 +12,8 @@ from lakehouse import secret
 from lakehouse.declare import code_version
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
-from lakehouse.storage import begun_with
 from lakehouse.storage.lakehouse import load
+from lakehouse.storage.position import declared_state
 
 TABLES = """
 import os
@@ -64,10 +64,10 @@ def declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_value_of_the_environment_is_no_text_on_disk(declared, tmp_path: Path):
     lakehouse, table = declared("s3cret-plain", "s3cret-named")
-    begun_with.keep(lakehouse, table)
+    declared_state.keep(lakehouse, table)
     for path in (tmp_path / "root").rglob("*"):
         assert path.is_dir() or b"s3cret" not in path.read_bytes(), path
-    parts = begun_with.declaration(lakehouse.catalog, table)
+    parts = declared_state.declaration(lakehouse.catalog, table)
     assert "s3cret" not in json.dumps(parts)
     assert (
         parts["constant SHOWN"] == "\"status = 'active'\""
@@ -80,13 +80,13 @@ def test_a_value_of_the_environment_is_no_text_on_disk(declared, tmp_path: Path)
 
 def test_a_new_value_of_a_secret_is_no_change_and_another_one_is(declared):
     lakehouse, before = declared("one", "one")
-    parts = begun_with.declaration(lakehouse.catalog, before)
+    parts = declared_state.declaration(lakehouse.catalog, before)
     lakehouse, after = declared("one", "two")
     assert after.code_version == before.code_version
-    assert begun_with.declaration(lakehouse.catalog, after) == parts
+    assert declared_state.declaration(lakehouse.catalog, after) == parts
     lakehouse, other = declared("two", "two")
     assert other.code_version != before.code_version
-    changed = begun_with.declaration(lakehouse.catalog, other)
+    changed = declared_state.declaration(lakehouse.catalog, other)
     assert {n for n in parts if parts[n] != changed[n]} == {
         f"constant {name}" for name in ("PLAIN", "LIST", "MADE", "AGAIN", "TRIED")
     }
@@ -94,10 +94,10 @@ def test_a_new_value_of_a_secret_is_no_change_and_another_one_is(declared):
 
 def test_a_note_that_has_the_value_is_of_the_same_declaration(declared):
     lakehouse, table = declared("one", "two")
-    now = begun_with.declaration(lakehouse.catalog, table)
+    now = declared_state.declaration(lakehouse.catalog, table)
     before = now | {"constant PLAIN": "'one'"}
-    assert not begun_with._differs("constant PLAIN", before, now)
-    assert begun_with._differs("constant PLAIN", now | {"constant PLAIN": "'two'"}, now)
+    assert not declared_state._differs("constant PLAIN", before, now)
+    assert declared_state._differs("constant PLAIN", now | {"constant PLAIN": "'two'"}, now)
 
 
 def test_a_secret_is_a_text_that_is_not_shown(monkeypatch: pytest.MonkeyPatch):

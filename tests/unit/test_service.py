@@ -13,7 +13,7 @@ from lakehouse.declare.lookups import lookup
 from lakehouse.errors import DeclarationError, LookupFailed
 from lakehouse.runtime import service as asking
 from lakehouse.runtime.service import Service
-from lakehouse.storage import answers
+from lakehouse.storage.keyed import lookup_answers
 
 SCHEMA = "country STRING NOT NULL, opinion BIGINT"
 COLUMNS = StructType().add("country", StringType(), False).add("opinion", LongType())
@@ -21,7 +21,7 @@ COLUMNS = StructType().add("country", StringType(), False).add("opinion", LongTy
 
 def service_of(function, **how) -> Service:
     declared = lookup(**{"schema": SCHEMA, "retries": 0, "timeout": "500 milliseconds"} | how)
-    return Service(declared(function), answers.checker(COLUMNS))
+    return Service(declared(function), lookup_answers.checker(COLUMNS))
 
 
 def all_of(service: Service, keys, **how) -> dict:

@@ -24,13 +24,14 @@ from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import CommitError, DeclarationError, SinkError, UnknownTable
 from lakehouse.maintenance import needs
 from lakehouse.settings import Settings
-from lakehouse.sinks import changes, column_check, file_formats
+from lakehouse.sinks import changes, column_check
 from lakehouse.sinks.comparison import _repairing, compare, differing
-from lakehouse.sinks.encoded import Columns, Rows
-from lakehouse.sinks.encoding import key_of, value_of
 from lakehouse.sinks.follower import Follower, Step
-from lakehouse.sinks.postgres import is_refusal
-from lakehouse.storage import delta_log, version_rows
+from lakehouse.sinks.formats import file_formats
+from lakehouse.sinks.formats.encoded import Columns, Rows
+from lakehouse.sinks.formats.encoding import key_of, value_of
+from lakehouse.sinks.targets.postgres import is_refusal
+from lakehouse.storage.delta import delta_log, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
 from support import ROOT, published
 

@@ -8,7 +8,8 @@ import pytest
 
 from lakehouse.errors import SavepointError
 from lakehouse.settings import Settings
-from lakehouse.storage import layout, restoring
+from lakehouse.storage.disk import layout
+from lakehouse.storage.versions import restoring
 
 
 def packed(file: Path, *names: str) -> Path:

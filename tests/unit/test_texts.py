@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from lakehouse import RowChange
 from lakehouse.errors import SinkError
-from lakehouse.sinks import encoded, texts
-from lakehouse.sinks.encoded import Columns, Rows
-from lakehouse.sinks.encoding import json_of, key_of, rows_of, text_of, value_of
+from lakehouse.sinks.formats import encoded, texts
+from lakehouse.sinks.formats.encoded import Columns, Rows
+from lakehouse.sinks.formats.encoding import json_of, key_of, rows_of, text_of, value_of
 
 ANY = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 instants = st.datetimes(timezones=st.just(UTC)) | st.datetimes().map(

@@ -17,14 +17,14 @@ from lakehouse.declare.table import delta_table, folder, kafka, table
 from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.ranges import BEGINNING
 from lakehouse.settings import Settings
-from lakehouse.storage import begun_with
-from lakehouse.storage.file_register import Register, Registered
-from lakehouse.storage.files import digest_of
-from lakehouse.storage.foreign_changes import Afterwards
-from lakehouse.storage.foreign_sources import TableFeed
+from lakehouse.storage.disk.files import digest_of
+from lakehouse.storage.foreign.file_register import Register, Registered
+from lakehouse.storage.foreign.foreign_changes import Afterwards
+from lakehouse.storage.foreign.foreign_sources import TableFeed
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.stream import topic_starts
-from lakehouse.stream.offsets import Broker, Gap
+from lakehouse.storage.position import declared_state
+from lakehouse.stream.reading import topic_starts
+from lakehouse.stream.reading.offsets import Broker, Gap
 from support.lines import note_read
 
 SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL"
@@ -109,13 +109,13 @@ def test_both_are_sources_of_one_ingest_table_and_shown():
 def test_a_table_with_rows_keeps_its_history_or_none(tmp_path, then, now):
     settings, found = Settings(root=tmp_path), catalog(incoming=then)
     ingest = found.table("readings")
-    begun_with.begin(Lakehouse(settings, found), ingest)
+    declared_state.begin(Lakehouse(settings, found), ingest)
     note_read(settings, ingest, 1)
     changed = catalog(incoming=now)
     with pytest.raises(DeclarationError, match="declare it under another name"):
-        begun_with.check(Lakehouse(settings, changed), [changed.table("readings")])
+        declared_state.check(Lakehouse(settings, changed), [changed.table("readings")])
     same = catalog(incoming=then)
-    begun_with.check(Lakehouse(settings, same), [same.table("readings")])
+    declared_state.check(Lakehouse(settings, same), [same.table("readings")])
 
 
 def begins(first: int, end: int, sent: int, gaps=()) -> int:

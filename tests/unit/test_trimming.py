@@ -13,12 +13,13 @@ from lakehouse.batch import late_merge
 from lakehouse.cli.query import run
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log_trimming, housekeeping
-from lakehouse.storage.commit_log import CommitLog, frontier
-from lakehouse.storage.commits import encoded
+from lakehouse.storage.delta import housekeeping
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log_tables import flush
-from streaming_jobs import supervisor
+from lakehouse.storage.log import commit_log_trimming
+from lakehouse.storage.log.commit_log import CommitLog, frontier
+from lakehouse.storage.log.commits import encoded
+from lakehouse.storage.log.log_tables import flush
+from streaming_jobs.supervision import supervisor
 from support.sensors_log import CATALOG, TABLE, batch_run, micro_batch
 
 lates = st.none() | st.tuples(st.integers(0, 300), st.integers(0, 90))

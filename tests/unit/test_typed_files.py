@@ -19,25 +19,16 @@ from lakehouse.errors import LakehouseError
 from lakehouse.reconcile import invalidation
 from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings
-from lakehouse.storage import (
-    answers,
-    attempts,
-    begun_with,
-    checkpoints,
-    comparisons,
-    cut_off,
-    forks,
-    handovers,
-    layout,
-    published,
-    report_files,
-    schemas,
-    state_files,
-)
+from lakehouse.storage.disk import layout
+from lakehouse.storage.keyed import lookup_answers, state_files
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.stream import offsets
-from streaming_jobs import desired, progress
-from streaming_jobs.holders import Holder, holder
+from lakehouse.storage.log import comparisons, published_position, reconcile_attempts, report_files
+from lakehouse.storage.position import checkpoints, declared_state, handovers, schemas
+from lakehouse.storage.versions import fork_guard, interruptions
+from lakehouse.stream.reading import offsets
+from streaming_jobs import progress
+from streaming_jobs.supervision import desired
+from streaming_jobs.supervision.holders import Holder, holder
 from support.observed import status_of
 
 KNOWN = catalog.load(Settings(tables=("lakehouse.examples.sensors.tables",)))
@@ -65,14 +56,14 @@ FILES: dict[str, tuple[Place, Reader, dict[str, Any], tuple[str, Any, str]]] = {
     ),
     "upgrade": (
         lambda s: layout.upgrade(s, TABLE.name, "upgrade.json"),
-        lambda s: cut_off.upgrade(s, TABLE.name),
-        asdict(cut_off.Upgrade("filled", AT, "v")),
+        lambda s: interruptions.upgrade(s, TABLE.name),
+        asdict(interruptions.Upgrade("filled", AT, "v")),
         ("generation", "x", "is no int"),
     ),
     "upgrade's state": (
         lambda s: layout.upgrade(s, TABLE.name, "upgrade.json"),
-        lambda s: cut_off.upgrade(s, TABLE.name),
-        asdict(cut_off.Upgrade("filled", AT, "v")),
+        lambda s: interruptions.upgrade(s, TABLE.name),
+        asdict(interruptions.Upgrade("filled", AT, "v")),
         ("state", "half", "is no typing.Literal"),
     ),
     "schemas": (
@@ -83,19 +74,19 @@ FILES: dict[str, tuple[Place, Reader, dict[str, Any], tuple[str, Any, str]]] = {
     ),
     "fork": (
         layout.forked,
-        lambda s: forks.check(s, "t"),
-        asdict(forks.Fork("root", ("u",))),
+        lambda s: fork_guard.check(s, "t"),
+        asdict(fork_guard.Fork("root", ("u",))),
         ("targets", "abc", "is no tuple[str, ...]"),
     ),
     "restoring": (
         layout.restoring,
-        cut_off.begun,
-        asdict(cut_off.Restoring("one", "")),
+        interruptions.begun,
+        asdict(interruptions.Restoring("one", "")),
         ("savepoint", 1, "is no str"),
     ),
     "published": (
         lambda s: layout.published(s, "t"),
-        lambda s: published.noted(s, "t"),
+        lambda s: published_position.noted(s, "t"),
         asdict(Position("id", 1)),
         ("version", 1.5, "is no int"),
     ),
@@ -119,14 +110,14 @@ FILES: dict[str, tuple[Place, Reader, dict[str, Any], tuple[str, Any, str]]] = {
     ),
     "declared": (
         note("declared.json"),
-        lambda s: begun_with.check(Lakehouse(s, KNOWN), [TABLE]),
-        asdict(begun_with.BegunWith(AT, {"layer": "gold"})),
+        lambda s: declared_state.check(Lakehouse(s, KNOWN), [TABLE]),
+        asdict(declared_state.BegunWith(AT, {"layer": "gold"})),
         ("declaration", {"layer": 1}, "is no dict[str, str]"),
     ),
     "reconciling": (
         note("reconciling.json"),
-        lambda s: attempts.failed(s, TABLE),
-        asdict(attempts.Attempt(AT, "")),
+        lambda s: reconcile_attempts.failed(s, TABLE),
+        asdict(reconcile_attempts.Attempt(AT, "")),
         ("why", 1, "is no str"),
     ),
     "reconciliation": (
@@ -223,7 +214,7 @@ def test_a_list_of_another_type_counts_as_gone(tmp_path, capfd):
     settings = Settings(root=tmp_path)
     for value in ([1], "abc", {"a": 1}):
         put(note("asked_again.json")(settings), value)
-        assert answers.asked_again(settings, TABLE) == []
+        assert lookup_answers.asked_again(settings, TABLE) == []
         assert f"value={value!r} is no list[str]" in capfd.readouterr().err
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from batch_jobs.repair import Repaired
 from lakehouse.declare.targets import Action
-from lakehouse.storage.checkpoints import Beginning
-from lakehouse.storage.commit_log_repair import _commit, readable
-from lakehouse.storage.commits import Commit, encoded
-from lakehouse.storage.comparisons import Compared
-from lakehouse.storage.file_register import Registered
-from lakehouse.storage.handovers import Handover
-from lakehouse.storage.savepoints import SavedTable, Savepoint
-from lakehouse.storage.typed_values import typed
+from lakehouse.storage.disk.typed_values import typed
+from lakehouse.storage.foreign.file_register import Registered
+from lakehouse.storage.log.commit_log_repair import _commit, readable
+from lakehouse.storage.log.commits import Commit, encoded
+from lakehouse.storage.log.comparisons import Compared
+from lakehouse.storage.position.checkpoints import Beginning
+from lakehouse.storage.position.handovers import Handover
+from lakehouse.storage.versions.savepoints import SavedTable, Savepoint
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 COMMIT = Commit(

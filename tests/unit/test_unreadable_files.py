@@ -18,18 +18,15 @@ from lakehouse.declare import catalog
 from lakehouse.errors import SavepointError
 from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import attempts, checkpoints, commit_log, files, layout, savepoints
+from lakehouse.storage.disk import files, layout
 from lakehouse.storage.lakehouse import Lakehouse
-from streaming_jobs import (
-    control_loop,
-    desired,
-    lease,
-    lineage,
-    notices,
-    notifications,
-    progress,
-)
-from streaming_jobs.desired import Event
+from lakehouse.storage.log import commit_log, reconcile_attempts
+from lakehouse.storage.position import checkpoints
+from lakehouse.storage.versions import savepoints
+from streaming_jobs import progress
+from streaming_jobs.exporters import lineage, notifications
+from streaming_jobs.supervision import control_loop, desired, lease, notices
+from streaming_jobs.supervision.desired import Event
 from support.observed import status_of
 from support.small_log import Log
 
@@ -247,7 +244,7 @@ def test_a_note_of_a_reconciliation_that_is_garbage_is_one_that_gave_no_verdict(
     path = tmp_path / "_commit_log" / "sensor_averages.reconciling.json"
     path.parent.mkdir()
     path.write_text(garbage)
-    assert f"{path} cannot be read" in attempts.failed(settings, table)
+    assert f"{path} cannot be read" in reconcile_attempts.failed(settings, table)
 
 
 def test_a_note_of_a_reconciliation_that_goes_while_it_is_looked_at_is_none(tmp_path, monkeypatch):
@@ -260,8 +257,8 @@ def test_a_note_of_a_reconciliation_that_goes_while_it_is_looked_at_is_none(tmp_
         late.unlink()
         return files.read_json(late)
 
-    monkeypatch.setattr(attempts, "read_json", read_late)
-    assert attempts.failed(settings, table) == ""
+    monkeypatch.setattr(reconcile_attempts, "read_json", read_late)
+    assert reconcile_attempts.failed(settings, table) == ""
 
 
 @pytest.mark.parametrize(

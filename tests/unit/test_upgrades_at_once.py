@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from lakehouse.cli import main
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import upgrades
-from streaming_jobs import desired
+from lakehouse.storage.versions import upgrades
+from streaming_jobs.supervision import desired
 from support import changing_tables
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.inputs.sources import KafkaSource
 from lakehouse.declare.table import (
     Table,
     count,

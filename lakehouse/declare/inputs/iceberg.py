@@ -1,0 +1,89 @@
+"""Iceberg tables of others, as the input of an ingest table."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from lakehouse.declare.inputs.sources import IcebergSource, UnknownFields, absolute
+from lakehouse.declare.source_checks import check_records
+from lakehouse.durations import duration
+from lakehouse.errors import DeclarationError
+
+
+def iceberg_table(
+    name: str,
+    *,
+    schema: str,
+    catalog: Mapping[str, str] | None = None,
+    unknown_fields: UnknownFields = "ignore",
+    max_bytes: int = 1 << 20,
+    max_future_skew: str | timedelta = "5 minutes",
+    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
+    idle_timeout: str | timedelta = "30 seconds",
+    quiet_timeout: str | timedelta = "0 seconds",
+) -> IcebergSource:
+    """An Iceberg table of others, as the input of an ingest table: the rows that it has, then those that are appended to it.
+
+        order_rows = iceberg_table(
+            "shop.orders",
+            catalog={"type": "rest", "uri": "https://catalog.example", "token": "${CATALOG_TOKEN}"},
+            schema="order_id BIGINT NOT NULL, at TIMESTAMP NOT NULL",
+        )
+
+    Its snapshots are read one by one (extra `[iceberg]`). Compaction is passed over. A snapshot that removes or changes
+    rows stops the query with an error that names it: an ingest table keeps what it has read. A column is known by its
+    field id from the first look on, so it may be renamed there.
+
+    :param name: its name in the catalog, with its namespace. Without a catalog, the path of its folder, which has
+        `metadata/version-hint.text`, or of one of its files `*.metadata.json`; a relative path is relative to the module
+        that declares it.
+    :param schema: Spark DDL: those of its columns that are read, with their types there.
+    :param catalog: the properties of pyiceberg for the catalog, as texts: `type`, `uri`, `warehouse` and so on, and `name`
+        ("default" if left out). `${NAME}` in a value is a variable in the environment of the job, so that secrets stay out
+        of code.
+    :param unknown_fields: "quarantine" puts away rows with columns that the schema does not name.
+    :param max_bytes: the longest row as JSON that is parsed; a longer one is quarantined.
+    :param max_future_skew: how far an event time may be ahead of the time of its snapshot.
+    :param min_event_time: the earliest event time, with its time zone.
+    :param idle_timeout: of a table with `watermark_by`: a value silent for so long, while another is not, no longer holds
+        back the watermark.
+    :param quiet_timeout: once no row has come for so long, event time goes on with the clock.
+    :raises DeclarationError: for a name, a catalog or a schema that cannot be.
+    """
+    _check(name, catalog)
+    source = IcebergSource(
+        name if catalog else absolute(name),
+        schema,
+        "iceberg",
+        unknown_fields,
+        max_bytes,
+        duration(max_future_skew, "max_future_skew"),
+        min_event_time,
+        idle_timeout=duration(idle_timeout, "idle_timeout"),
+        quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
+        catalog=tuple(sorted((catalog or {}).items())),
+    )
+    check_records(source)
+    return source
+
+
+def _check(name: str, catalog: Mapping[str, str] | None) -> None:
+    if catalog is None:
+        if "/" not in name:
+            raise DeclarationError(
+                f"iceberg_table={name!r}: without a catalog it is a path; give the path of its folder or of a file "
+                "*.metadata.json, or the catalog, for example catalog={'type': 'sql', 'uri': 'sqlite:////data/catalog.db'}"
+            )
+        return
+    if not {"type", "uri", "py-catalog-impl"} & catalog.keys():
+        raise DeclarationError(
+            f"iceberg_table={name!r}, catalog={sorted(catalog)}: a catalog is known by its type or uri; give one of them"
+        )
+    if "." not in name.strip("."):
+        raise DeclarationError(
+            f"iceberg_table={name!r}: in a catalog a table is in a namespace; write 'namespace.table'"
+        )
+    for key, value in catalog.items():
+        if not isinstance(value, str):
+            raise DeclarationError(
+                f"iceberg_table={name!r}, catalog, {key}={value!r}: properties of a catalog are texts; put it in quotes"
+            )

@@ -1,0 +1,108 @@
+"""A source of one's own: records that a Python class reads (`declare.inputs.readers`)."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from lakehouse.declare.inputs.readers import SourceReader
+from lakehouse.declare.inputs.sources import EMPTY, PythonSource, UnknownFields
+from lakehouse.declare.source_checks import check_records, null_texts, one_of
+from lakehouse.durations import duration
+from lakehouse.errors import DeclarationError
+
+Option = str | int | float | bool | None
+
+
+def python_source(
+    name: str,
+    reader: type[SourceReader],
+    *,
+    schema: str,
+    options: Mapping[str, Option] | None = None,
+    format: Literal["json", "csv", "text"] = "json",
+    nulls: Sequence[str] = EMPTY,
+    poll_interval: str | timedelta = "1 second",
+    unknown_fields: UnknownFields = "ignore",
+    max_bytes: int = 1 << 20,
+    max_future_skew: str | timedelta = "5 minutes",
+    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
+    idle_timeout: str | timedelta = "30 seconds",
+    quiet_timeout: str | timedelta = "0 seconds",
+) -> PythonSource:
+    """A source of one's own, as the input of an ingest table: records that a Python class reads, each once.
+
+        rates = python_source("exchange-rates", Rates, schema="pair STRING NOT NULL, at TIMESTAMP NOT NULL, rate DOUBLE",
+                              options={"url": "https://rates.example"})
+
+    The class is a `SourceReader`. No instance is made before a stream, a test or `lakehouse validate` asks it.
+
+    :param name: of the source, in `_arrival` and messages. Under another name it is another source.
+    :param reader: the class.
+    :param schema: Spark DDL; a column that is NOT NULL must be there.
+    :param options: what the class is made with, by name: texts and numbers. They are shown and kept, so a password is none
+        of them: let the class read the environment.
+    :param format: "json", objects of the schema; "csv", lines with the columns in their order; "text", text as it is, the one
+        STRING column.
+    :param nulls: the fields of CSV that are null, with quotes or without. By default the empty one.
+    :param poll_interval: how often it is asked whether more has come, once all is read.
+    :param unknown_fields: "quarantine" puts away records with fields that the schema does not name.
+    :param max_bytes: the largest value that is parsed; a larger one is quarantined.
+    :param max_future_skew: how far an event time may be ahead of the record's own timestamp.
+    :param min_event_time: the earliest event time, with its time zone.
+    :param idle_timeout: a partition silent for so long, while another is not, no longer holds back the watermark.
+    :param quiet_timeout: once all partitions have been silent for so long, event time goes on with the clock.
+    :raises DeclarationError: for a class, options or a schema that cannot be.
+    """
+    one_of("format", format, ("json", "csv", "text"))
+    given = dict(options or {})
+    _check_reader(name, reader, given)
+    source = PythonSource(
+        name,
+        schema,
+        format,
+        unknown_fields,
+        max_bytes,
+        duration(max_future_skew, "max_future_skew"),
+        min_event_time,
+        duration(idle_timeout, "idle_timeout"),
+        duration(quiet_timeout, "quiet_timeout"),
+        nulls=null_texts(nulls),
+        reader=reader,
+        options=tuple(sorted(given.items())),
+        poll_interval=duration(poll_interval, "poll_interval"),
+    )
+    check_records(source)
+    return source
+
+
+def _check_reader(name: str, reader: type[SourceReader], options: Mapping[str, Option]) -> None:
+    """Raises DeclarationError for a class that cannot be made with these options, or not be called."""
+    if not name.strip():
+        raise DeclarationError(f"name={name!r}: a source is known by its name; give it one")
+    if not (isinstance(reader, type) and issubclass(reader, SourceReader)):
+        raise DeclarationError(
+            f"source={name}, reader={reader!r}: it must be a class that extends lakehouse.SourceReader, and no instance; "
+            "each stream makes its own"
+        )
+    where = f"source={name}, reader={reader.__name__}"
+    if lacking := sorted(reader.__abstractmethods__):
+        raise DeclarationError(f"{where}: it has no method {', '.join(lacking)}; write it")
+    for option, value in options.items():
+        if not isinstance(value, Option):
+            raise DeclarationError(
+                f"{where}, option {option}={value!r}: texts, numbers, true, false and None can be shown and compared; let the "
+                "class make the rest of them"
+            )
+    try:
+        inspect.signature(reader).bind(**options)
+    except TypeError as err:
+        raise DeclarationError(
+            f"{where}, options={options}: it cannot be made with them ({err}); options are the parameters of its __init__"
+        ) from err
+    try:
+        inspect.signature(reader.read).bind(None, 0, 0, 0)
+    except TypeError as err:
+        raise DeclarationError(
+            f"{where}: its method read is called with partition, start and end ({err}); give it these parameters"
+        ) from err

@@ -1,0 +1,9 @@
+"""Rows as texts and bytes of targets.
+
+encoding      a row and its key as text
+texts         the same of columns of Arrow
+encoded       the changes of a version, and their texts
+avro          rows as Avro with a schema registry
+protobuf      rows as Protobuf with a schema registry
+file_formats  rows as Parquet, CSV and JSON
+"""

@@ -1,0 +1,16 @@
+"""The targets that the library brings, each with what belongs to it alone.
+
+kafka               topics of Kafka as targets
+kafka_answers       what the errors of a broker mean
+postgres            tables of PostgreSQL as targets
+postgres_sql        names and types in PostgreSQL
+postgres_copy       rows as its COPY reads them
+redis               keys of Redis as targets
+opensearch          indexes of OpenSearch as targets
+opensearch_index    one of them: its fields, its documents, and the position among them
+opensearch_mapping  how an index maps the columns of a table
+opensearch_server   what a server is asked, and what its answers mean
+files               folders of files as targets
+webhook             requests of HTTP
+mail                mails
+"""

@@ -1,0 +1,289 @@
+"""An index of OpenSearch as a target: a document for each row of a table.
+
+Searches see what was there at the last refresh. Only a commit refreshes the index, and the position is a document of it, so
+a search sees both or neither. A document is written with an external version: the epoch of the follower, then the Delta
+version. A write of an earlier one is refused by the index.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from lakehouse.declare.source_checks import one_of
+from lakehouse.declare.targets import (
+    Corrections,
+    Position,
+    RowChange,
+    Sink,
+    Target,
+    columns_of,
+)
+from lakehouse.errors import DeclarationError, SinkAway, SinkError
+from lakehouse.settings import Settings
+from lakehouse.sinks.formats import encoded
+from lakehouse.sinks.formats.encoded import Changes
+from lakehouse.sinks.formats.encoding import value_of
+from lakehouse.sinks.targets.opensearch_index import PLACE, Document, Index, Place
+from lakehouse.sinks.targets.opensearch_mapping import properties
+from lakehouse.sinks.targets.opensearch_server import kind, reason
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EPOCH = 10**10
+"""The version of a document is the epoch of who wrote it times this, plus the Delta version."""
+_INDEX = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
+_LONGEST = 512  # bytes of an id
+_BYTES, _DOCUMENTS = 5_000_000, 1_000  # that are sent at once
+_PATIENCE = 60.0  # seconds for which a server may be too busy for the rest of what was sent
+_HIGHER = 3  # epochs that a write tries
+_BUSY, _NEWER, _BLOCKED = (429, 503), 409, 403
+_GONE = ("index_not_found_exception", "invalid_index_name_exception")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSearchIndex(Target):
+    """An index of OpenSearch that holds, for each key, the row of a table."""
+
+    index: str
+    url: str = field(repr=False)
+
+    @property
+    def place(self) -> str:
+        return f"opensearch {self.url} {self.index}\n"
+
+    def sink(self, settings: Settings, table: str) -> "OpenSearchSink":
+        return OpenSearchSink(self)
+
+
+def opensearch(
+    index: str,
+    *,
+    key: str | Sequence[str],
+    url: str = "http://localhost:9200",
+    name: str = "",
+    corrections: Corrections = "send",
+) -> OpenSearchIndex:
+    """An index of OpenSearch to which a table is published: `publish=[opensearch(...)]`.
+
+        @table(layer="gold", keeps="latest", keys=["account"], publish=[opensearch("balances", key="account")])
+        def balances(payment_events: DataFrame) -> DataFrame: ...
+
+    The row of account `a` is the document with the id `a`. Searches see a version when all of it is there. The index is
+    created with a field for each column, unless it is there; fields that it lacks are added.
+
+    :param index: its name, in small letters. All its documents belong to the target.
+    :param key: the columns that identify a row: the text of one, or a JSON object of several.
+    :param url: `http://` or `https://`, with user and password where the server asks for them. `${NAME}` is the
+        variable of that name in the environment of the follower.
+    :param name: names the target in commands. Default: `index`.
+    :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
+    :raises DeclarationError: for values that cannot be used.
+    """
+    one_of("corrections", corrections, ("send", "hold", "ignore"))
+    keys, parts = columns_of(key), urlsplit(url)
+    if not keys or not _INDEX.fullmatch(index):
+        raise DeclarationError(
+            f"index={index!r}, key={list(keys)}: small letters, digits, '.', '_' and '-', beginning with a letter or a digit, "
+            "and at least one column that identifies a row; give both"
+        )
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise DeclarationError(
+            f"target={name or index}, url: an address is http://HOST:PORT or https://HOST:PORT; write it so"
+        )
+    return OpenSearchIndex(name or index, keys, corrections, index, url)
+
+
+class OpenSearchSink(Sink):
+    """Writes a table to OpenSearch."""
+
+    def __init__(self, target: OpenSearchIndex) -> None:
+        self._target = target
+        self._named = f"target={target.name}"
+        self._index = Index(target.name, target.index, target.url)
+        self._place = Place()
+        self._shards = 1
+
+    def open(self) -> None:
+        self._shards = self._index.make()
+        there = self._index.place(realtime=True) or Place()
+        seen = self._index.place(realtime=False) or Place()
+        self._take_over(there)
+        if there.position is None:
+            self._remove_rows()  # of a process that died before it had committed
+        elif there.position != seen.position:
+            self._index.refresh()  # it died when all of a version was written, and not to be seen
+
+    def position(self) -> Position | None:
+        there = self._index.place(realtime=False) or Place()
+        try:
+            return None if there.position is None else Position.from_json(there.position)
+        except ValueError as err:
+            raise SinkError(
+                f"{self._named}: the document {PLACE} holds something else than a position ({err}); "
+                f"`lakehouse reconcile sink {self._target.name} --repair` writes a new one"
+            ) from err
+
+    def columns(self, schema: "pa.Schema") -> None:
+        if PLACE in schema.names:
+            raise SinkError(
+                f"{self._named}, column={PLACE}: the field of the position has that name; rename the column"
+            )
+        self._index.add_fields(properties(schema))
+
+    def write(self, version: int, changes: Sequence[RowChange]) -> None:
+        # of a key the last one counts: an index keeps their order
+        self._send(version, self._documents(encoded.of(changes)))
+
+    def commit(self, position: Position) -> None:
+        place = Place(self._place.epoch, position.to_json())
+        done = self._index.put_place(self._writer, place, self._place)
+        if isinstance(done, str):
+            self._check_is_own()
+            raise SinkAway(
+                f"{self._named}: {PLACE} must be as this follower wrote it, and somebody changed it or restored an "
+                f"older index ({done}); the follower goes on from what is there"
+            )
+        self._place = done
+        self._index.refresh()
+
+    def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
+        for found in self._index.documents():
+            if "_source" not in found:
+                raise SinkError(
+                    f"{self._named}: {self._target.index} must keep documents as they were sent, and its mapping has "
+                    "_source switched off; create it with _source"
+                )
+            epoch, of = divmod(found["_version"], EPOCH)
+            yield found["_id"], value_of(found["_source"]), epoch > 0 and of <= version
+
+    def mend(self) -> None:
+        self._index.refresh()  # so that rows of a write that was cut are seen, and repaired
+
+    def remarks(self) -> Sequence[str]:
+        if self._shards == 1:
+            return ()
+        return (
+            f"{self._target.index} has {self._shards} shards, which are refreshed one after another: for a moment a search may "
+            "see a version in some of them only",
+        )
+
+    def close(self) -> None:
+        self._index.server.close()
+
+    @property
+    def _writer(self) -> str:
+        """The alias of this process, which whoever takes over removes.
+
+        It has a capital letter, which no index may have: a write by an alias that is gone creates no index.
+        """
+        return f"{self._target.index}-Writer-{self._place.epoch}"
+
+    def _take_over(self, there: Place) -> None:
+        """With a higher epoch than anyone before. Their aliases go."""
+        place = Place(there.epoch + 1, there.position)
+        done = self._index.put_place(self._target.index, place, there)
+        if isinstance(done, str):
+            raise SinkAway(
+                f"{self._named}: one process writes a target, and another takes it over at this moment ({done}); the "
+                "follower looks again who does"
+            )
+        self._place = done
+        self._index.give_alias(self._writer, f"{self._target.index}-Writer-")
+
+    def _check_is_own(self) -> None:
+        """Raises SinkError if another process has taken the target over."""
+        there = self._index.place(realtime=True)
+        if there is None:
+            raise SinkAway(
+                f"{self._named}: {self._target.index} must hold its position, and was emptied or deleted; its follower "
+                "fills it again"
+            )
+        if there.epoch != self._place.epoch:
+            raise SinkError(
+                f"{self._named}: another process has taken it over; one process writes a target, so this one ends, "
+                "and its version was not committed"
+            )
+
+    def _documents(self, changes: Changes) -> Iterator[Document]:
+        for part in changes.parts():
+            keys = part.keys(self._target.key)
+            for change, key, value in zip(part.kinds, keys, part.values(), strict=True):
+                if not key or key == PLACE or len(key.encode()) > _LONGEST:
+                    raise SinkError(
+                        f"{self._named}, key={key!r}: it becomes the id of a document, which has 1 to {_LONGEST} bytes and is "
+                        f"not {PLACE}; choose other columns, or leave such rows out of the table"
+                    )
+                yield Document(key, "" if change == "delete" else value)
+
+    def _send(self, version: int, documents: Iterable[Document]) -> None:
+        some, size = list[Document](), 0
+        for each in documents:
+            some.append(each)
+            size += len(each.key) + len(each.text)
+            if size > _BYTES or len(some) == _DOCUMENTS:
+                self._send_some(version, some)
+                self.going_on()
+                some, size = [], 0
+        self._send_some(version, some)
+
+    def _send_some(self, version: int, documents: Sequence[Document]) -> None:
+        """Sends them until the index has each."""
+        deadline, pause, epochs = time.monotonic() + _PATIENCE, 0.5, 0
+        while documents:
+            number = self._place.epoch * EPOCH + version
+            found = self._index.write(self._writer, number, documents)
+            answers = [each for each in zip(documents, found, strict=True) if "error" in each[1]]
+            for document, answer in answers:
+                self._check(version, document, answer)
+            newer = [of for of, answer in answers if answer["status"] == _NEWER]
+            busy = [of for of, answer in answers if answer["status"] in _BUSY]
+            if newer:  # somebody else wrote them: a higher epoch is above that
+                self._check_is_own()
+                epochs += 1
+                if epochs > _HIGHER:
+                    raise SinkError(
+                        f"{self._named}, key={newer[0].key!r}: only its follower may write {self._target.index}, and "
+                        "somebody else does again and again; end that"
+                    )
+                self._take_over(self._place)
+            if busy:
+                if time.monotonic() > deadline:
+                    raise SinkAway(
+                        f"{self._named}, version={version}: the server must take each document, and was too busy for "
+                        f"{len(busy)} of them for {_PATIENCE:.0f} s; its follower asks again"
+                    )
+                self.going_on()
+                time.sleep(pause)
+                pause = min(2 * pause, 10.0)
+            again = {id(each) for each in (*newer, *busy)}
+            documents = [each for each in documents if id(each) in again]  # in their order
+
+    def _check(self, version: int, document: Document, answer: dict) -> None:
+        """Raises an error for an answer after which the same document need not be sent again."""
+        if answer["status"] in (*_BUSY, _NEWER):
+            return
+        error = answer["error"]
+        named = f"{self._named}, version={version}, key={document.key!r}"
+        if kind(error) in _GONE:
+            self._check_is_own()
+            raise SinkAway(
+                f"{named}: the follower writes by the alias {self._writer}, which is gone; it takes the index over again"
+            )
+        if answer["status"] == _BLOCKED:
+            raise SinkAway(
+                f"{named}: the index must take it and does not now ({reason(error)}); its follower asks again"
+            )
+        raise SinkError(
+            f"{named}: {self._target.index} must take each row and refuses this one ({reason(error)}); create an index whose "
+            "mapping takes it, or change the column, and start the follower"
+        )
+
+    def _remove_rows(self) -> None:
+        self._index.refresh()
+        if keys := [found["_id"] for found in self._index.documents()]:
+            self._send(0, map(Document, keys))
+            self._index.refresh()

@@ -1,0 +1,188 @@
+"""An index of OpenSearch, as a target uses it: its fields, its documents, and the one among them that holds the position."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse.errors import SinkAway, SinkError
+from lakehouse.sinks.targets.opensearch_mapping import Properties, lacking
+from lakehouse.sinks.targets.opensearch_server import Server, kind, reason
+
+PLACE = "lakehouse-position"
+"""The document with epoch and position, and its only field."""
+READ_AT_ONCE = 1_000  # documents
+_KEPT = "5m"  # for which the server keeps what a reader sees between two reads
+_FIELD = {PLACE: {"type": "object", "enabled": False}}  # no search finds it
+_MADE = {
+    "settings": {"number_of_shards": 1, "refresh_interval": "-1"},
+    "mappings": {"dynamic": "strict", "properties": _FIELD},
+}
+_THERE = "resource_already_exists_exception"  # another process was faster
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The document with the position, and by what a write sees whether another came between."""
+
+    epoch: int = 0
+    position: str | None = None
+    unchanged: str = "op_type=create"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A row by its key, or with no text the deletion of it."""
+
+    key: str
+    text: str = ""
+
+    def line(self, version: int) -> str:
+        """As a request for several documents has it."""
+        what = {"_id": self.key, "version": version, "version_type": "external_gte"}
+        action = json.dumps({"index" if self.text else "delete": what}, ensure_ascii=False)
+        return f"{action}\n{self.text}\n" if self.text else f"{action}\n"
+
+
+class Index:
+    """One index, which may not be there yet."""
+
+    def __init__(self, target: str, name: str, url: str) -> None:
+        self.name = name
+        self.server = Server(target, url)
+        self._named = f"target={target}, index={name}"
+
+    def make(self) -> int:
+        """Creates the index unless it is there, and makes one that is there fit. The number of its shards is returned.
+
+        Raises SinkError for one with documents of somebody else.
+        """
+        if not (found := self.described()):
+            status, said = self.server.ask("PUT", f"/{self.name}", _MADE, (400,))
+            if status == 400 and kind(said.get("error")) != _THERE:
+                raise SinkError(
+                    f"{self._named}: the server does not create it ({reason(said.get('error'))}); choose another name"
+                )
+            found = self.described()
+        elif self.place(realtime=True) is None:
+            self._check_is_empty()
+        of_index = found["settings"]["index"]
+        if of_index.get("refresh_interval") != "-1":  # else others would see a part of a version
+            given = {"index": {"refresh_interval": "-1"}}
+            self.server.ask("PUT", f"/{self.name}/_settings", given)
+        self._map(lacking(_FIELD, found["mappings"].get("properties", {})))
+        return int(of_index["number_of_shards"])
+
+    def described(self) -> dict[str, Any]:
+        """Aliases, mappings and settings of the index; nothing if it is not there."""
+        status, found = self.server.ask("GET", f"/{self.name}", answers=(404,))
+        if status == 404:
+            return {}
+        if self.name not in found:
+            raise SinkError(
+                f"{self._named}: it is another name of {', '.join(sorted(found))}; publish to an index by its own name"
+            )
+        return found[self.name]
+
+    def add_fields(self, wanted: Properties) -> None:
+        """Those that it lacks. Raises SinkError if it cannot have them."""
+        self._map(lacking(wanted, self.described()["mappings"].get("properties", {})))
+
+    def refresh(self) -> None:
+        """Lets searches see what was written so far."""
+        failed = self.server.ask("POST", f"/{self.name}/_refresh")[1]["_shards"]["failed"]
+        if failed:
+            raise SinkAway(
+                f"{self._named}: all shards must be refreshed, and {failed} were not; its follower does it again"
+            )
+
+    def place(self, realtime: bool) -> Place | None:
+        """The document with the position: as it was written last, or as searches see it."""
+        asked = f"/{self.name}/_doc/{PLACE}?realtime={str(realtime).lower()}"
+        status, found = self.server.ask("GET", asked, answers=(404,))
+        if status == 404:
+            return None
+        try:
+            held = found["_source"][PLACE]
+            return Place(int(held["epoch"]), held["position"], _unchanged(found))
+        except (KeyError, TypeError, ValueError) as err:
+            raise SinkError(
+                f"{self._named}: its document {PLACE} must hold epoch and position, and does not ({err!r}); delete the index, "
+                "and the follower fills it again"
+            ) from err
+
+    def put_place(self, by: str, place: Place, known: Place) -> Place | str:
+        """The document as it is then, written by the name `by`; or what the server said, if it is not as `known`."""
+        held = {PLACE: {"epoch": place.epoch, "position": place.position}}
+        path = f"/{by}/_doc/{PLACE}?{known.unchanged}"
+        status, said = self.server.ask("PUT", path, held, (400, 404, 409))
+        if status in (400, 404, 409):
+            return reason(said.get("error"))
+        return Place(place.epoch, place.position, _unchanged(said))
+
+    def give_alias(self, alias: str, beginning: str) -> None:
+        """The only one of those with that beginning."""
+        known = self.server.ask("GET", f"/{self.name}/_alias")[1][self.name]["aliases"]
+        gone = [each for each in known if each.startswith(beginning)]
+        steps = [{"remove": {"index": self.name, "alias": each}} for each in gone]
+        steps.append({"add": {"index": self.name, "alias": alias}})
+        self.server.ask("POST", "/_aliases", {"actions": steps})
+
+    def write(self, by: str, version: int, documents: Sequence[Document]) -> list[dict[str, Any]]:
+        """What became of each document: a status, and an error if it is not as it was sent."""
+        body = "".join(each.line(version) for each in documents)
+        path = f"/{by}/_bulk?filter_path=error,items.*.status,items.*.error"
+        status, found = self.server.ask("POST", path, body, (400, 404, 429))
+        if status != 200:
+            return [{"status": status, "error": found.get("error")}] * len(documents)
+        return [next(iter(item.values())) for item in found["items"]]
+
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """All of them as searches see them at this moment, but the one with the position."""
+        body = {
+            "size": READ_AT_ONCE,
+            "sort": ["_doc"],
+            "version": True,
+            "query": {"bool": {"must_not": {"ids": {"values": [PLACE]}}}},
+        }
+        path = f"/{self.name}/_search?scroll={_KEPT}"
+        status, found = self.server.ask("POST", path, body, (404,))
+        if status == 404:
+            return
+        try:
+            while True:
+                if found["timed_out"] or found["_shards"]["failed"]:
+                    raise SinkAway(
+                        f"{self._named}: all shards must be read, and {found['_shards']['failed']} were not; look again later"
+                    )
+                if not (hits := found["hits"]["hits"]):
+                    return
+                yield from hits
+                again = {"scroll": _KEPT, "scroll_id": found["_scroll_id"]}
+                found = self.server.ask("POST", "/_search/scroll", again)[1]
+        finally:
+            ended = {"scroll_id": found["_scroll_id"]}
+            self.server.ask("DELETE", "/_search/scroll", ended, (404,))
+
+    def _check_is_empty(self) -> None:
+        self.refresh()
+        if count := self.server.ask("GET", f"/{self.name}/_count")[1]["count"]:
+            raise SinkError(
+                f"{self._named}: it has {count} documents and no position, so they are another's; publish to an index that is "
+                "empty or not there"
+            )
+
+    def _map(self, fields: Properties) -> None:
+        if not fields:
+            return
+        given = {"properties": fields}
+        status, said = self.server.ask("PUT", f"/{self.name}/_mapping", given, (400,))
+        if status == 400:
+            raise SinkError(
+                f"{self._named}, columns={', '.join(fields)}: it must take them as fields, and does not "
+                f"({reason(said.get('error'))}); rename the columns, or publish to another index"
+            )
+
+
+def _unchanged(found: dict[str, Any]) -> str:
+    return f"if_seq_no={found['_seq_no']}&if_primary_term={found['_primary_term']}"

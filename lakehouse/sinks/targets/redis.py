@@ -1,0 +1,302 @@
+"""Redis as a target: a key for each row of a table. A version's keys and the position are one MULTI ... EXEC.
+
+balances:a                      a hash with the row's columns, or its JSON
+lakehouse-position:balances     a hash: epoch, position, and the columns as they were written last
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from lakehouse.declare.source_checks import one_of
+from lakehouse.declare.targets import (
+    Corrections,
+    Position,
+    RowChange,
+    Sink,
+    Target,
+    columns_of,
+)
+from lakehouse.errors import DeclarationError, SinkAway, SinkError
+from lakehouse.settings import Settings
+from lakehouse.sinks.formats.encoding import key_of, text_of, value_of
+from lakehouse.sinks.variables import filled
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import redis
+
+Format = Literal["hash", "json"]
+_SCHEMES = ("redis://", "rediss://", "unix://")
+_SCANNED = 1_000  # keys that are read at once
+_WITHIN = 30.0  # seconds for an answer
+_FOREIGN = "a value of another type"  # no row is written so
+
+
+@dataclass(frozen=True, slots=True)
+class RedisKeys(Target):
+    """Keys of Redis, each with the row of a table."""
+
+    prefix: str
+    url: str = field(repr=False)
+    format: Format
+
+    @property
+    def place(self) -> str:
+        return f"redis {self.url} {self.prefix}:"
+
+    def sink(self, settings: Settings, table: str) -> "RedisSink":
+        return RedisSink(self)
+
+
+def redis_keys(
+    prefix: str,
+    *,
+    key: str | Sequence[str],
+    format: Format = "hash",
+    url: str = "redis://localhost:6379/0",
+    name: str = "",
+    corrections: Corrections = "send",
+) -> RedisKeys:
+    """Keys of Redis to which a table is published: `publish=[redis_keys(...)]`.
+
+        @table(layer="gold", keeps="latest", keys=["account"], publish=[redis_keys("balances", key="account")])
+        def balances(payment_events: DataFrame) -> DataFrame: ...
+
+    The row of account `a` is at `balances:a`. Each version of the table is one transaction.
+
+    :param prefix: of the keys; a colon comes behind it. All keys with it belong to the target.
+    :param key: the columns that identify a row: the text of one, or a JSON object of several.
+    :param format: "hash", a field for each column that is not null, or "json", a text with the row as JSON.
+    :param url: `redis://`, `rediss://` or `unix://`, with user and password where the server asks for them. `${NAME}` is the
+        variable of that name in the environment of the follower. It is one server, not a cluster.
+    :param name: names the target in commands. Default: `prefix`.
+    :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
+    :raises DeclarationError: for values that cannot be used.
+    """
+    one_of("format", format, ("hash", "json"))
+    one_of("corrections", corrections, ("send", "hold", "ignore"))
+    keys = columns_of(key)
+    if not prefix or not keys:
+        raise DeclarationError(
+            f"prefix={prefix!r}, key={list(keys)}: a prefix, and at least one column that identifies a row; give both"
+        )
+    if not url.startswith(_SCHEMES):
+        raise DeclarationError(
+            f"target={name or prefix}, url: it begins with one of {', '.join(_SCHEMES)}; write for example redis://localhost:6379/0"
+        )
+    return RedisKeys(name or prefix, keys, corrections, prefix, url, format)
+
+
+class RedisSink(Sink):
+    """Writes a table to Redis."""
+
+    def __init__(self, target: RedisKeys) -> None:
+        self._target = target
+        self._place = f"lakehouse-position:{target.name}"
+        self._known: redis.Redis | None = None
+        self._epoch = 0
+        self._last: str | None = None  # the position as this process knows it
+        self._columns = "[]"
+        self._pending: dict[str, RowChange] = {}
+
+    def open(self) -> None:
+        with self._failing("taking it over"):
+            self._epoch = self._redis.hincrby(self._place, "epoch", 1)
+            self._last, columns = self._redis.hmget(self._place, "position", "columns")
+            self._columns = columns or "[]"
+
+    def position(self) -> Position | None:
+        with self._failing("reading its position"):
+            found = self._redis.hget(self._place, "position")
+            if found is None:
+                self._check_nothing_there()
+        try:
+            return Position.from_json(found) if found else None
+        except ValueError as err:
+            raise SinkError(
+                f"target={self._target.name}: {self._place} holds something else than a position ({err}); "
+                f"`lakehouse reconcile sink {self._target.name} --repair` writes a new one"
+            ) from err
+
+    def columns(self, schema: "pa.Schema") -> None:
+        self._columns = json.dumps([[each.name, _is_json(each.type)] for each in schema])
+
+    def write(self, version: int, changes: Sequence[RowChange]) -> None:
+        for change in changes:  # of a key the last one counts
+            self._pending[key_of(change.row, self._target.key)] = change
+
+    def commit(self, position: Position) -> None:
+        import redis
+
+        with (
+            self._failing(f"committing version {position.version}"),
+            self._redis.pipeline() as together,
+        ):
+            together.watch(self._place)
+            epoch, last = together.hmget(self._place, "epoch", "position")
+            if epoch is None:
+                raise SinkAway(
+                    f"target={self._target.name}: {self._place} must be there, and was removed, as FLUSHDB or an eviction does; "
+                    "the follower looks at what is left"
+                )
+            if int(epoch) != self._epoch:
+                raise SinkError(self._replaced())
+            if last != self._last:
+                raise SinkAway(
+                    f"target={self._target.name}: the server has gone back to {last or 'nothing'}, as after a restart with an "
+                    "older copy; the follower goes on from there"
+                )
+            together.multi()
+            for key, change in self._pending.items():
+                self._put(together, f"{self._target.prefix}:{key}", change)
+            text = position.to_json()
+            together.hset(self._place, mapping={"position": text, "columns": self._columns})
+            try:
+                together.execute()
+            except redis.WatchError as err:
+                raise SinkError(self._replaced()) from err
+        self._last, self._pending = text, {}
+
+    def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
+        with self._failing("reading it"):
+            columns = json.loads(self._redis.hget(self._place, "columns") or "[]")
+            pattern = _escaped(self._target.prefix) + ":*"
+            # a scan may give a key more than once
+            names = sorted(set(self._redis.scan_iter(pattern, count=_SCANNED)))
+            for first in range(0, len(names), _SCANNED):
+                some = names[first : first + _SCANNED]
+                for name, value in zip(some, self._values(some, columns), strict=True):
+                    if value is not None:
+                        yield name[len(self._target.prefix) + 1 :], value or _FOREIGN, bool(value)
+
+    def close(self) -> None:
+        if self._known:
+            self._known.close()
+
+    @property
+    def _redis(self) -> Any:
+        """Made when it is needed first. It tries nothing again by itself: what was sent may have been done."""
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        if self._known is None:
+            url = filled(self._target.name, self._target.url)
+            self._known = redis.Redis.from_url(
+                url,
+                decode_responses=True,
+                encoding_errors="surrogateescape",
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=_WITHIN,
+                socket_connect_timeout=_WITHIN,
+            )
+        return self._known
+
+    def _check_nothing_there(self) -> None:
+        """Raises SinkError if there are rows and no position: of keys that the table has no more nobody would know."""
+        pattern = _escaped(self._target.prefix) + ":*"
+        if there := next(self._redis.scan_iter(pattern, count=_SCANNED), None):
+            raise SinkError(
+                f"target={self._target.name}: the server has keys with its prefix ({there}), and {self._place} has no position, "
+                "so they are somebody else's, or the position was removed; take another prefix, or have "
+                f"`lakehouse reconcile sink {self._target.name} --repair` remove what is not of the table"
+            )
+
+    def _put(self, together: Any, name: str, change: RowChange) -> None:
+        if self._target.format == "json" and change.kind != "delete":
+            together.set(name, value_of(change.row))
+            return
+        together.delete(name)
+        if change.kind != "delete":
+            fields = {n: text_of(value) for n, value in change.row.items() if value is not None}
+            together.hset(name, mapping=fields)
+
+    def _values(
+        self, names: Sequence[str], columns: Sequence[tuple[str, bool]]
+    ) -> list[str | None]:
+        """The row of each key as `encoding` writes it; empty of what is none, None of a key that went meanwhile."""
+        wanted = "hash" if self._target.format == "hash" else "string"
+        with self._redis.pipeline(transaction=False) as asked:
+            for name in names:
+                asked.type(name)
+            kinds = asked.execute()
+            for name, kind in zip(names, kinds, strict=True):
+                if kind == wanted == "hash":
+                    asked.hgetall(name)
+                elif kind == wanted:
+                    asked.get(name)
+            found = iter(asked.execute(raise_on_error=False))
+        values: list[str | None] = []
+        for kind in kinds:
+            value = next(found) if kind == wanted else None
+            if kind == "none" or (kind == wanted and not value):
+                values.append(None)
+            elif isinstance(value, dict):
+                values.append(_row(value, columns))
+            else:
+                values.append(value if isinstance(value, str) else "")
+        return values
+
+    def _replaced(self) -> str:
+        return (
+            f"target={self._target.name}: another process has taken it over; one process writes a target, so this one ends, and "
+            "nothing of its transaction is visible"
+        )
+
+    @contextmanager
+    def _failing(self, doing: str) -> Iterator[None]:
+        """Says what failed, and why. Nothing of the transaction stays."""
+        import redis
+
+        away = (
+            redis.ConnectionError,
+            redis.TimeoutError,
+            redis.ReadOnlyError,  # a server that has become a replica
+            redis.OutOfMemoryError,
+            OSError,
+        )
+        try:
+            yield
+        except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as err:
+            raise SinkError(
+                f"target={self._target.name}, {doing}: the server refuses it ({err}); set user and password in the url by "
+                "variables of the follower's environment, and start it"
+            ) from err
+        except away as err:
+            raise SinkAway(
+                f"target={self._target.name}, {doing}: the server must take it and did not ({err}); its follower asks again, and "
+                "goes on from the position"
+            ) from err
+        except redis.RedisError as err:
+            raise SinkError(
+                f"target={self._target.name}, {doing}: it failed, {err}; the next process goes on from the position"
+            ) from err
+
+
+def _is_json(of: "pa.DataType") -> bool:
+    """Whether values of a column are written as JSON has them; the others are text as it is."""
+    import pyarrow as pa
+
+    kinds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_nested)
+    return any(fits(of) for fits in kinds)
+
+
+def _row(fields: dict[str, str], columns: Sequence[tuple[str, bool]]) -> str:
+    """The row of a hash as `encoding` writes it. Fields that somebody else added come last."""
+    row: dict[str, object] = {}
+    for name, is_json in columns:
+        if (text := fields.pop(name, None)) is None:
+            continue
+        try:
+            row[name] = json.loads(text) if is_json else text
+        except ValueError:
+            row[name] = text
+    return value_of(row | fields)
+
+
+def _escaped(text: str) -> str:
+    """For a pattern of Redis, in which some characters have a meaning."""
+    return "".join(f"\\{each}" if each in "\\*?[]^" else each for each in text)

@@ -1,0 +1,20 @@
+"""Delta tables: their logs, how they are read, written and cleaned up.
+
+delta_log              which files a table has, and what changed them, by its log alone
+log_state              the same at the newest version, with deletion vectors
+delta_tables           rows and columns of tables, without a JVM
+table_creation         tables are made
+housekeeping           fewer files and fewer versions of a table
+delta_stream           a Delta table as a streaming query of Spark's reads it
+delta_writer           exactly-once appends, replacements of ranges, tables replaced whole
+small_commits          commits without a Spark job
+write_cache            what this process has just written, kept in memory
+arrow                  rows between Spark and this process
+version_rows           the rows that a version took away and brought
+row_keys               the technical column `_key`
+json_texts             nested values as JSON, with instants whole
+deletion_vectors       which rows of a data file are dead, as Delta has it on disk
+deletion_vector_files  which files of deletion vectors no version needs
+digest                 checksums of sets of rows, and their differences
+python_years           instants and dates that Python has, and rows with others named
+"""

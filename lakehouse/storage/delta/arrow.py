@@ -1,0 +1,60 @@
+"""Rows between Spark and this process, as Arrow."""
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from lakehouse.storage.delta import small_commits
+
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+def in_memory(rows: DataFrame) -> pa.Table | None:
+    """The rows here.
+
+    None if they are more than the driver may be sent, or of columns that only Spark writes.
+    """
+    try:
+        table = rows.toArrow()
+    except Py4JError as err:
+        if "spark.driver.maxResultSize" not in str(err):
+            raise
+        return None
+    return table if small_commits.can_hold(table.schema) else None
+
+
+def in_spark(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
+    """The rows there, by default each column of the type that it came with: a timestamp without a zone would else be given one.
+
+    In one piece: rows behind an empty one Spark leaves out without a word, and pyarrow makes such
+    where it filters by an expression, or appends tables.
+    """
+    schema = schema or from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    return spark.createDataFrame(rows.combine_chunks(), schema)
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """The rows in Spark's types, without Arrow's encodings: delta-rs writes files of views, of which Arrow takes no rows."""
+    return rows.cast(plain_types(rows.schema))
+
+
+def plain_types(columns: pa.Schema) -> pa.Schema:
+    """The columns without dictionaries and views, also within others: these are encodings, and no types of Spark's."""
+    return pa.schema(map(_plain, columns))
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_dictionary(kind):
+        return _plain(field.with_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct(map(_plain, kind)))
+    if pa.types.is_map(kind):
+        return field.with_type(pa.map_(_plain(kind.key_field), _plain(kind.item_field)))
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(_plain(kind.value_field)))
+    if pa.types.is_large_list(kind):
+        return field.with_type(pa.large_list(_plain(kind.value_field)))
+    return field.with_type(_VIEWS.get(kind, kind))

@@ -1,0 +1,37 @@
+"""What is added to a Delta table, as a streaming query of Spark's reads it."""
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.settings import Settings
+from lakehouse.storage.delta import delta_log
+
+
+def whole_table_stream(spark: SparkSession, path: str) -> DataFrame:
+    """All rows of a Delta table in one micro-batch, then those that are added to it.
+
+    What is removed from it is not reported.
+    """
+    options: dict[str, str | int] = {"skipChangeCommits": "true", "maxFilesPerTrigger": 2**31 - 1}
+    return spark.readStream.format("delta").options(**options).load(path)
+
+
+def table_stream(
+    spark: SparkSession, settings: Settings, path: str, since: int | str | None = None
+) -> DataFrame:
+    """The rows added to a Delta table, commit by commit, so that stored watermarks come in order.
+
+    From the first commit with rows that is kept (`maintenance`), or `since` a version or "latest"; a
+    checkpoint goes on where it is. (Before its first rows a table may have had other columns.)
+    """
+    if since is None:
+        first = delta_log.rows_from(Path(path))
+        since = delta_log.latest(Path(path)) if first is None else first
+    return (
+        spark.readStream.format("delta")
+        .option("startingVersion", since)
+        .option("skipChangeCommits", "true")
+        .option("maxFilesPerTrigger", settings.max_files_per_trigger)
+        .load(path)
+    )

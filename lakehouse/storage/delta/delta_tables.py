@@ -1,0 +1,88 @@
+"""Delta tables as they are read without a JVM: by deltalake, their rows as Arrow."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.storage.delta import delta_log
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
+    from deltalake import DeltaTable
+
+
+def fields(path: Path) -> list[dict[str, Any]]:
+    """The columns as Delta writes them, each with its name and type; none before the table is made."""
+    if not delta_log.exists(path):
+        return []
+    return json.loads(delta_log.open_table(path).schema().to_json())["fields"]
+
+
+def rows_of(files: Sequence[Path]) -> "pyarrow.dataset.Dataset":
+    """The rows of some of a table's files, without their partition."""
+    import pyarrow.dataset as ds
+
+    return ds.dataset([str(file) for file in files], format="parquet")
+
+
+def select(sql: str, tables: Mapping[str, Path], versions: Mapping[str, int]):
+    """What a SELECT gives over the tables by these names, now or at their `versions`, as batches of Arrow.
+
+    DataFusion's errors are raised as they are: as DeltaError and as bare Exception.
+    """
+    from deltalake import QueryBuilder
+
+    engine = QueryBuilder()
+    for name, path in tables.items():
+        engine.register(f'"{name}"', delta_log.open_table(path, versions.get(name)))
+    return engine.execute(sql)
+
+
+def rows(
+    table: "DeltaTable", columns: Sequence[str] = (), where: str = "true"
+) -> list[dict[str, Any]]:
+    """The rows of a log table, whose columns are texts and numbers."""
+    from deltalake import QueryBuilder
+
+    names = ", ".join(f'"{name}"' for name in columns) or "*"
+    engine = QueryBuilder().register("rows", table)
+    batches = engine.execute(f"SELECT {names} FROM rows WHERE {where}")
+    return [row for batch in batches for row in delta_log.records(batch)]
+
+
+class NewRows:
+    """The rows of a table that only grows, each read once."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self._path, self._columns = path, list(columns)
+        self._table: DeltaTable | None = None
+        self._read: set[str] = set()
+
+    def read(self) -> tuple[list[dict[str, Any]], bool]:
+        """What came since the last time, and whether it is instead all that the table has.
+
+        All after it was compacted, or removed and made again.
+        """
+        files, again = self._files(), False
+        if not self._read <= files:
+            self._read, again = set(), True
+        new, all_new = sorted(files - self._read), not self._read
+        self._read = files
+        if not new:
+            return [], again
+        if all_new and self._table:
+            return rows(self._table, self._columns), again
+        import pyarrow.parquet as pq
+
+        return pq.read_table(new, columns=self._columns).to_pylist(), again
+
+    def _files(self) -> set[str]:
+        if not delta_log.exists(self._path):
+            self._table = None
+            return set()
+        if self._table is None or not delta_log.stamp(self._path, self._table.version()):
+            self._table = delta_log.open_table(self._path)
+        else:
+            self._table.update_incremental()
+        return set(self._table.file_uris())

@@ -1,0 +1,320 @@
+"""Exactly-once appends, replacements of ranges, side tables. The only place that writes tables."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from lakehouse.declare.columns import PARTITION
+from lakehouse.errors import CommitError
+from lakehouse.storage.delta import delta_log, small_commits
+from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.disk.locks import alone
+from lakehouse.storage.keyed import keyed_files
+
+if TYPE_CHECKING:
+    import pyarrow
+    from deltalake.transaction import AddAction
+
+
+def append(
+    rows: DataFrame,
+    path: Path,
+    app: str,
+    batch: int,
+    metadata: Mapping[str, object],
+    *,
+    replayed: bool = False,
+) -> int:
+    """Appends the rows of one micro-batch and returns the Delta version that has them.
+
+    The batch is recorded in the same commit as the last one of `app` (`committed`); a batch
+    `replayed` after that is computed all the same, for its counts and, behind a stateful operator,
+    for its state. Spark writes the files, as Delta does, with their statistics; the commit is that
+    of `append_few`. Delta's own would read the state of the whole table, most of the time of a
+    small commit, for what the caller knows. Two writers of one `app` exclude each other: the one
+    that commits second fails.
+    """
+    if replayed:
+        # not by Spark's "noop": V2 writes cannot read a file with marked rows (keyed tables)
+        rows.agg(F.count(F.lit(1))).head()
+        return version_of(path, app, batch)
+    return small_commits.commit(_written(rows, path), path, app, batch, _text(app, batch, metadata))
+
+
+def append_few(
+    rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object]
+) -> int:
+    """As `append`, of rows that are here already: without a Spark job."""
+    return small_commits.append(rows, path, app, batch, _text(app, batch, metadata))
+
+
+def upsert(
+    rows: "pyarrow.Table",
+    path: Path,
+    app: str,
+    batch: int,
+    metadata: Mapping[str, object],
+    touched: "pyarrow.ChunkedArray",
+) -> int:
+    """As `append_few`, but in place of all rows that a keyed table has of the `touched` keys."""
+    return keyed_files.upsert(rows, path, app, batch, _text(app, batch, metadata), touched)
+
+
+def swap(
+    rows: DataFrame,
+    path: Path,
+    app: str,
+    batch: int,
+    metadata: Mapping[str, object],
+    files: int,
+    keys: Sequence[str],
+) -> int:
+    """As `append`, but in place of all rows and columns that a keyed table has, in so many `files`.
+
+    Rows are found by the `keys`. Readers see what was before, or what is.
+    """
+    return keyed_files.replace(rows, path, app, batch, _text(app, batch, metadata), files, keys)
+
+
+def replace(
+    rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]
+) -> int:
+    """Replaces whole partitions by `rows`, which lie in them, in one commit, and returns its version.
+
+    An append of the stream to another partition is no conflict to Delta. Nothing replaced by nothing is no
+    commit.
+    """
+    return _overwrite(rows, path, partitions, _text(f"batch:{metadata['run']}", 0, metadata))
+
+
+def exchange(source: Path, path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
+    """Replaces all that a table holds by what the table in `source` holds, in one commit, and returns its version.
+
+    Columns come along. Files are linked, not copied. Done before by `app`, it is not done again.
+    """
+    version = small_commits.exchange(source, path, app, batch, _text(app, batch, metadata))
+    _bases.pop(path, None)  # it has other columns, maybe
+    return version
+
+
+def add_columns(path: Path, added: Sequence[StructField]) -> None:
+    """Adds nullable columns behind those that the table has."""
+    small_commits.add_columns(path, StructType([StructField(f.name, f.dataType) for f in added]))
+    _bases.pop(path, None)
+
+
+def redeclare(path: Path, columns: StructType) -> None:
+    """Has a table without a row have these columns, unless it has them."""
+    small_commits.redeclare(path, StructType([StructField(f.name, f.dataType) for f in columns]))
+    _bases.pop(path, None)
+
+
+def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
+    """Replaces a whole reference table, in one commit, and returns its version."""
+    return _overwrite(rows, path, None, _text(f"reference:{metadata['run']}", 0, metadata))
+
+
+def _overwrite(rows: DataFrame, path: Path, partitions: Sequence[str] | None, text: str) -> int:
+    spark = rows.sparkSession
+    transaction = _delta_log(spark, path).startTransaction()
+    actions = _in_place(rows, transaction, path, partitions)
+    if partitions and not actions.size():
+        return transaction.snapshot().version()
+    some, none = _jvm(spark, "scala.Some"), _none(spark)
+    predicate = some(_within(partitions)) if partitions else none
+    mode = _jvm(spark, "org.apache.spark.sql.SaveMode").Overwrite
+    write = _jvm(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")
+    return _commit(
+        path,
+        transaction,
+        actions,
+        write(mode, none, predicate, some(text), none, none, none, none, none),
+    )
+
+
+def _within(partitions: Sequence[str]) -> str:
+    return f"{PARTITION} IN ({', '.join(repr(p) for p in partitions)})"
+
+
+def _written(rows: DataFrame, path: Path) -> "list[AddAction]":
+    """Has Spark write the rows as files of the table, which a commit is yet to name."""
+    written = _writer(rows.sparkSession, path).writeFiles(rows._jdf)
+    return [
+        small_commits.added(json.loads(written.apply(n).json())["add"])
+        for n in range(written.size())
+    ]
+
+
+# of each table: its id, and Delta's snapshot by which Spark writes its files
+_bases: dict[Path, tuple[str, object]] = {}
+
+
+def _writer(spark: SparkSession, path: Path):
+    """A transaction of Delta's that writes files, and is never committed.
+
+    It asks Delta's snapshot for columns and properties alone, so any will do: for the present one
+    Delta lists the log, and asks for the state of each file in it, each time.
+    """
+    identity, none = small_commits.identity(path), _none(spark)
+    log = _delta_log(spark, path)
+    if _bases.get(path, ("", None))[0] != identity:
+        _bases[path] = (identity, log.update(False, none, none))
+    return log.startTransaction(none, _jvm(spark, "scala.Some")(_bases[path][1]))
+
+
+def _delta_log(spark: SparkSession, path: Path):
+    log = _jvm(spark, "org.apache.spark.sql.delta.DeltaLog")
+    return log.forTable(spark._jsparkSession, str(path))
+
+
+def _none(spark: SparkSession):
+    return _jvm(spark, "scala.Option").empty()
+
+
+def _jvm(spark: SparkSession, name: str) -> Any:
+    """A class of the JVM by its full name: written with dots, the JVM looks for a class at each of them."""
+    return getattr(spark._jvm, name)
+
+
+def _commit(path: Path, transaction, actions, operation) -> int:
+    """Commits the JVM's list of actions, and returns the version.
+
+    On a local disk Delta looks whether that version is there, then renames a file to it: of two
+    processes at once the second would write over the first. So there is one at a time. (deltalake's
+    commits are atomic by themselves.)
+    """
+    with alone(delta_log.commit_lock(path)):
+        return transaction.commit(actions, operation)
+
+
+def _in_place(rows: DataFrame, transaction, path: Path, partitions: Sequence[str] | None):
+    """Writes the files of `rows`.
+
+    The JVM's list of their additions, and of the removals of all files of these partitions.
+
+    Delta gets what was read, for its conflicts, and is not asked for it: it would compute the state
+    of the table, as its own overwrite does, in a second and more.
+    """
+    spark = rows.sparkSession
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    if partitions is None:
+        transaction.readWholeTable()
+    else:
+        to_seq = _jvm(spark, "org.apache.spark.api.python.PythonUtils").toSeq
+        read = to_seq([parser.parseExpression(_within(partitions))])
+        transaction.trackReadPredicates(read, True, True)
+    actions = transaction.writeFiles(rows._jdf)
+    for file in delta_log.files(path, transaction.snapshot().version()):
+        if partitions is None or file[f"partition.{PARTITION}"] in partitions:
+            action = _jvm(spark, "org.apache.spark.sql.delta.actions.Action")
+            actions = actions.appended(action.fromJson(_removal(file)))
+    return actions
+
+
+def _removal(file: Mapping[str, object]) -> str:
+    values = {
+        name.removeprefix("partition."): file[name]
+        for name in file
+        if name.startswith("partition.")
+    }
+    gone = {
+        "path": file["path"],
+        "deletionTimestamp": time.time_ns() // 1_000_000,
+        "dataChange": True,
+    }
+    return json.dumps(
+        {
+            "remove": gone
+            | {"extendedFileMetadata": True, "partitionValues": values, "size": file["size_bytes"]}
+        }
+    )
+
+
+def purge(path: Path, partitions: Sequence[str]) -> int:
+    """Removes the files of closed partitions that only older versions have, and returns how many.
+
+    Nobody may need these.
+    """
+    kept = {Path(file).name for file in open_table(path).file_uris()}
+    unneeded = [
+        file
+        for p in partitions
+        for file in (path / f"{PARTITION}={p}").glob("*.parquet")
+        if file.name not in kept
+    ]
+    for file in unneeded:
+        file.unlink()
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
+    return len(unneeded)
+
+
+def replaced(path: Path, run: str, after: int) -> int | None:
+    """The version, later than `after`, by which that run replaced partitions.
+
+    None if it did not.
+    """
+    return _marked(path, f"batch:{run}", 0, after)
+
+
+def holds(path: Path, partitions: Sequence[str]) -> bool:
+    """Whether any of the partitions has a file."""
+    return any(file[f"partition.{PARTITION}"] in partitions for file in delta_log.files(path))
+
+
+def tidy(path: Path, hours: int = 1) -> None:
+    """Removes the files that no version of the last hours needs.
+
+    Of none but the present one with 0.
+    """
+    open_table(path).vacuum(retention_hours=hours, enforce_retention_duration=False, dry_run=False)
+
+
+def version(path: Path) -> int:
+    return open_table(path).version()
+
+
+def _text(app: str, batch: int, metadata: Mapping[str, object]) -> str:
+    return json.dumps({"app": app, "batch": batch, **metadata}, default=str)
+
+
+def version_of(path: Path, app: str, batch: int) -> int:
+    """The version by which `app` wrote that batch. Raises CommitError."""
+    marked = _marked(path, app, batch)
+    if marked is None:
+        raise CommitError(
+            f"table={path.name}, batch={batch}: its log has no commit of {app} with that batch; restore the log"
+        )
+    return marked
+
+
+def noted(path: Path, app: str, batch: int) -> dict | None:
+    """What `app` noted with its commit of that batch; None if it made none."""
+    marked = _marked(path, app, batch)
+    if marked is None:
+        return None
+    return json.loads((delta_log.commit_info(path, marked) or {})["userMetadata"])
+
+
+def _marked(path: Path, app: str, batch: int, after: int = -1) -> int | None:
+    """The version, later than `after`, whose commit carries our mark: other writers may have committed since.
+
+    From the newest backwards, file by file: the table's state, which grows with its files, is not
+    loaded for that.
+    """
+    # as it stands in the log, quoted once more
+    mark = json.dumps(f'{{"app": "{app}", "batch": {batch},')[:-1]
+    latest = delta_log.latest(path)
+    for version in range(latest, after, -1):
+        commit = delta_log.commit_file(path, version)
+        if not commit.exists():
+            break
+        with commit.open() as log:
+            if mark in log.readline():  # commitInfo comes first
+                return version
+    return None

@@ -1,0 +1,153 @@
+"""What a Delta log says of a table at its newest version: each data file with its deletion vector, and the last batches.
+
+deltalake does not hand out the descriptors of deletion vectors, and a commit that changes one has
+to name the one before.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lakehouse.errors import CommitError
+from lakehouse.storage.delta import delta_log
+
+_OF_FILES = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
+
+
+@dataclass(slots=True)
+class LogState:
+    """The log as it was read last.
+
+    `files` by their paths as the log writes them, `batches` by application.
+    """
+
+    path: Path
+    version: int = -1
+    stamp: str = ""
+    files: dict[str, dict] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)
+
+    def apply(self, actions: Iterable[Mapping]) -> bool:
+        """Takes in the actions of one commit; whether they changed the files."""
+        actions = list(actions)
+        removed = [action["remove"]["path"] for action in actions if action.get("remove")]
+        added = [action["add"] for action in actions if action.get("add")]
+        # before what is added: a file that gets another vector is removed with the old one
+        for name in removed:
+            self.files.pop(name, None)
+        self.files |= {file["path"]: _kept(file) for file in added}
+        self.batches |= {
+            txn["appId"]: txn["version"] for action in actions if (txn := action.get("txn"))
+        }
+        return bool(removed or added)
+
+    def committed(self, version: int, actions: Iterable[Mapping]) -> None:
+        """Notes a commit that this process has made."""
+        self.apply(actions)
+        self.version, self.stamp = version, delta_log.stamp(self.path, version)
+
+
+def newest(path: Path) -> LogState:
+    """Reads the log, from its last checkpoint on. Raises CommitError if commits are missing."""
+    state = _read(path, None)
+    if state.version < delta_log.latest(path):
+        raise CommitError(
+            f"table={path.name}, version={state.version + 1}: its log lacks this commit, and has later ones; put it back"
+        )
+    return state
+
+
+def at(path: Path, version: int) -> LogState:
+    """The log up to a version. Raises CommitError if it does not have that any more."""
+    state = _read(path, version)
+    if state.version != version:
+        raise CommitError(
+            f"table={path.name}, version={version}: its log does not have this version any more"
+        )
+    return state
+
+
+def rows(path: Path) -> int:
+    """How many rows the table has, without those that are dead."""
+    return sum(_living(file) for file in newest(path).files.values())
+
+
+def renewed(state: LogState) -> tuple[LogState, bool]:
+    """The log up to now, and whether the files may be others than in `state`."""
+    if not state.stamp or state.stamp != delta_log.stamp(state.path, state.version):
+        return newest(state.path), True
+    changed = False
+    for version, actions in commits(state.path, state.version + 1):
+        changed |= state.apply(actions)
+        state.version, state.stamp = version, delta_log.stamp(state.path, version)
+    return state, changed
+
+
+def commits(path: Path, first: int) -> Iterator[tuple[int, list[dict]]]:
+    """The commits from a version on, as far as they follow one another."""
+    version = first
+    while (actions := delta_log.actions(path, version)) is not None:
+        yield version, actions
+        version += 1
+
+
+def files_at(path: Path, version: int) -> list[dict]:
+    """The data files of that version."""
+    return list(_read(path, version).files.values())
+
+
+def files_since(path: Path, oldest: int) -> list[dict]:
+    """The data files of the version `oldest`, of a checkpoint or the first one, and those that any later commit added."""
+    files = files_at(path, oldest)
+    for _, actions in commits(path, oldest + 1):
+        files += [action["add"] for action in actions if action.get("add")]
+    return files
+
+
+def _read(path: Path, until: int | None) -> LogState:
+    state = LogState(path)
+    kept = delta_log.checkpoints(path)
+    begin = max((version for version in kept if until is None or version <= until), default=-1)
+    if begin >= 0:
+        _take_checkpoint(state, begin)
+    for version, actions in commits(path, begin + 1):
+        if until is not None and version > until:
+            break
+        state.apply(actions)
+        state.version = version
+    state.stamp = delta_log.stamp(path, state.version)
+    return state
+
+
+def _take_checkpoint(state: LogState, version: int) -> None:
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(delta_log.checkpoint_file(state.path, version), columns=["add", "txn"])
+    state.files = {
+        add["path"]: _kept(add) for add in rows["add"].to_pylist() if add and add["path"]
+    }
+    state.batches = {
+        txn["appId"]: txn["version"]
+        for txn in rows["txn"].to_pylist()
+        if txn and txn["appId"] is not None
+    }
+    state.version = version
+
+
+def _living(file: Mapping) -> int:
+    return json.loads(file.get("stats") or "{}").get("numRecords", 0) - file.get(
+        "deletionVector", {}
+    ).get("cardinality", 0)
+
+
+def _kept(file: Mapping) -> dict:
+    """Of a data file what a later commit has to name.
+
+    In a checkpoint a map is a list of pairs, and what is missing is null.
+    """
+    kept = {name: file[name] for name in _OF_FILES if file.get(name) is not None}
+    vector = kept.get("deletionVector")
+    if vector is not None and vector.get("storageType") is None:
+        del kept["deletionVector"]
+    return kept | {"partitionValues": dict(kept.get("partitionValues") or {})}

@@ -1,0 +1,229 @@
+"""The register of an ingest table that reads files: which files there are, and which records each has.
+
+`_commit_log/<table>.files.jsonl`, beside the table's commit log. A file is in it before the first
+step that reads it, and its records are numbered there: so the position of the table is one number,
+and a step that is taken again reads the records that it read before. Files that were read and will
+not come again are forgotten; the numbers of the others stay.
+"""
+
+import json
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from lakehouse.declare.table import Table
+from lakehouse.errors import CommitError
+from lakehouse.logs import warn_once
+from lakehouse.settings import Settings
+from lakehouse.storage.disk import files, layout
+from lakehouse.storage.disk.typed_values import typed
+
+_log = logging.getLogger(__name__)
+
+_WORTH = 1_000  # files to forget, before the whole is written again for it
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A file whose records are numbered."""
+
+    path: str  # in the folder; of a table as its log names it
+    size: int  # bytes
+    modified: int  # nanoseconds since 1970
+    count: int  # of records
+    first: int = 0  # the number of its first record
+    digest: str = ""  # of what it holds; a file of a table never changes
+    header: bool = False  # its first line is no record
+    values: Mapping[str, str | None] = field(default_factory=dict)  # of a table's partition
+    vector: Mapping[str, Any] | None = None  # of a table's file: which of its rows are dead
+    # of a table whose changes are read: what its rows are, and the version that has them
+    change: str = ""
+    version: int = -1
+
+    @property
+    def end(self) -> int:
+        """The number behind its last record."""
+        return self.first + self.count
+
+    @property
+    def identity(self) -> str:
+        """By what it differs from the others of a Delta table: if changes are read, a file comes again when its rows go."""
+        return f"{self.version}:{self.change}:{self.path}" if self.change else self.path
+
+
+class Register:
+    """The register as it was when it was read, and what this process has added since.
+
+    Raises CommitError if it is damaged.
+    """
+
+    def __init__(self, settings: Settings, table: Table) -> None:
+        self.note = layout.note(settings, table, "files.jsonl")
+        self.table = table.name
+        self.files: list[Registered] = []
+        self.through = -1  # the last version of a table of others whose files are all here; of Iceberg, the snapshot
+        self.sequence: int | None = None  # the number of that snapshot's commit
+        self.shape: Mapping[str, Any] | None = (
+            None  # the columns of an Iceberg table (`iceberg_columns.shape`)
+        )
+        self.since: set[str] = set()  # files that were added behind that version, by their identity
+        self._places: dict[str, int] = {}  # path -> the place of the file that has it now
+        self._alike: dict[tuple[int, str], list[int]] = {}
+        self._first: list[int] = []
+        self._end = 0
+        self._read()
+
+    @property
+    def end(self) -> int:
+        """The number behind the last record."""
+        return self._end
+
+    def of_path(self, path: str) -> Registered | None:
+        """The file that is registered by this path, the last one if several were."""
+        place = self._places.get(path)
+        return None if place is None else self.files[place]
+
+    def like(self, found: Registered) -> list[Registered]:
+        """The files that hold the same."""
+        places = self._alike.get((found.size, found.digest), ())
+        return [self.files[place] for place in places]
+
+    def knows(self, number: int) -> bool:
+        """Whether the file that has this record is here: not if it was forgotten."""
+        place = bisect_right(self._first, number) - 1
+        return place >= 0 and number < self.files[place].end
+
+    def of_record(self, number: int) -> Registered:
+        """The file that has this record, if that is known."""
+        return self.files[bisect_right(self._first, number) - 1]
+
+    def from_record(self, number: int) -> list[Registered]:
+        """The files with records from this number on."""
+        return self.files[max(bisect_right(self._first, number) - 1, 0) :]
+
+    def add(
+        self,
+        found: Sequence[Registered],
+        through: int | None = None,
+        sequence: int | None = None,
+    ) -> None:
+        """Numbers the records of these files, on the disk first; `through`: the version of a table that they complete.
+
+        `sequence`: of a snapshot of Iceberg the number of its commit.
+        """
+        lines, first = [], self.end
+        for each in found:
+            lines.append({"file": asdict(replace(each, first=first))})
+            first += each.count
+        self._write(
+            [*lines, *([] if through is None else [{"through": through, "sequence": sequence}])]
+        )
+
+    def move(self, known: Registered, path: str) -> None:
+        """Notes that a file has another name."""
+        self._write([{"moved": known.path, "to": path}])
+
+    def take_shape(self, shape: Mapping[str, Any]) -> None:
+        """Notes the columns by which the files of an Iceberg table are read from now on."""
+        if shape != self.shape:
+            self._write([{"shape": shape}])
+
+    def forget(self, read: int, gone: Callable[[Registered], bool]) -> None:
+        """Leaves out the files that are `gone`, if all their records are among those that are `read` for good.
+
+        Once these are many, for the whole is written again.
+        """
+        kept = [each for each in self.files if each.end > read or not gone(each)]
+        if len(self.files) - len(kept) < _WORTH:
+            return
+        lines: list[Mapping] = [{"shape": self.shape}] if self.shape else []
+        since, end, through = self.since, 0, self.through
+        for each in kept:
+            if through >= 0 and each.identity in since:  # those before make up that version
+                lines.append({"through": through, "sequence": self.sequence})
+                through = -1
+            if each.first != end:
+                lines.append({"from": each.first})
+            lines.append({"file": asdict(each)})
+            end = each.end
+        lines += [{"through": through, "sequence": self.sequence}] if through >= 0 else []
+        lines += [{"from": self.end}] if self.end != end else []
+        files.replace_text(self.note, "".join(f"{json.dumps(line)}\n" for line in lines))
+        self._clear()
+        for line in lines:
+            self._take(line)
+
+    def restart(self) -> None:
+        """Forgets all: for a table that has read nothing yet."""
+        if self._end or self.through >= 0:
+            files.replace_text(self.note, "")
+            self._clear()
+
+    def _clear(self) -> None:
+        self.files, self._end = [], 0
+        self.through, self.sequence, self.shape = -1, None, None
+        self.since, self._places, self._alike, self._first = set(), {}, {}, []
+
+    def _write(self, lines: Sequence[Mapping]) -> None:
+        if lines:
+            files.append_line(self.note, "\n".join(json.dumps(line) for line in lines))
+        for line in lines:
+            self._take(line)
+
+    def _read(self) -> None:
+        if not files.exists(self.note):
+            return
+        lines = self.note.read_text(errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                decoded = json.loads(line)
+            except ValueError:
+                self._say_torn(number)
+                continue
+            try:
+                self._take(decoded)
+            except (KeyError, TypeError, AttributeError, ValueError) as err:
+                raise self.damaged(f"line {number} cannot be used ({err!r})") from err
+
+    def _take(self, line: Mapping) -> None:
+        if "through" in line:
+            self.through, self.sequence = int(line["through"]), line.get("sequence")
+            self.since.clear()
+        elif "shape" in line:
+            self.shape = line["shape"]
+        elif "from" in line:
+            self._end = max(int(line["from"]), self._end)
+        elif "moved" in line:
+            if line["moved"] not in self._places and line["to"] in self._places:
+                return  # a step that was finished and the query behind it both noted it
+            place = self._places.pop(line["moved"])
+            self.files[place] = replace(self.files[place], path=line["to"])
+            self._places[line["to"]] = place
+        else:
+            file = typed(Registered, line["file"])
+            if file.first != self.end:
+                raise self.damaged(
+                    f"{file.path} begins with record {file.first}, and the files before it end with {self.end}"
+                )
+            self._places[file.path] = len(self.files)
+            self._alike.setdefault((file.size, file.digest), []).append(len(self.files))
+            self._first.append(file.first)
+            self.since.add(file.identity)
+            self.files.append(file)
+            self._end = file.end
+
+    def _say_torn(self, number: int) -> None:
+        warn_once(
+            _log,
+            f"file={self.note}, line={number}: it is torn, as by a crash while it was written; it is left out, and the file "
+            "that it was of is registered again",
+        )
+
+    def damaged(self, what: str) -> CommitError:
+        """That the register cannot be gone on with."""
+        return CommitError(
+            f"table={self.table}, file={self.note}: it numbers the records that the table has read, and {what}; put it back, "
+            "from a savepoint for example, or read the files by an ingest table of another name"
+        )

@@ -1,0 +1,136 @@
+"""An Iceberg table of others as an ingest table follows it: first the files that it has, then those that each snapshot adds."""
+
+import time
+from collections.abc import Mapping
+
+from lakehouse.declare.inputs.sources import IcebergSource
+from lakehouse.errors import SourceError
+from lakehouse.storage.foreign import iceberg_columns, iceberg_tables
+from lakehouse.storage.foreign.file_register import Register, Registered
+from lakehouse.storage.foreign.iceberg_tables import EMPTY, IcebergTable
+
+_FORGET = 3_600.0  # seconds until it is looked again for files to forget
+
+
+class IcebergFeed:
+    """Follows the table (`foreign_sources.Feed`)."""
+
+    refused: list[str] = []
+    remarks: list[str] = []
+
+    def __init__(self, source: IcebergSource, register: Register, types: Mapping[str, str]) -> None:
+        self.register = register
+        self._source, self._types = source, types
+        self._table = IcebergTable(source)
+        # snapshots and how many records there are with them: the last that is read, what follows, and the one asked for
+        self._ends = [(register.through, register.end)]
+        self._present = EMPTY
+        self._is_shaped = False
+        self._forget_at = 0.0
+
+    def present(self) -> int:
+        self._present = iceberg_tables.newest(self._table.load())
+        return self._present
+
+    def has_read(self, present: int, read: int) -> bool:
+        ends = list(self._ends)
+        place = next((i for i, (snapshot, _) in enumerate(ends) if snapshot == present), len(ends))
+        return any(end <= read for _, end in ends[place:])
+
+    def look(self, read: int, most: int) -> None:
+        last = sum(end <= read for _, end in self._ends) - 1
+        ends = enumerate(self._ends)
+        self._ends = [each for n, each in ends if n >= last or each[0] == self._present]
+        with self._table.asking():
+            self._look(read, most)
+        if (now := time.monotonic()) >= self._forget_at:  # no snapshot adds a file again
+            self._forget_at = now + _FORGET
+            self.register.forget(read, lambda file: file.identity not in self.register.since)
+
+    def _look(self, read: int, most: int) -> None:
+        table, register = self._table.load(), self.register
+        if register.shape:
+            iceberg_columns.check_same(table, self._source.topic, register.shape)
+        if register.through < 0:
+            self._shape(table)
+            files = iceberg_tables.present_files(table)
+            self._add(files, iceberg_tables.newest(table), iceberg_tables.sequence_of(table))
+        ahead = iceberg_tables.ahead(table, register.through, register.sequence)
+        waits = read < register.end  # what comes before a fault is read first
+        if ahead.broken:
+            if waits:
+                return
+            raise SourceError(f"{self._where()}: {ahead.broken}; {self._remedy()}")
+        if ahead.snapshots or not self._is_shaped:
+            try:
+                self._shape(table)
+            except SourceError:
+                if waits:
+                    return
+                raise
+        for snapshot in ahead.snapshots:
+            if register.end - read >= most:
+                return
+            added, operation = iceberg_tables.added_by(table, snapshot)
+            if operation and read < register.end:
+                return
+            if operation:
+                raise SourceError(
+                    f"{self._where()}, snapshot={snapshot.snapshot_id}, operation={operation}: it removes or changes rows, and "
+                    f"an ingest table keeps the rows that it has read; {self._remedy()}"
+                )
+            self._add(added, snapshot.snapshot_id, snapshot.sequence_number)
+
+    def _shape(self, table) -> None:
+        whole = self._source.unknown_fields == "quarantine"
+        before = self.register.shape
+        self.register.take_shape(
+            iceberg_columns.shape(table, self._source.topic, self._types, before, whole)
+        )
+        self._is_shaped = True
+
+    def _add(self, files: list[Registered], snapshot: int, sequence: int | None) -> None:
+        since = self.register.since  # by a process that ended in between
+        self.register.add(
+            [each for each in files if each.identity not in since], snapshot, sequence
+        )
+        self._ends.append((snapshot, self.register.end))
+
+    def _where(self) -> str:
+        return f"table={self.register.table}, iceberg_table={self._source.topic}"
+
+    def _remedy(self) -> str:
+        return (
+            f"`lakehouse topic accept-gap {self.register.table}` passes over it, and goes on behind it, or read the table by an "
+            "ingest table of another name, which begins with the rows of now; of snapshots that are expired, have its owner keep "
+            "them for longer"
+        )
+
+
+def passed_over(source: IcebergSource, register: Register) -> int | None:
+    """The snapshot up to which someone has to accept that it is not read; None if the next one can be."""
+    if register.through < 0:
+        return None
+    table = IcebergTable(source)
+    with table.asking():
+        found = table.load()
+        ahead = iceberg_tables.ahead(found, register.through, register.sequence)
+        if ahead.broken:
+            return ahead.passing
+        for snapshot in ahead.snapshots[:1]:
+            if iceberg_tables.added_by(found, snapshot)[1]:
+                return snapshot.snapshot_id
+    return None
+
+
+def since(table: IcebergTable, through: int, sequence: int | None) -> tuple[int, int, list[str]]:
+    """The present snapshot, the number of its commit, and the snapshots behind `through` that add or remove rows. Raises Away."""
+    with table.asking():
+        found = table.load()
+        ahead = iceberg_tables.ahead(found, through, sequence)
+        said = [f"{iceberg_tables.newest(found)} ({ahead.broken})"] if ahead.broken else []
+        for snapshot in ahead.snapshots if not ahead.broken else ():
+            added, operation = iceberg_tables.added_by(found, snapshot)
+            if added or operation:
+                said.append(f"{snapshot.snapshot_id} ({operation or 'rows were added'})")
+        return iceberg_tables.newest(found), iceberg_tables.sequence_of(found), said

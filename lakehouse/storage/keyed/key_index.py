@@ -1,0 +1,193 @@
+"""Where the rows of each key are: of every data file of a keyed table its keys in order, and which of its rows are dead.
+
+In memory are 16 bytes for the key of each row, and the deletion vectors. The keys are read from the
+column `_key` alone when the job starts, and follow each commit of this process; if somebody else
+has committed, what changed is read again.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from lakehouse.paths import within
+from lakehouse.storage.delta import deletion_vectors, log_state
+from lakehouse.storage.delta.arrow import plain
+from lakehouse.storage.delta.log_state import LogState
+from lakehouse.storage.delta.row_keys import KEY
+
+_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys as two numbers each, sorted by them.
+
+    `order`: their places in what they were taken from, None if it is sorted.
+    """
+
+    high: np.ndarray
+    low: np.ndarray
+    order: np.ndarray | None = None
+    missing: bool = False  # whether rows have none, for others have written them
+
+    def __len__(self) -> int:
+        return len(self.high)
+
+    def places(self, wanted: "Keys") -> np.ndarray:
+        """The places, in order, at which any of the `wanted` keys is."""
+        first = np.searchsorted(self.high, wanted.high, "left")
+        counts = np.searchsorted(self.high, wanted.high, "right") - first
+        hit = np.flatnonzero(counts)
+        first, counts = first[hit], counts[hit]
+        ends = np.cumsum(counts)
+        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + counts, counts)
+        places = places[self.low[places] == np.repeat(wanted.low[hit], counts)]
+        places = np.unique(places)
+        return places if self.order is None else np.sort(self.order[places])
+
+
+def keys_of(column: pa.ChunkedArray | pa.Array) -> Keys:
+    """The keys of a column `_key`, sorted."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+    missing = whole.null_count > 0
+    if missing:
+        whole = whole.fill_null(bytes(_BYTES))
+    fixed = whole.cast(pa.binary(_BYTES))
+    start = fixed.offset * _BYTES
+    words = np.frombuffer(
+        fixed.buffers()[1] or b"", dtype=">u8", count=2 * len(fixed), offset=start
+    ).reshape(-1, 2)
+    high, low = words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64)
+    rising = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] >= low[:-1]))
+    if rising.all():
+        return Keys(high, low, None, missing)
+    order = np.lexsort((low, high))
+    return Keys(high[order], low[order], order, missing)
+
+
+@dataclass
+class File:
+    """A data file of the table, as the log names it, and what is in it."""
+
+    path: Path  # of the table
+    named: dict
+    keys: Keys
+    dead: BitMap
+
+    @property
+    def name(self) -> str:
+        return self.named["path"]
+
+    @property
+    def vector(self) -> dict | None:
+        return self.named.get("deletionVector")
+
+    @property
+    def dead_rows(self) -> int:
+        return self.vector["cardinality"] if self.vector else 0
+
+    @property
+    def live_rows(self) -> int:
+        return len(self.keys) - self.dead_rows
+
+    @cached_property
+    def metadata(self) -> pq.FileMetaData:
+        return pq.read_metadata(within(self.path, unquote(self.name)))
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Where each row group begins, and the last one ends."""
+        rows = [self.metadata.row_group(n).num_rows for n in range(self.metadata.num_row_groups)]
+        return np.concatenate([[0], np.cumsum(rows)])
+
+    def find(self, wanted: Keys) -> np.ndarray:
+        """The places, in order, of the living rows of these keys."""
+        places = self.keys.places(wanted)
+        if not len(places) or not self.dead:
+            return places
+        return deletion_vectors.places(deletion_vectors.marks(places) - self.dead).astype(np.int64)
+
+    def live(self, without: np.ndarray) -> pa.Table:
+        """Its living rows, without those at these places."""
+        living = np.ones(len(self.keys), bool)
+        living[deletion_vectors.places(self.dead)] = False
+        living[without] = False
+        stored = pq.read_table(within(self.path, unquote(self.name)), partitioning=None)
+        return plain(stored).filter(pa.array(living))
+
+    def rows(self, places: np.ndarray) -> pa.Table:
+        """The rows at these places; only the row groups that have one are read."""
+        file = pq.ParquetFile(within(self.path, unquote(self.name)), metadata=self.metadata)
+        of = np.searchsorted(self.groups, places, "right") - 1
+        groups = np.unique(of)
+        sizes = np.diff(self.groups)[groups]
+        begins = np.cumsum(sizes) - sizes
+        inside = places - self.groups[of] + begins[np.searchsorted(groups, of)]
+        return plain(file.read_row_groups(groups.tolist())).take(pa.array(inside))
+
+
+@dataclass
+class Index:
+    """The files of one table at the newest version that this process has seen."""
+
+    state: LogState
+    files: dict[str, File] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[File]:
+        return iter(self.files.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row has its key."""
+        return not any(file.keys.missing for file in self)
+
+    def found(self, wanted: Keys) -> dict[str, np.ndarray]:
+        """Of each file that has living rows of these keys, their places in order."""
+        by_file = ((file.name, file.find(wanted)) for file in self)
+        return {name: places for name, places in by_file if len(places)}
+
+    def renew(self) -> None:
+        """Follows the log; files that are known are not read again."""
+        self.state, changed = log_state.renewed(self.state)
+        if changed:
+            self.files = {name: self._file(named) for name, named in self.state.files.items()}
+
+    def _file(self, named: Mapping) -> File:
+        cached = self.files.get(named["path"])
+        same = deletion_vectors.identity(named.get("deletionVector"))
+        if cached and deletion_vectors.identity(cached.vector) == same:
+            cached.named = dict(named)
+            return cached
+        return _read(self.state.path, named, cached)
+
+
+def read(path: Path, version: int | None = None, known: Index | None = None) -> Index:
+    """The index of the table as it is now, or was at a version. Files of a `known` one are not read again."""
+    state = log_state.newest(path) if version is None else log_state.at(path, version)
+    index = Index(state, dict(known.files) if known else {})
+    index.files = {name: index._file(named) for name, named in index.state.files.items()}
+    return index
+
+
+def _read(path: Path, named: Mapping, known: File | None) -> File:
+    if known:
+        keys = known.keys
+    else:
+        stored = pq.ParquetFile(within(path, unquote(named["path"])))
+        if KEY in stored.schema_arrow.names:
+            keys = keys_of(stored.read(columns=[KEY])[KEY])
+        else:  # of a version that had none
+            nothing = np.zeros(stored.metadata.num_rows, np.uint64)
+            keys = Keys(nothing, nothing, None, True)
+    vector = named.get("deletionVector")
+    return File(
+        path, dict(named), keys, deletion_vectors.read(path, vector) if vector else BitMap()
+    )

@@ -1,0 +1,16 @@
+"""What is recorded of each write, of each reconciliation and of each publication.
+
+published_position   up to which version a table was published
+action_log           what came of each action of a target, and its position, in one file
+commits              one line of what is known about a write
+commit_log           the commit log of a table, and the frontier
+commit_log_trimming  commit logs do not grow without end
+commit_log_repair    a commit log that was cut or removed is made whole
+commit_log_rebuild   its lines made again from the table's log
+latest_times         how far the rows of a commit had come in event time
+log_tables           commit logs and verdicts in Delta, for queries
+certificates         the recorded verdicts
+reconcile_attempts   that a reconciliation began, and why it failed
+report_files         the files that are drawn of a report's partitions
+comparisons          what was compared of the two
+"""

@@ -1,0 +1,144 @@
+"""What came of each action of a target, line by line, and the position, in one file: what a process that dies had done.
+
+{"position": {...}}                                     all of that version, and of those before it, is done
+{"action": {...}, "outcome": "done", "said": "200", "at": "..."}
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal
+
+from lakehouse.declare.targets import Action, Position
+from lakehouse.errors import SinkError
+from lakehouse.settings import Settings
+from lakehouse.storage.disk import layout, locks
+from lakehouse.storage.disk.files import (
+    append_line,
+    read_value,
+    replace_file,
+    replace_text,
+    values_backwards,
+)
+from lakehouse.storage.disk.typed_values import checked, typed
+from lakehouse.storage.log import published_position
+
+Outcome = Literal["done", "refused", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What came of an action. "failed" is an attempt that is made again; a later line of the same id says more."""
+
+    action: Action
+    outcome: Outcome
+    said: str
+    at: datetime
+
+
+class ActionLog:
+    """The log of one target. One process at a time adds to it, of those that have taken it over the last one."""
+
+    def __init__(self, settings: Settings, target: str) -> None:
+        self._settings, self._target = settings, target
+        self._path = layout.actions(settings, target, "log.jsonl")
+
+    def take_over(self) -> int:
+        """Refuses whoever had it, and returns the epoch by which this process adds to it.
+
+        :raises SinkError: if the log is gone though versions were published.
+        """
+        with self._alone():
+            noted = published_position.noted(self._settings, self._target)
+            if noted and not self._path.exists():
+                raise SinkError(
+                    f"target={self._target}, file={self._path}: it says what was done up to version {noted.version}, and is "
+                    "gone, so actions could be done again or left out; put it back from a copy, or remove "
+                    f"{layout.published(self._settings, self._target)}, and the target begins as a new one"
+                )
+            epoch = self._epoch() + 1
+            replace_file(layout.actions(self._settings, self._target, "epoch.json"), epoch)
+            return epoch
+
+    def check(self, epoch: int) -> None:
+        """Raises SinkError if another process has taken it over."""
+        if (now := self._epoch()) != epoch:
+            raise SinkError(
+                f"target={self._target}, epoch={epoch}: another process has taken the target over (epoch {now}); this one ends"
+            )
+
+    def add(self, line: Line) -> None:
+        """Keeps what came of an action, though another process may have taken over: it was done."""
+        with self._alone():
+            append_line(self._path, _text(line))
+
+    def commit(self, epoch: int, position: Position) -> None:
+        """Raises SinkError if another process has taken it over."""
+        with self._alone():
+            self.check(epoch)
+            append_line(self._path, json.dumps({"position": asdict(position)}))
+
+    def position(self) -> Position | None:
+        return next((each for each in self._backwards() if isinstance(each, Position)), None)
+
+    def since_position(self) -> dict[str, Counter[Outcome]]:
+        """What came so far of the actions of the version that is under way, by their ids."""
+        outcomes: dict[str, Counter[Outcome]] = {}
+        for each in self._backwards():
+            if isinstance(each, Position):
+                break
+            outcomes.setdefault(each.action.id, Counter())[each.outcome] += 1
+        return outcomes
+
+    def lines(self) -> Iterator[Line]:
+        """All that is kept, the last first."""
+        return (each for each in self._backwards() if isinstance(each, Line))
+
+    def refused(self) -> list[Line]:
+        """The actions that were refused and not done since, the first one first."""
+        last: dict[str, Line] = {}
+        for line in self.lines():
+            last.setdefault(line.action.id, line)
+        return [line for line in reversed(last.values()) if line.outcome == "refused"]
+
+    def shorten(self, before: datetime) -> None:
+        """Leaves out what was done before an instant. What was refused stays, and what came since the last position."""
+        with self._alone():
+            refused = {line.action.id for line in self.refused()}
+            kept, committed, left_out = list[str](), False, False
+            for each in self._backwards():
+                if isinstance(each, Position):
+                    if not committed:
+                        kept.append(json.dumps({"position": asdict(each)}))
+                    left_out |= committed
+                    committed = True
+                elif not committed or each.at >= before or each.action.id in refused:
+                    kept.append(_text(each))
+                else:
+                    left_out = True
+            if left_out:
+                replace_text(self._path, "".join(f"{text}\n" for text in reversed(kept)))
+
+    def _backwards(self) -> Iterator[Line | Position]:
+        return values_backwards(self._path, _decoded)
+
+    def _epoch(self) -> int:
+        path = layout.actions(self._settings, self._target, "epoch.json")
+        return read_value(path, partial(checked, int), "the next process counts from one") or 0
+
+    def _alone(self) -> AbstractContextManager[object]:
+        return locks.alone(layout.actions(self._settings, self._target, "lock"))
+
+
+def _text(line: Line) -> str:
+    return json.dumps(asdict(line) | {"at": line.at.isoformat()}, ensure_ascii=False)
+
+
+def _decoded(given: Mapping[str, Any]) -> Line | Position:
+    if "position" in given:
+        return typed(Position, given["position"])
+    return typed(Line, given)

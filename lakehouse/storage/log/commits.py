@@ -1,0 +1,76 @@
+"""One line of what is known about a write of a table: in its commit log, and in the log tables."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from lakehouse.ranges import Range
+from lakehouse.storage.disk.typed_values import typed
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+NOTHING = -1  # the version of a batch commit that found nothing to rewrite
+# void: earlier lines of versions above its own hold no more
+Role = Literal["stream", "batch", "reference", "void"]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One write of one table. Instants are aware UTC.
+
+    `inputs`, `heads` and `readings` are maps as text keys to plain values.
+    """
+
+    table: str
+    role: Role
+    generation: int
+    batch: int
+    version: int
+    at: datetime
+    code_version: str
+    arrived: int = 0  # streams: rows that entered (window tables: pairs of row and window)
+    late: int = 0  # streams
+    # least and greatest instant of what late rows missed (`lateness.counts`)
+    late_from: datetime | None = None
+    late_to: datetime | None = None
+    quarantined: int = 0
+    written: int = 0
+    watermark: datetime | None = None  # in force for this batch
+    frontier: datetime | None = None  # the table is complete behind it
+    # offsets of a topic, versions of tables
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    # ingest tables: partition -> Head
+    heads: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
+    # of topics of change events: topic -> the first and the last reading of the database's table
+    readings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    start: datetime | None = None  # batch runs: the range
+    end: datetime | None = None
+    seconds: float = 0.0
+
+    @property
+    def span(self) -> Range:
+        """The range of a batch run."""
+        assert self.start is not None and self.end is not None, self.role
+        return Range(self.start, self.end)
+
+    @property
+    def filtered(self) -> int:
+        """Rows that the transformation left out (streams of stateless tables)."""
+        return self.arrived - self.late - self.quarantined - self.written
+
+    def version_read(self, name: str) -> int:
+        """The last version of an input that this commit of a stream read from: an offset names a version and a file in it."""
+        offset = self.inputs["tables"][name]
+        # a negative index: nothing of that version yet
+        return offset["reservoirVersion"] - (offset["index"] < 0)
+
+
+def encoded(value: "DataclassInstance") -> str:
+    return json.dumps(asdict(value), default=lambda o: o.isoformat(), separators=(",", ":"))
+
+
+def decoded(line: str) -> Commit:
+    return typed(Commit, json.loads(line))

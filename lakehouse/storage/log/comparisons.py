@@ -1,0 +1,92 @@
+"""What was compared of a table and the version beside it, partition by partition.
+
+A line of the file is the last word on its partition, with a checksum of which files the two had in it.
+So a partition is compared again once it has other files in either, and never for anything else.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import partial
+
+from lakehouse.declare.columns import PARTITION
+from lakehouse.declare.table import Table
+from lakehouse.ranges import Range, partition_range
+from lakehouse.settings import Settings
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import append_line, remove, values_backwards
+from lakehouse.storage.disk.typed_values import typed
+from lakehouse.storage.lakehouse import Lakehouse
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The rows of both versions in one partition of the declared one; how many are in one alone, or with other values.
+
+    :param examples: a few of those that differ.
+    :param files: which files both had in the partition, as a checksum.
+    """
+
+    partition: str
+    rows_before: int = 0
+    rows_after: int = 0
+    missing: int = 0
+    extra: int = 0
+    changed: int = 0
+    examples: tuple[str, ...] = ()
+    files: str = ""
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.missing or self.extra or self.changed)
+
+    @property
+    def counts(self) -> dict[str, str | int]:
+        """What people read of it, by name."""
+        return {n: v for n, v in asdict(self).items() if n not in ("examples", "files")}
+
+
+def noted(settings: Settings, table: Table) -> dict[str, Compared]:
+    """The last comparison of each partition, by the partition."""
+    found: dict[str, Compared] = {}
+    for each in values_backwards(
+        layout.upgrade(settings, table.name, "compared.jsonl"), partial(typed, Compared)
+    ):
+        found.setdefault(each.partition, each)
+    return found
+
+
+def note(settings: Settings, table: Table, compared: Iterable[Compared]) -> None:
+    lines = [json.dumps(asdict(each)) for each in compared]
+    append_line(layout.upgrade(settings, table.name, "compared.jsonl"), "\n".join(lines))
+
+
+def forget(settings: Settings, table: Table) -> None:
+    """Nothing was compared of what the two are now."""
+    remove(layout.upgrade(settings, table.name, "compared.jsonl"))
+
+
+def files_of(versions: Sequence[Lakehouse], table: Table, ahead: datetime) -> dict[str, str]:
+    """Which files the versions have in each partition of the declared table that begins before that instant, as a checksum.
+
+    What an older declaration had by days may be by hours here.
+    """
+    names: dict[str, list[str]] = {}
+    for number, of in enumerate(versions):
+        for file in delta_log.files(of.path(table)):
+            if key := file[f"partition.{PARTITION}"]:
+                for partition in span_of(key).partitions(table.partition_by):
+                    names.setdefault(partition, []).append(f"{number} {file['path']}")
+    return {
+        partition: hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest()
+        for partition, files in names.items()
+        if partition_range(partition, table.partition_by).start < ahead
+    }
+
+
+def span_of(key: str) -> Range:
+    """What a partition of that key spans, whether it is an hour or a day."""
+    return partition_range(key, "day" if len(key) == len("2026-01-01") else "hour")

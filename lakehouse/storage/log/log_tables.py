@@ -1,0 +1,133 @@
+"""The log tables `_commits` and `_certificates`: what commit logs and verdicts hold, in Delta, for people and queries."""
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakehouse.declare.table import Table
+from lakehouse.logs import warn_once
+from lakehouse.settings import Settings
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.locks import READ_ONLY, alone
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_log = logging.getLogger(__name__)
+
+
+def flush(settings: Settings, tables: Iterable[Table]) -> int:
+    """Copies what is new in the commit logs into the Delta table `_commits`.
+
+    Returns how many lines. Trims long commit logs.
+
+    Idempotent: the position reached in each commit log is recorded in the same Delta commit.
+    """
+    from lakehouse.storage.log import commit_log_trimming
+
+    tables = list(tables)
+    if not layout.commit_logs(settings).is_dir():
+        return 0
+    # two at once would both copy the lines behind one position
+    with alone(layout.flush_lock(settings)):
+        copied = _flush(layout.log_table(settings, "_commits"), settings, tables)
+        for table in tables:
+            commit_log_trimming.trim(CommitLog(settings, table))
+        return copied
+
+
+def refresh(settings: Settings, tables: Iterable[Table]) -> None:
+    """As `flush`, for one who reads: who may not write there reads `_commits` as it is, with a warning if that is behind."""
+    tables = list(tables)
+    try:
+        flush(settings, tables)
+    except OSError as err:
+        if err.errno not in READ_ONLY:
+            raise
+        path = layout.log_table(settings, "_commits")
+        log_table = open_table(path) if delta_log.exists(path) else None
+        spans = (_span(CommitLog(settings, t).path, _copied(log_table, t)) for t in tables)
+        if any(size > position for position, _, size in spans):
+            warn_once(
+                _log,
+                f"root={settings.root}: this user may not write there ({err.strerror}), so what the commit logs have since they "
+                "were last copied to `_commits` is not counted; a job copies it every 30 seconds, as does this command of a "
+                "user who may",
+            )
+
+
+def _copied(log_table: "DeltaTable | None", table: Table) -> int:
+    """Up to where the table's commit log was copied to `_commits`."""
+    return (log_table.transaction_version(_app(table)) or 0) if log_table else 0
+
+
+def _span(commit_log: Path, copied: int) -> tuple[int, int, int]:
+    """What is to be copied of it: from where, how much was trimmed before that, and up to where."""
+    from lakehouse.storage.log import commit_log_trimming
+
+    moved = commit_log_trimming.shift(commit_log)
+    size = commit_log.stat().st_size + moved if commit_log.exists() else 0
+    # `_commits` was removed: what had been trimmed from the commit log by then is not known
+    return max(copied, moved), moved, size
+
+
+def _app(table: Table) -> str:
+    return f"commit log:{table.name}"
+
+
+def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
+    from deltalake import CommitProperties, Transaction
+
+    from lakehouse.storage.log import commit_log_repair
+
+    log_table = open_table(path) if delta_log.exists(path) else None
+    rows, reached = [], []
+    for table in tables:
+        commit_log = CommitLog(settings, table).path
+        copied = _copied(log_table, table)
+        commit_log_repair.mend_if_cut(settings, table, copied)
+        position, moved, size = _span(commit_log, copied)
+        if size <= position:
+            continue
+        with commit_log.open("rb") as file:
+            file.seek(position - moved)
+            whole, end, _ = file.read(size - position).rpartition(b"\n")
+        if not end:  # a line that is being written, or was torn
+            continue
+        rows += commit_log_repair.whole_lines(commit_log, whole)
+        reached.append(Transaction(_app(table), position + len(whole) + 1))
+    if rows:
+        append(path, rows, Commit, CommitProperties(app_transactions=reached))
+    return len(rows)
+
+
+def append(path: Path, rows: list[dict], kind: type, properties) -> None:
+    # not pyarrow, which imports numpy and pandas, as much CPU as all the rest of `lakehouse table list`
+    from arro3.core import Array, DataType, RecordBatch
+    from deltalake import write_deltalake
+
+    types: dict[object, DataType] = {int: DataType.int64(), float: DataType.float64()}
+    flat = [
+        {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()}
+        for row in rows
+    ]
+    names = [f.name for f in fields(kind)]
+    columns = [
+        Array([row.get(f.name) for row in flat], types.get(f.type, DataType.utf8()))
+        for f in fields(kind)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_deltalake(  # merged: a log table that an earlier version began may have fewer columns
+        str(path),
+        RecordBatch.from_arrays(columns, names=names),
+        mode="append",
+        schema_mode="merge",
+        commit_properties=properties,
+    )

@@ -1,0 +1,24 @@
+"""Up to which version a table was published to a target, as its follower noted it: retention keeps what comes next.
+
+The position that counts is in the target. This one may be behind it, which keeps a version too many.
+"""
+
+from functools import partial
+
+from lakehouse.declare.targets import Position
+from lakehouse.settings import Settings
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import read_value, replace_file
+from lakehouse.storage.disk.typed_values import typed
+
+
+def note(settings: Settings, target: str, position: Position) -> None:
+    replace_file(
+        layout.published(settings, target), {"table": position.table, "version": position.version}
+    )
+
+
+def noted(settings: Settings, target: str) -> Position | None:
+    """What was noted last; None if nothing was published yet."""
+    meaning = f"no version is kept for {target} until its follower writes it again"
+    return read_value(layout.published(settings, target), partial(typed, Position), meaning)

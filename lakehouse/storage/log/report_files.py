@@ -1,0 +1,121 @@
+"""What is kept of each partition of a report: the file that was drawn of it, and of which rows.
+
+    <table>__report/<partition>/<version>.html    as the table was at that version
+    <table>__report/<partition>/current.json      which of them is of the rows that the table has now
+
+The files of older versions stay as long as the settings keep those (`tidy`).
+"""
+
+import hashlib
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from lakehouse.declare.table import Table
+from lakehouse.durations import duration
+from lakehouse.paths import below
+from lakehouse.settings import Settings
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import checksum, read_value, remove, replace_bytes, replace_file
+from lakehouse.storage.disk.typed_values import typed
+
+_CURRENT = "current.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The last that was computed of a partition."""
+
+    version: int  # of the table
+    rows: str  # the checksum of its rows then
+    code_version: str
+    file: str = ""  # its name; empty of a report without files
+    checksum: str = ""  # of the file, SHA-256
+
+
+def keep(
+    settings: Settings, table: Table, partition: str, version: int, rows: str, drawn: bytes | None
+) -> None:
+    """Keeps what was drawn of a partition at that version of the table; first the file, then that it is the current one.
+
+    Where the rows are those of the last time, it has the version of that time again.
+    """
+    folder, name, sha = layout.report_path(settings, table, partition), "", ""
+    before = kept(settings, table, partition)
+    if before and before.rows == rows:
+        version = before.version
+    if drawn is not None:
+        assert table.report
+        name, sha = f"{version}.{table.report.suffix}", hashlib.sha256(drawn).hexdigest()
+        replace_bytes(folder / name, drawn)
+    replace_file(folder / _CURRENT, asdict(Kept(version, rows, table.code_version, name, sha)))
+
+
+def kept(settings: Settings, table: Table, partition: str) -> Kept | None:
+    """What was computed of a partition last; None if nothing was."""
+    path = layout.report_path(settings, table, partition) / _CURRENT
+    meaning = (
+        f"the report {table.name} of {partition} counts as not computed, and is computed again"
+    )
+    return read_value(path, partial(typed, Kept), meaning)
+
+
+def file(settings: Settings, table: Table, partition: str) -> Path | None:
+    """The current file of a partition; None of a report without files, or before it is computed."""
+    current = kept(settings, table, partition)
+    if current is None or not current.file:
+        return None
+    return below(layout.report_path(settings, table, partition), current.file)
+
+
+def fault(settings: Settings, table: Table, partition: str, rows: str) -> str:
+    """Why the file of a partition does not show these rows (their checksum); empty if it does, and if there is none to be."""
+    assert table.report
+    if not table.report.draw:
+        return ""
+    folder, current = (
+        layout.report_path(settings, table, partition),
+        kept(settings, table, partition),
+    )
+    if current is None:
+        return f"no file in {folder} is known to be of the table's rows"
+    if not current.file or current.rows != rows:
+        return f"{below(folder, current.file or _CURRENT)} is of version {current.version}, whose rows were others"
+    now = checksum(below(folder, current.file))
+    if now is None:
+        return f"{below(folder, current.file)} is not there"
+    return (
+        ""
+        if now == current.checksum
+        else f"{below(folder, current.file)} was changed by another hand"
+    )
+
+
+def computed(settings: Settings, table: Table) -> set[str]:
+    """The partitions of which something was computed."""
+    return {path.parent.name for path in layout.reports(settings, table).glob(f"*/{_CURRENT}")}
+
+
+def tidy(settings: Settings, table: Table) -> None:
+    """Removes files of older versions, once they are older than the settings keep such versions."""
+    before = time.time() - duration(settings.history).total_seconds()
+    for partition in computed(settings, table):
+        for path in _older(settings, table, partition):
+            if path.stat().st_mtime < before:
+                remove(path)
+
+
+def forget(settings: Settings, table: Table, partitions: Iterable[str]) -> None:
+    """Removes the files of older versions of these partitions."""
+    for partition in partitions:
+        for path in _older(settings, table, partition):
+            remove(path)
+
+
+def _older(settings: Settings, table: Table, partition: str) -> list[Path]:
+    current = kept(settings, table, partition)
+    names = {_CURRENT, current.file if current else ""}
+    folder = layout.report_path(settings, table, partition)
+    return [path for path in folder.glob("*") if path.name not in names]

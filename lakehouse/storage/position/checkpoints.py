@@ -1,0 +1,361 @@
+"""Where a table stands by its own commits, and whether the checkpoint of a query of Spark's fits that.
+
+Each life of a query is a generation: a folder `_checkpoints/<table>/<generation>`, if it is
+Spark's, and an application of Delta's own transactions, `<table>:stream:<generation>`. Delta skips
+a transaction that is not above the last one of its application, and takes none of them back when a
+table is restored. So a generation that begins is above all that folders, the commit log,
+`_commit_log/<table>.generations.jsonl` and transactions know.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lakehouse.declare.table import Table
+from lakehouse.ranges import EPOCH, past_beginning
+from lakehouse.settings import Settings
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import append_line, values_backwards
+from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.typed_values import typed
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import checkpoint_files
+
+_INSTANTS = ("watermark", "frontier")
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a generation began: behind which micro-batch of which generation, and why."""
+
+    generation: int
+    after: tuple[int, int] | None  # generation and batch; None: with all that its input has
+    why: str
+    at: str  # ISO 8601 UTC
+    # state is built again: windows that had ended by then are in the table already
+    frontier: str = ""
+    aside: str = ""  # the same of the quarantine
+    version: int | None = None  # of the input: the first that is read for that
+    # its micro-batches are numbered from `after` on, and that one may be run again
+    continues: bool = False
+    # its checkpoint is that of the generation before, with the state divided again: by that micro-batch
+    divided: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A micro-batch that is in a table, by what was noted in the same Delta commit."""
+
+    generation: int
+    batch: int
+    version: int
+    at: datetime
+    inputs: Mapping[str, Any]
+    watermark: datetime | None
+    frontier: datetime | None
+    topics: Mapping[str, str] = field(default_factory=dict)  # of an ingest table: their ids
+    unknown_schemas: Sequence[int] = ()  # and ids of schemas that the registry did not know
+    # of topics with a history: the offsets from which on they were read
+    starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def number(self) -> tuple[int, int]:
+        return self.generation, self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a table stands: the last micro-batch that it holds, by its Delta log and by its commit log."""
+
+    version: int  # of the table; of one that was restored, the version to which it was
+    latest: int  # of the table's log
+    written: Written | None  # the last commit of a streaming query
+    noted: Commit | None  # the last line of the commit log that the table bears out
+    # the last line of the commit log, if the table does not hold its rows any more
+    taken_back: Commit | None
+
+    @property
+    def pending(self) -> Written | None:
+        """A micro-batch whose rows are in the table, and whose line is not in the commit log: a crash came between."""
+        noted = self.noted is not None and (self.noted.generation, self.noted.batch)
+        return self.written if self.written and (not noted or self.written.number > noted) else None
+
+    @property
+    def last(self) -> Written | Commit | None:
+        """The last micro-batch whose rows are in the table."""
+        return self.pending or self.noted
+
+    @property
+    def number(self) -> tuple[int, int] | None:
+        return (self.last.generation, self.last.batch) if self.last else None
+
+
+def standing(settings: Settings, table: Table) -> Standing:
+    """Where the table stands now, by the newest commits of its log, as far back as the last one of a streaming query."""
+    path = table_path(settings, table)
+    latest = version = delta_log.latest(path)
+    holds, written = latest, None
+    while version >= 0 and (info := delta_log.commit_info(path, version)) is not None:
+        if info.get("operation") == "RESTORE":
+            version = holds = _restored_to(path, info, version)
+            continue
+        if written := _written(table, version, info):
+            break
+        version -= 1
+    # a line without a commit of its own names the last commit; a keyed table's names its version
+    held = written.version if written and not table.kind.is_upserted else holds
+    # without rows: lines from before are of another table of that name
+    made = delta_log.made(path) if held == 0 else None
+    since = made[1] if made else EPOCH
+    noted = next(
+        (c for c in CommitLog(settings, table).by_stream() if c.version <= held and c.at >= since),
+        None,
+    )
+    newest = next(CommitLog(settings, table).by_stream(), None)
+    gone = newest is not None and (newest.version > held or newest.at < since)
+    return Standing(holds, latest, written, noted, newest if gone else None)
+
+
+def first_after(path: Path, table: Table, number: tuple[int, int] | None) -> int | None:
+    """The first version of a table or its quarantine by a micro-batch later than that number.
+
+    None if there is none.
+    """
+    version, first = delta_log.latest(path), None
+    while version >= 0 and (info := delta_log.commit_info(path, version)) is not None:
+        if info.get("operation") == "RESTORE":
+            version = _restored_to(path, info, version)
+            continue
+        written = _written(table, version, info)
+        if written and number and written.number <= number:
+            break
+        first = version if written else first
+        version -= 1
+    return first
+
+
+def _restored_to(path: Path, info: Mapping, version: int) -> int:
+    wanted = info.get("operationParameters", {}).get("version")
+    if wanted not in (None, "null"):
+        return int(wanted)
+    wanted = (
+        datetime.fromisoformat(str(info["operationParameters"]["timestamp"]))
+        .astimezone(UTC)
+        .timestamp()
+        * 1000
+    )
+    earlier = range(version - 1, -1, -1)
+    return next(
+        (
+            v
+            for v in earlier
+            if (delta_log.commit_info(path, v) or {}).get("timestamp", 0) <= wanted
+        ),
+        0,
+    )
+
+
+def _written(table: Table, version: int, info: Mapping) -> Written | None:
+    try:
+        mark = json.loads(info.get("userMetadata") or "{}")
+        name, role, generation = str(mark["app"]).rsplit(":", 2)
+    except (ValueError, KeyError, TypeError):
+        return None
+    if (name, role) != (table.name, "stream"):
+        return None
+    at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+    # an ingest table's: when its rows arrived
+    at = datetime.fromisoformat(mark["at"]) if "at" in mark else at
+    watermark, frontier = (
+        datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS
+    )
+    return Written(
+        int(generation),
+        mark["batch"],
+        version,
+        at,
+        mark["inputs"],
+        watermark,
+        frontier,
+        mark.get("topics", {}),
+        mark.get("unknown_schemas", ()),
+        mark.get("starts", {}),
+    )
+
+
+def app(table: Table, generation: int) -> str:
+    return f"{table.name}:stream:{generation}"
+
+
+def is_of_stream(table: Table, metadata: str) -> bool:
+    """Whether a commit with that metadata is one of the table's stream, of whatever generation."""
+    return f'"{table.name}:stream:' in metadata
+
+
+def frontier_at(settings: Settings, table: Table, version: int) -> datetime | None:
+    """How far the table is complete by its commits up to that version.
+
+    None if that is not known: the stream's line is yet to come, or rows were taken back. Commits of
+    batch runs and of maintenance change nothing.
+    """
+    lines = CommitLog(settings, table).by_stream()
+    line = next((line for line in lines if line.version <= version), None)
+    if line is None:
+        return None
+    for later in range(line.version + 1, version + 1):
+        info = delta_log.commit_info(table_path(settings, table), later)
+        if info is None or info.get("operation") == "RESTORE":
+            return None
+        if is_of_stream(table, info.get("userMetadata") or ""):
+            return None
+    return line.frontier
+
+
+def generation(settings: Settings, table: Table) -> int:
+    """The newest generation that anything but transactions knows; 1 before the first."""
+    begun, line = beginning(settings, table), next(CommitLog(settings, table).by_stream(), None)
+    numbers = checkpoint_files.generations(settings, table)
+    if begun and begun.divided and begun.generation not in numbers:
+        begun = None  # a crash came before its checkpoint was in place: the one before goes on
+    return max(
+        [1, *numbers, *([begun.generation] if begun else []), *([line.generation] if line else [])]
+    )
+
+
+def begin(
+    settings: Settings,
+    table: Table,
+    after: tuple[int, int] | None,
+    why: str,
+    checkpoint: Path | None = None,
+    **more: Any,
+) -> Beginning:
+    """Notes the beginning of the generation that is above all, and makes its folder, or puts this checkpoint there."""
+    newest = max(generation(settings, table), after[0] if after else 0) + 1
+    paths = [table_path(settings, table), table_path(settings, table, "quarantine")]
+    existing = [path for path in paths if delta_log.exists(path)]
+    while any(delta_log.committed(path, app(table, newest)) >= 0 for path in existing):
+        newest += 1
+    begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)
+    append_line(layout.note(settings, table, "generations.jsonl"), json.dumps(asdict(begun)))
+    folder = checkpoint_files.folder_of(settings, table, newest)
+    if checkpoint:
+        checkpoint.rename(folder)
+    else:
+        folder.mkdir(parents=True)
+    return begun
+
+
+def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginning | None:
+    """The beginning of that generation, or the last one noted.
+
+    None of a generation that is the first.
+    """
+    # a crash tears a line before its generation has begun
+    beginnings = values_backwards(
+        layout.note(settings, table, "generations.jsonl"),
+        partial(typed, Beginning),
+    )
+    return next((begun for begun in beginnings if of in (None, begun.generation)), None)
+
+
+def misfit(
+    checkpoint: Path,
+    standing: Standing,
+    begun: Beginning | None,
+    inputs: Mapping | None,
+    *,
+    stateful: bool,
+) -> str:
+    """Why the query cannot go on from its checkpoint; empty if it can.
+
+    `inputs`: what the table's last micro-batch had read.
+    """
+    own, number = int(checkpoint.name), standing.number
+    offsets, commits = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
+    if not offsets and not commits:
+        whole = begun is not None and begun.generation == own and begun.after is None
+        empty = number is None or (number[0] < own and (whole or not stateful))
+        return "" if empty else "it is gone"
+    if not offsets or not (checkpoint / "metadata").is_file():
+        return f"its {'metadata' if offsets else 'offsets'} is gone"
+    begins, done = offsets[-1], commits[-1] if commits else -1
+    if done not in (begins, begins - 1) or (begins and begins - 1 not in offsets):
+        return f"its offsets end with micro-batch {begins}, its commits with {done if commits else 'none'}"
+    if number is None:
+        return f"it is at micro-batch {done}, and the table holds none" if done >= 0 else ""
+    of, batch = number
+    after = begun.after if begun and begun.generation == own else None
+    if of > own:
+        return f"it is of generation {own}, and the table of generation {of}"
+    if of < own and done < 0 and after in (None, number):
+        return ""  # its first micro-batch has written nothing yet
+    if of < own and begun and begun.divided == done and after == number:
+        return checkpoint_files.state_gone(
+            checkpoint, done
+        )  # nor has the first behind the division
+    if of < own:
+        return f"it is at micro-batch {done} of generation {own}, and the table holds none of that"
+    if not done <= batch <= begins:
+        return f"it is at micro-batch {done}, and the table at {batch}"
+    if batch in offsets and checkpoint_files.ended(checkpoint, batch) != inputs:
+        return f"its micro-batch {batch} had not read what the table's had"
+    return checkpoint_files.state_gone(checkpoint, done) if stateful and done >= 0 else ""
+
+
+def forget(settings: Settings, table: Table) -> bool:
+    """Removes the checkpoint of a query that was Spark's and is stepped now: what maintenance keeps
+    for it nobody would ever read."""
+    if not checkpoint_files.started(settings, table):
+        return False
+    checkpoint_files.remove(settings, table.name)
+    return True
+
+
+def renew(settings: Settings, table: Table, why: str = "it was asked for") -> None:
+    """Begins the next generation, with all that the inputs have, of a table that is computed again, or has read nothing yet."""
+    newest, last = generation(settings, table), standing(settings, table).last
+    checkpoint = checkpoint_files.folder_of(settings, table, newest)
+    if (last and last.generation == newest) or (checkpoint / "offsets").exists():
+        begin(settings, table, None, why)
+
+
+def begins_whole(settings: Settings, table: Table) -> bool:
+    """Whether the next micro-batch of a keyed or versioned table computes all of it: the first of its generation."""
+    last, own = standing(settings, table).last, generation(settings, table)
+    begun = beginning(settings, table, own)
+    return last is None or (last.generation < own and not (begun and begun.divided))
+
+
+def has_read(settings: Settings, table: Table, folder: Path, followed: Collection[str]) -> bool:
+    """Whether the table in that folder ever held a row, or its stream has read one, as until a first window closes.
+
+    If not, nothing is lost or doubled when the stream begins again, and no reader has seen it go on. A position in other
+    tables than those that are `followed` counts as well: it means nothing in these.
+    """
+    sides = (folder, folder.with_name(f"{folder.name}__quarantine"))
+    if any(delta_log.oldest(side) or delta_log.rows_from(side) is not None for side in sides):
+        return True
+    stands = standing(settings, table)
+    if stands.pending or stands.last is None:
+        return stands.pending is not None
+    if {*stands.last.inputs.get("tables", followed)} != {*followed}:
+        return True
+    lines = CommitLog(settings, table).by_stream()
+    return any(line.arrived or past_beginning(line.frontier) for line in lines)
+
+
+def began(settings: Settings, table: Table) -> bool:
+    """Whether the table's streaming query was ever started, so that it goes on where it is: by its
+    checkpoint, commit log or commits."""
+    if checkpoint_files.started(settings, table) or next(
+        CommitLog(settings, table).by_stream(), None
+    ):
+        return True
+    return standing(settings, table).written is not None

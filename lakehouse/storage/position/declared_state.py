@@ -1,0 +1,363 @@
+"""What a table's streaming query was begun with, and that it goes on as nothing else.
+
+Read and compared without a JVM.
+
+A checkpoint is of one declaration. Under another one Spark refuses some changes and takes others
+without notice, such as another window or filter, and then rows of two meanings stand in one table.
+So a declaration is kept, beside the commit log, when the query begins, and compared at each start.
+What decides no row of the stream is not part of it: comments, docstrings, expectations, the policy
+for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `deterministic`.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from lakehouse.declare import code_version, rules
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.inputs.sources import EMPTY, FolderSource, PythonSource, RecordSource
+from lakehouse.declare.table import Table
+from lakehouse.errors import DeclarationError
+from lakehouse.ranges import text
+from lakehouse.settings import Settings
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import read_json, replace_file
+from lakehouse.storage.disk.typed_values import typed
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.position import checkpoint_files, state_partitions
+from lakehouse.storage.position.declared_changes import Change, diffs
+
+_log = logging.getLogger(__name__)
+
+Way = Literal["accept", "compute whole", "upgrade", "another name"]
+_ANOTHER = "declare it under another name, or take the change back"
+_AS_STORED = (
+    "have its function return the columns that the table has; a field that was renamed where it is sent is declared by both "
+    "names, and the function takes coalesce(new, former) for the former"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BegunWith:
+    """The declaration that a table's streaming query began with, and its handover as JSON, if it has one."""
+
+    at: str
+    declaration: dict[str, str]
+    handover: Mapping[str, Any] | None = None
+
+
+def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
+    """What decides the rows that the table's streaming query writes, by name, as text."""
+    sources = catalog.sources_of(table)
+    code = (
+        {"query": " ".join(table.sql.split())}
+        if table.sql
+        else code_version.written(table.transformation)
+    )
+    parts = {
+        "layer": table.layer,
+        "kind": table.kind.name,
+        "topics": ", ".join(sorted(source.topic for source in sources.values())),
+        **{f"schema of {source.topic}": _schema(source) for source in sources.values()},
+        **{f"reader of {s.topic}": _reader(s) for s in sources.values()},
+        **{f"framing of {s.topic}": s.framing for s in sources.values()},
+        "history": ", ".join(f"until {text(s.until)}" for s in sources.values() if s.until),
+        "input": ", ".join(each.name for each in catalog.followed_inputs(table)),
+        "versioned tables": ", ".join(sorted(t.name for t in catalog.versioned_inputs(table))),
+        "reads": ", ".join(
+            sorted(
+                t.name for t in (*catalog.pinned_inputs(table), *catalog.refreshed_inputs(table))
+            )
+        ),
+        "event time": catalog.event_time(table),
+        "delay": str(table.delay),
+        "marker": table.marker,
+        "watermark_by": table.watermark_by,
+        "window": str(table.window or ""),
+        "keys": ", ".join(table.keys),
+        "context": str(table.context or ""),
+        "ttl": str(table.ttl or ""),
+        "final_rows": str(table.final_rows or ""),
+        "duplicates": str(table.deduplicate or ""),
+        "lookup": " ".join(map(str, table.lookup.meaning)) if table.lookup else "",
+        "partitions": table.partition_by,
+    }
+    return {name: text for name, text in (parts | dict(code)).items() if text}
+
+
+def begin(lakehouse: Lakehouse, table: Table) -> None:
+    """Keeps what the table's streaming query begins with.
+
+    Raises DeclarationError if it would go on as something else.
+    """
+    check(lakehouse, [table])
+    kept = _kept(lakehouse, table)
+    if kept is not None:
+        now = declaration(lakehouse.catalog, table)
+        if any(
+            code_version.is_digest(text) and kept.get(name) != text for name, text in now.items()
+        ):
+            keep(lakehouse, table)
+        return
+    if _otherwise(lakehouse, table):
+        from lakehouse.storage.position import checkpoints
+
+        # without a row, and of the former plan all the same
+        why = "it is declared otherwise, and had read no row"
+        checkpoints.renew(lakehouse.settings, table, why)
+        if all(line.role != "batch" for line in lakehouse.commit_log(table).rewriting()):
+            layout.note(lakehouse.settings, table, "handover.json").unlink(missing_ok=True)
+        _log.info(f"table={table.name}: {why}, so it begins with all that its inputs have")
+    last = (
+        None
+        if _path(lakehouse.settings, table).exists()
+        else next(CommitLog(lakehouse.settings, table).by_stream(), None)
+    )
+    # of a lakehouse from before declarations were kept, or the file is gone
+    if last and last.code_version != table.code_version:
+        message = (
+            f"table={table.name}, code version={table.code_version}: its last rows were written under "
+            f"{last.code_version}, and what that was is not known, for there is no {_path(lakehouse.settings, table)}. The query "
+            f"goes on, and later changes are noticed; `lakehouse reconcile run {table.name}` finds what differs"
+        )
+        _log.warning(message)
+    keep(lakehouse, table)
+
+
+def keep(lakehouse: Lakehouse, table: Table) -> None:
+    """Keeps the present declaration as the one that the table's streaming query begins with, or goes on with."""
+    handover = noted_handover(lakehouse.settings, table) if _kept(lakehouse, table) else None
+    now = datetime.now(UTC).isoformat()
+    note = BegunWith(now, declaration(lakehouse.catalog, table), handover)
+    replace_file(_path(lakehouse.settings, table), asdict(note))
+
+
+def note_handover(settings: Settings, table: Table, handover: Mapping[str, object]) -> None:
+    """Keeps where the table's streaming query begins, beside what it begins with: `handover_of` as JSON."""
+    if note := _noted(settings, table):
+        replace_file(_path(settings, table), asdict(note) | {"handover": handover})
+
+
+def noted_handover(settings: Settings, table: Table) -> Mapping[str, object] | None:
+    """Where the table's streaming query began, as it was noted then.
+
+    None if that was with all that its input had.
+    """
+    note = _noted(settings, table)
+    return note.handover if note else None
+
+
+def check(lakehouse: Lakehouse, tables: Iterable[Table]) -> None:
+    """Raises DeclarationError, a line for each table, if their streaming queries would go on as something else."""
+    if refused := refusals(lakehouse, tables):
+        raise DeclarationError("\n".join(refused))
+
+
+def refusals(lakehouse: Lakehouse, tables: Iterable[Table]) -> list[str]:
+    """Why queries of these tables cannot go on: what changed of each, what that means, and the remedy."""
+    by_table = ((table, changes(lakehouse, table)) for table in tables)
+    return [_refusal(lakehouse.catalog, table, changed) for table, changed in by_table if changed]
+
+
+def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
+    """What changed of a table's declaration since its streaming query began; nothing if it has not begun."""
+    kept = _kept(lakehouse, table)
+    if kept is None:
+        return []
+    now = declaration(lakehouse.catalog, table)
+    changed = [
+        Change(name, kept.get(name, ""), now.get(name, ""))
+        for name in kept | now
+        if _differs(name, kept, now)
+    ]
+    of_topics = any(
+        each.what == "topics" for each in changed
+    )  # then what is said of them is other, too
+    return [
+        each
+        for each in changed
+        if not (of_topics and each.what in ("schema", "history", "reader", "framing"))
+    ]
+
+
+def accept(lakehouse: Lakehouse, table: Table) -> list[Change]:
+    """Has a table's streaming query go on as it is declared now, where that is possible, and returns what changed.
+
+    The rows that are there stay as they are. Raises DeclarationError if nothing changed, or if that
+    is not possible.
+    """
+    changed = changes(lakehouse, table)
+    if not changed:
+        raise DeclarationError(
+            f"table={table.name}: it is declared as its streaming query began, so there is nothing to accept"
+        )
+    if not _goes_onward(lakehouse.catalog, table, changed):
+        raise DeclarationError(_refusal(lakehouse.catalog, table, changed))
+    keep(lakehouse, table)
+    return changed
+
+
+def begins(lakehouse: Lakehouse, table: Table) -> bool:
+    """Whether the table's stream is still to begin, so that any declaration is right."""
+    return _kept(lakehouse, table) is None
+
+
+def remarks(lakehouse: Lakehouse, tables: Sequence[Table]) -> list[str]:
+    """What a start of these tables' queries warns of: settings and declarations without effect."""
+    pinned = (_pinned(lakehouse, table) for table in tables)
+    return [*rules.warnings(lakehouse.catalog, tables), *filter(None, pinned)]
+
+
+def _pinned(lakehouse: Lakehouse, table: Table) -> str:
+    """That a table's state is in another number of partitions than the settings say.
+
+    Empty if it is not.
+    """
+    now = state_partitions.wanted(lakehouse.settings, table)
+    then = state_partitions.divided(checkpoint_files.newest(lakehouse.settings, table))
+    if then in (None, now):
+        return ""
+    return (
+        f"table={table.name}, shuffle_partitions={now}: its state is in {then} partitions, and Spark keeps to them as long as "
+        f"the checkpoint is there, so the setting changes nothing here; set shuffle_partitions to {then} among the "
+        f"resources of {table.pipeline}, or, to have {now}, `lakehouse stream rescale {table.pipeline}` divides it again"
+    )
+
+
+def _differs(name: str, kept: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    then, present = kept.get(name, ""), now.get(name, "")
+    if then and code_version.is_digest(present):  # a note of an earlier version has the value
+        then = code_version.digest(name, then)
+    return then != present and not (
+        name.startswith(("function", "constant")) and code_version.same(then, present)
+    )
+
+
+def _goes_onward(catalog: Catalog, table: Table, changed: Sequence[Change]) -> bool:
+    if table.window and not (table.window.short or table.window.kind == "count"):
+        return False
+    return all(change.what in table.kind.onward for change in changed)
+
+
+def way(catalog: Catalog, table: Table, changed: Sequence[Change]) -> Way:
+    """How a table comes to be as it is declared now."""
+    if _goes_onward(catalog, table, changed):
+        return "accept"
+    if table.kind.is_upserted and not {change.what for change in changed} & {"layer", "kind"}:
+        return "compute whole"
+    return "upgrade" if upgradable(catalog, table, changed) else "another name"
+
+
+def upgradable(catalog: Catalog, table: Table, changed: Sequence[Change]) -> bool:
+    """Whether the changed table can be filled beside the present one and take its place (`storage.versions.upgrades`)."""
+    elsewhere = {change.what for change in changed} & {"layer", "kind", "event"}
+    # a second version of a lookup would ask its service for all of the past again
+    return table.kind.has_late_rows and not elsewhere and not table.lookup
+
+
+def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
+    another, upgrade = _ANOTHER, _upgrade(table)
+    chosen = way(catalog, table, changed)
+    if chosen == "upgrade":
+        remedy = f"{upgrade}; or {another}"
+    elif chosen == "accept":
+        rather = upgrade if upgradable(catalog, table, changed) else another
+        remedy = f"`lakehouse table accept {table.name}` has it go on from here, with the rows before as they are; or {rather}"
+    elif chosen == "compute whole":
+        remedy = f"`lakehouse backfill {table.name}` has its job compute it whole at the next start; or {another}"
+    elif table.kind.has_late_rows:
+        remedy = f"{another}; `lakehouse bootstrap NAME` fills the new table from the rows that its input has"
+    else:
+        remedy = f"{another}; a new ingest table reads what it is declared with from the beginning"
+    refusal = f"table={table.name}, {'; '.join(map(str, changed))}; {remedy}"
+    return "\n  ".join([refusal, *diffs(changed)])
+
+
+def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
+    """The remedy for a table whose columns on disk cannot become the declared ones."""
+    if begins(lakehouse, table) and not delta_log.files(lakehouse.path(table)):
+        return f"it has no row, so `lakehouse stream restart {table.pipeline}` under this code has it begin with these"
+    if table.kind.reads_sources:
+        return f"{_AS_STORED}; or {_ANOTHER}"
+    whether = upgradable(lakehouse.catalog, table, ())
+    return f"{_upgrade(table)}; or {_ANOTHER}" if whether else _ANOTHER
+
+
+def _upgrade(table: Table) -> str:
+    return f"`lakehouse upgrade fill {table.name}` fills the changed table beside this one, to be compared and promoted"
+
+
+def _schema(source: RecordSource) -> str:
+    """The columns of a source. What is only required of them is an expectation, and may change."""
+    columns = re.sub(r"\s+NOT\s+NULL\b", "", " ".join(source.schema.split()), flags=re.IGNORECASE)
+    key = ", ".join(source.keys) or source.key
+    how = f", key {key}" if key else ""
+    if source.key_format:
+        how += f" ({source.key_format})"
+    if source.metadata:
+        how += ", " + ", ".join(f"{name} from {what}" for name, what in source.metadata)
+    if source.format == "csv" and isinstance(source, FolderSource) and not source.header:
+        how = ", without a header"
+    if source.nulls != EMPTY:
+        how += f", null as {', '.join(map(repr, source.nulls))}"
+    return f"{source.format}{how}: {columns}"
+
+
+def _reader(source: RecordSource) -> str:
+    """What reads a source of one's own; empty of others."""
+    if not isinstance(source, PythonSource):
+        return ""
+    options = ", ".join(f"{name}={value!r}" for name, value in source.options)
+    return f"{source.class_name}({options})"
+
+
+def _path(settings: Settings, table: Table) -> Path:
+    return layout.note(settings, table, "declared.json")
+
+
+def _noted(settings: Settings, table: Table) -> BegunWith | None:
+    """What the file says; None if there is none. Raises DeclarationError if it cannot be read."""
+    path = _path(settings, table)
+    try:
+        note = typed(BegunWith, read_json(path))
+        if "layer" not in note.declaration:
+            raise TypeError("declaration.layer is not there")
+        return note
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as err:
+        raise DeclarationError(
+            f"table={table.name}, file={path}: it says what the table's streaming query began with, and cannot be read "
+            f"({err!r}); restore it, or remove it, and the present declaration counts as that one"
+        ) from err
+
+
+def _kept(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
+    """The declaration that the table's streaming query began with.
+
+    None if it is not known, or if the query has read nothing, or nothing is left of it.
+    """
+    from lakehouse.storage.position import checkpoints
+
+    if (note := _noted(lakehouse.settings, table)) is None:
+        return None
+    declared = note.declaration
+    folder = layout.layer_path(lakehouse.settings, declared["layer"], table.name)
+
+    # of a table that was removed, to be filled again, nothing needs to fit either
+    followed = {each.name for each in lakehouse.catalog.followed_inputs(table)}
+    return declared if checkpoints.has_read(lakehouse.settings, table, folder, followed) else None
+
+
+def _otherwise(lakehouse: Lakehouse, table: Table) -> bool:
+    """Whether the note is of another declaration than the present one."""
+    if (note := _noted(lakehouse.settings, table)) is None:
+        return False
+    kept, now = note.declaration, declaration(lakehouse.catalog, table)
+    return any(_differs(name, kept, now) for name in kept.keys() | now.keys())

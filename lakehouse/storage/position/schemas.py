@@ -1,0 +1,43 @@
+"""The schemas of a registry by which an ingest table's messages were written, kept beside its commit log.
+
+The schema of an id never changes. What is kept here decodes a message as it was decoded first,
+without the registry, and after the registry is gone.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from lakehouse.declare.table import Table
+from lakehouse.settings import Settings
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import append_line, values_backwards
+from lakehouse.storage.disk.typed_values import typed
+
+HEAD = 5  # bytes of a value before its payload: the byte 0, and four of its schema's id
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as the registry has it. `imports`: of Protobuf, all files that it refers to, as pairs of name and text."""
+
+    id: int
+    type: str  # AVRO, JSON, PROTOBUF
+    text: str
+    imports: tuple[tuple[str, str], ...] = ()
+
+
+def number_of(value: bytes) -> int | None:
+    """The id of the schema of a value; None of one that names none."""
+    return int.from_bytes(value[1:HEAD]) if len(value) >= HEAD and value[0] == 0 else None
+
+
+def kept(settings: Settings, table: Table) -> Mapping[int, Schema]:
+    """The schemas that the table's messages have had, by id."""
+    path = layout.note(settings, table, "schemas.jsonl")
+    return {each.id: each for each in values_backwards(path, partial(typed, Schema))}
+
+
+def keep(settings: Settings, table: Table, schema: Schema) -> None:
+    append_line(layout.note(settings, table, "schemas.jsonl"), json.dumps(asdict(schema)))

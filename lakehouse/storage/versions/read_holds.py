@@ -1,0 +1,57 @@
+"""Runs under way: maintenance keeps all that was there when the first of them began.
+
+A run has listed versions and files, and may read these, or the commits since then, hours later.
+Each run is known by a file that it has locked, so a killed run holds nothing.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lakehouse.settings import Settings
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.locks import alone, holder
+from lakehouse.storage.versions import interruptions
+
+
+@contextmanager
+def under_way(settings: Settings) -> Iterator[None]:
+    """What is on disk now can be read until this ends. Raises SavepointError if a restore was cut off."""
+    interruptions.check(settings)
+    # a reader without the right to write holds nothing; where nothing is yet nothing can go
+    if not os.access(settings.root, os.W_OK):
+        yield
+        return
+    path = layout.read_holds(settings) / f"{os.getpid()}-{uuid.uuid4().hex}"
+    begun = path.with_name(f".{path.name}")
+    with alone(begun):
+        begun.rename(path)  # seen by others, it is locked
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def began(settings: Settings) -> datetime | None:
+    """When the first of those that are under way began; None if there is none."""
+    folder = layout.read_holds(settings)
+    instants = (
+        [_held(path) for path in folder.iterdir() if not path.name.startswith(".")]
+        if folder.is_dir()
+        else []
+    )
+    return min(filter(None, instants), default=None)
+
+
+def _held(path: Path) -> datetime | None:
+    """Since when the file is locked; one that is not, its process was killed, goes."""
+    try:
+        if holder(path):
+            return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        path.unlink()
+    except FileNotFoundError:  # it has just ended
+        pass
+    return None

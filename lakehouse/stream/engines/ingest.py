@@ -1,0 +1,186 @@
+"""The stream of an ingest table: the micro-batches of its sources, their offsets, and the watermark that follows from them."""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lakehouse.declare.inputs.sources import KafkaSource, PythonSource
+from lakehouse.ranges import BEGINNING, utc
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.log import latest_times
+from lakehouse.storage.position import reference_versions
+from lakehouse.storage.position.checkpoints import Written, beginning
+from lakehouse.stream.micro_batch import BatchLog, StreamRun
+from lakehouse.stream.reading import offsets, readings, records
+from lakehouse.stream.reading.file_steps import FileSteps
+from lakehouse.stream.reading.history_steps import HistorySteps
+from lakehouse.stream.reading.own_steps import OwnSteps
+from lakehouse.stream.reading.source_steps import SourceSteps
+from lakehouse.stream.reading.topic_steps import TopicSteps
+from lakehouse.transform import observing
+from lakehouse.watermarks import MOST_VALUES, Holders
+
+_log = logging.getLogger(__name__)
+
+_INSTANT = timedelta(microseconds=1)
+
+
+def steps(
+    run: StreamRun, *, available_now: bool = False, pace: timedelta = timedelta(0)
+) -> SourceSteps:
+    """The query of an ingest table.
+
+    Raises SourceError, CommitError, DeclarationError, BrokerError (`TopicSteps`, `FileSteps`, `HistorySteps`, `OwnSteps`).
+    """
+    return _kind(run)(
+        run,
+        lambda judged, *step: ingest_batch(run, *judged, *step),
+        partial(finish, run),
+        quiet_timeout=run.session.catalog.quiet_timeout(run.table),
+        available_now=available_now,
+        pace=pace,
+    )
+
+
+def _kind(run: StreamRun) -> type[SourceSteps]:
+    """What reads the table's sources."""
+    sources = run.plan.sources.values()
+    of_topics = [isinstance(each, KafkaSource) for each in sources]
+    if any(of_topics):
+        return TopicSteps if all(of_topics) else HistorySteps
+    return OwnSteps if any(isinstance(each, PythonSource) for each in sources) else FileSteps
+
+
+def finish(run: StreamRun, written: Written) -> None:
+    """Writes what a step, whose rows are in the table, has not written yet: its quarantine, its line of the commit log."""
+    session, table = run.session, run.table
+    begun = beginning(session.settings, table, written.generation)
+    before = session.commit_log(table).before(*written.number)
+    of = replace(run, generation=written.generation, begun=begun, committed=written.batch)
+    starts = offsets.known(session.settings, table).starts
+    begins = offsets.behind(session.settings, table, before, starts)
+    read = {
+        name: records.between(
+            session, table, source, begins.get(source.topic), written.inputs, written.at
+        )
+        for name, source in run.plan.sources.items()
+    }
+    ingest_batch(
+        of,
+        *of.judged(read, written.unknown_schemas),
+        written.batch,
+        BatchLog(written.watermark or BEGINNING, written.at, dict(written.inputs)),
+    )
+
+
+def ingest_batch(
+    run: StreamRun,
+    batch: DataFrame,
+    unknown: Collection[int],
+    batch_id: int,
+    log: BatchLog,
+) -> None:
+    """Writes one micro-batch of judged records (`StreamRun.judged`).
+
+    `log.inputs`: topic -> partition -> next offset. While its topics are quiet the batch is empty, and
+    its watermark further by the time that has passed: with the commit that is a fact, which every run repeats.
+    """
+    before = run.session.commit_log(run.table).before(run.generation, batch_id)
+    # rows of a history move no watermark: they are in no order, and all of them count
+    silent = {s.topic: s.idle_timeout for s in run.plan.sources.values() if not s.is_history}
+    partitions = {
+        _key(t, p): (t, int(p))
+        for t in sorted(log.inputs.keys() & silent.keys())
+        for p in sorted(log.inputs[t], key=int)
+    }
+    delay, idle = run.table.delay, {key: silent[topic] for key, (topic, _) in partitions.items()}
+    holders = Holders(idle, silent, run.table.watermark_by)
+    heads = holders.heads(before.heads) if before else {}
+    # a clock that was set back must not change the order in which rows arrived
+    at = max([log.at, *(head.active + _INSTANT for head in heads.values())])
+    if batch_id > run.committed:  # before the first row that it holds for
+        readers = run.plan.once(
+            "refreshed", lambda: run.session.catalog.refreshed_behind(run.table)
+        )
+        reference_versions.take_up(run.session, run.table, readers, at)
+    # not behind what has been closed: another delay, or another `watermark_by`, would set it back
+    stood = max((before and before.frontier) or BEGINNING, log.watermark)
+    mark = holders.watermark(stood, heads, delay)
+    if log.quiet is not None and heads and mark > BEGINNING:
+        mark += log.quiet
+    observed = [*observing.maxima(run.plan, partitions), *observing.readings(run.plan)]
+    of_changes = [source.topic for source in run.plan.sources.values() if source.keys]
+
+    def counts(seen: Mapping[str, Any]) -> dict[str, Any]:
+        latest = {key: utc(seen[key]) for key in partitions if seen[key] is not None}
+        if run.plan.by_ingestion and latest:
+            # time goes on for a partition without records, too
+            latest = dict.fromkeys(partitions, at)
+        if holders.column and latest:
+            latest |= _latest_of_values(run, holders, batch, batch_id, seen["version"])
+        now = holders.advanced(heads, latest, at)
+        if holders.is_full(now):
+            run.plan.once("full", lambda: _warn_of_many(run.table.name, holders.column))
+        return {
+            "arrived": seen["good"] + seen["bad"],  # the plan keeps every row
+            "frontier": holders.watermark(mark, now, delay),
+            "heads": {key: (h.event_time, h.active) for key, h in now.items()},
+            "readings": readings.merged(before.readings if before else {}, seen, of_changes),
+        }
+
+    def arrived(judged: DataFrame) -> DataFrame:
+        return run.plan.arrived(judged, mark, at)
+
+    known = offsets.known(run.session.settings, run.table)
+    noted = {
+        "topics": dict(known.ids),
+        "at": log.at,
+        **({"starts": known.starts} if known.starts else {}),
+        # a resume quarantines the same rows, also if the registry knows more by then
+        **({"unknown_schemas": [*unknown]} if unknown else {}),
+    }
+    run.write(
+        batch,
+        batch_id,
+        counts,
+        observed,
+        arrived,
+        rows=log.rows,
+        noted=noted,
+        watermark=mark,
+        inputs=log.inputs,
+    )
+
+
+def _latest_of_values(
+    run: StreamRun, holders: Holders, judged: DataFrame, batch_id: int, version: int
+) -> dict[str, datetime]:
+    """The latest event time of each value that holds the watermark back, by the name of its head.
+
+    From the files that were just written. Of a batch that is replayed these may be compacted away by
+    now: its records are grouped.
+    """
+    if batch_id <= run.committed:
+        latest = observing.latest_of_values(run.plan, judged)
+    else:
+        path = run.session.path(run.table)
+        actions = delta_log.actions(path, version) or []
+        latest = latest_times.of_commit(run.table, path, actions).values
+    return holders.named(latest)
+
+
+def _warn_of_many(table: str, column: str) -> None:
+    _log.warning(
+        f"table={table}, watermark_by={column!r}: {MOST_VALUES:,} values hold the watermark back, which is as many as "
+        "may; of more, those that have had no row for the longest time do not, and their rows may be late; name a column of "
+        "fewer values"
+    )
+
+
+def _key(topic: str, partition: str) -> str:
+    return f"{topic}-{partition}"

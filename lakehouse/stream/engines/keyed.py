@@ -1,0 +1,318 @@
+"""The stream of a keyed or versioned table: one row for each key, or for each version of it, one commit a micro-batch.
+
+The first micro-batch of a generation reads all of the ingest table, and Spark writes what it gives. Those
+that follow write what they touch (`storage.keyed.keyed_files`); one that touches very many keys is
+written whole as well. A table of versions, or of sums, counts and bounds, is computed from the rows
+that it holds of the touched keys, and the new input. Of another aggregate Spark keeps the state.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+from lakehouse.declare.columns import quoted
+from lakehouse.declare.table import Table
+from lakehouse.errors import JobError
+from lakehouse.ranges import Range, utc
+from lakehouse.storage.delta import delta_writer, log_state, python_years
+from lakehouse.storage.delta.arrow import in_memory, in_spark
+from lakehouse.storage.delta.row_keys import KEY, keyed
+from lakehouse.storage.keyed import keyed_files
+from lakehouse.storage.session import Session
+from lakehouse.stream.advance import Take
+from lakehouse.stream.engines.table_steps import Due
+from lakehouse.stream.input_frontier import complete_at
+from lakehouse.stream.micro_batch import BatchLog, StreamRun
+from lakehouse.transform import counting, keeping, plan, versions
+from lakehouse.transform.checks import years
+
+Batches = Callable[[DataFrame, int], None]
+_AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
+
+
+def state(run: StreamRun) -> tuple[DataFrame, Batches]:
+    """A query whose micro-batches hold the rows of the keys that they touched, as they are now."""
+    stream = {run.plan.driving: run.stream()}
+    rows = run.plan.kept(stream, run.references(), f"late_filter_{run.table.name}")
+
+    def batches(batch: DataFrame, batch_id: int) -> None:
+        inputs = _inputs(run, run.log(batch_id))
+        batch = run.held(batch)
+        try:
+            written = batch.count()
+            reached = _reached(run, batch_id, run.late_filter_counts())
+            complete = complete_at(run, inputs["tables"][run.plan.driving]) or reached["frontier"]
+            reached["frontier"] = max(reached["frontier"], complete)
+
+            def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+                few = (
+                    in_memory(keyed(batch, run.table.keys))
+                    if batch_id and is_short(run, path, written)
+                    else None
+                )
+                if few is not None:
+                    return upsert(run, few, path, app, batch_id, metadata, few[KEY])
+                others = (
+                    versions.of_keys(_there(run), batch, run.table.keys, others=True)
+                    if batch_id
+                    else None
+                )
+                return swap(
+                    run,
+                    batch if others is None else others.unionByName(batch),
+                    written,
+                    path,
+                    app,
+                    batch_id,
+                    metadata,
+                )
+
+            run.keep(
+                write if written or not batch_id else None,
+                batch_id,
+                inputs=inputs,
+                written=written,
+                **reached,
+            )
+        finally:
+            batch.unpersist()
+
+    return rows, batches
+
+
+def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
+    """Steps over the ingest table's rows, which add to the versions of the keys in them."""
+    table = run.table
+
+    def of_keys(rows: DataFrame) -> DataFrame:
+        return versions.versions(rows, table.keys)
+
+    def whole(new: DataFrame, *, first: bool) -> DataFrame:
+        return of_keys(new) if first else versions.changed(_there(run), new, table.keys)
+
+    return _steps(run, of_keys, whole)
+
+
+def merge_steps(run: StreamRun) -> tuple[Take, Due, Due]:
+    """Steps over the ingest table's rows, whose sums, counts and bounds are merged with those that the table holds."""
+    session, table = run.session, run.table
+    hows = keeping.merging(session, table)
+    assert hows is not None, table.name
+    types = {f.name: f.dataType for f in plan.stored_schema(session, table)}
+    # as a column of the table is: a sum of decimals has ten digits more than they have
+    merged = [_call(how, name).cast(types[name]).alias(name) for name, how in hows.items() if how]
+
+    def of_keys(rows: DataFrame) -> DataFrame:
+        by = [column for column in (KEY, *table.keys) if column in rows.columns]
+        return rows.groupBy(*map(quoted, by)).agg(*merged)
+
+    def whole(new: DataFrame, *, first: bool) -> DataFrame:
+        return (
+            new
+            if first
+            else of_keys(_there(run).select(*map(quoted, new.columns)).unionByName(new))
+        )
+
+    return _steps(run, of_keys, whole)
+
+
+def _steps(
+    run: StreamRun,
+    of_keys: Callable[[DataFrame], DataFrame],
+    whole: Callable[..., DataFrame],
+) -> tuple[Take, Due, Due]:
+    """Steps over new rows: what the function makes of these, with what the table holds of their keys.
+
+    `of_keys`: of both, the table's rows of these keys. `whole`: of new rows (and whether they are the `first`), the
+    table.
+    """
+    references = run.references()
+
+    def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
+        inputs = _inputs(run, log)
+        if log.quiet is not None:
+            before = run.commit_log.before(run.generation, batch_id)
+            ahead = run.complete(log.inputs)
+            run.skip(batch_id, before, inputs=inputs, watermark=ahead, frontier=ahead)
+            return
+        late_filter = Observation()
+        new = run.plan.kept(rows, references, late_filter)
+        short = batch_id and is_short(run, run.session.path(run.table), log.rows)
+        few = in_memory(keyed(new, run.table.keys)) if short else None
+        held = new.persist() if few is None else None
+        try:
+            written = new.count() if few is None else few.num_rows
+
+            def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+                changes = new
+                if few is not None:
+                    both = _with_stored(run, path, few)
+                    upserted = in_memory(of_keys(both).select(*map(quoted, _columns(run))))
+                    if upserted is not None:
+                        return upsert(run, upserted, path, app, batch_id, metadata, few[KEY])
+                    changes = in_spark(run.session.spark, few).drop(KEY)
+                every = whole(changes, first=not batch_id)
+                return swap(run, every, written, path, app, batch_id, metadata)
+
+            seen = run.plan.late_filter_counts(late_filter, rows[run.plan.driving])
+            reached = _reached(run, batch_id, seen)
+            # what comes later is valid from later on
+            complete = run.complete(log.inputs) or reached["frontier"]
+            reached["frontier"] = max(reached["frontier"], complete)
+            writes = write if written or not batch_id else None
+            run.keep(writes, batch_id, inputs=inputs, written=written, **reached)
+        finally:
+            if held is not None:
+                held.unpersist()
+
+    return step, lambda offset: True, quiet_due(run)
+
+
+def _call(function: str, column: str) -> Column:
+    return F.expr(f"{function}({quoted(column)})")
+
+
+def _with_stored(run: StreamRun, path: Path, few: pa.Table) -> DataFrame:
+    """These rows, and those that the table holds of their keys."""
+    stored = keyed_files.rows_of(path, few[KEY])
+    if stored is not None:
+        few = pa.concat_tables([few, stored.select(few.column_names).cast(few.schema)])
+    # of one partition Spark needs no exchange to bring keys together
+    return in_spark(run.session.spark, few).coalesce(1)
+
+
+def _columns(run: StreamRun) -> Sequence[str]:
+    return plan.stored_schema(run.session, run.table).names
+
+
+def quiet_due(run: StreamRun) -> Due:
+    """Whether the inputs have gone on in time beyond the table."""
+
+    def due(offset: Mapping[str, Any]) -> bool:
+        complete, before = run.complete(offset), next(run.commit_log.by_stream(), None)
+        return bool(complete and before and before.frontier and complete > before.frontier)
+
+    return due
+
+
+def few_at_once(run: StreamRun) -> int:
+    """How many rows the job itself writes at most."""
+    return _AT_ONCE * run.session.settings.step_rows
+
+
+def is_short(run: StreamRun, path: Path, rows: int | None) -> bool:
+    """Whether so many rows are written by the job itself, into a table of which every row has its key."""
+    return rows is not None and rows <= few_at_once(run) and keyed_files.can_upsert(path)
+
+
+def upsert(
+    run: StreamRun,
+    rows: pa.Table,
+    path: Path,
+    app: str,
+    batch_id: int,
+    metadata: Mapping[str, Any],
+    touched: pa.ChunkedArray,
+) -> int:
+    """Writes the rows in place of those that the table has of the `touched` keys."""
+    table = run.table
+    python_years.check(rows, f"table={table.name}", JobError, years.REMEDY, table.keys)
+    return delta_writer.upsert(rows, path, app, batch_id, metadata, touched)
+
+
+def swap(
+    run: StreamRun,
+    rows: DataFrame,
+    brought: int,
+    path: Path,
+    app: str,
+    batch_id: int,
+    metadata: Mapping,
+    keys: Sequence[str] = (),
+) -> int:
+    """Has Spark write the whole table, its rows found by these columns (default: its keys)."""
+    rows_before = log_state.rows(path) if batch_id else 0
+    files = max(1, math.ceil((rows_before + brought) / keyed_files.LARGE))
+    keys = keys or run.table.keys
+    rows = keyed(rows, keys).select(*map(quoted, _columns(run)))
+    rows = years.refused(rows, run.table.name, run.table.keys)
+    return delta_writer.swap(rows, path, app, batch_id, metadata, files, keys)
+
+
+def recomputed(
+    session: Session,
+    table: Table,
+    inputs: Mapping[str, int],
+    references: dict[str, int],
+    frontier: datetime,
+) -> DataFrame:
+    """What a keyed or versioned table is by all rows of its inputs, at these versions of them and of its references.
+
+    By those that count at the frontier, if that decides which do.
+    """
+    span = counting.span_of(table, frontier)
+    rows = {
+        name: whole(session, session.catalog.table(name), at, span) for name, at in inputs.items()
+    }
+    kept = plan.plan_of(session, table, judged=False).kept(rows, session.references(references))
+    return versions.versions(kept, table.keys) if table.kind.keeps_versions else kept
+
+
+def whole(session: Session, table: Table, version: int, span: Range | None = None) -> DataFrame:
+    """All rows of an input at a version; none if nothing of it was read yet.
+
+    `span`: of an input with event time those that count (`transform.counting`).
+    """
+    if version < 0:
+        return session.spark.createDataFrame([], plan.stored_schema(session, table))
+    if span is None or table.kind.is_upserted:
+        return session.references({table.name: version})[table.name]
+    rows = session.spanning(table, span, version)
+    return counting.counted(rows, table, session.catalog.event_time(table), span)
+
+
+def _there(run: StreamRun) -> DataFrame:
+    return run.session.read(run.table).drop(KEY)
+
+
+def _inputs(run: StreamRun, log: BatchLog) -> dict[str, Any]:
+    return {"tables": log.inputs, "references": run.pinned}
+
+
+def _reached(run: StreamRun, batch_id: int, seen: Mapping[str, Any]) -> dict[str, Any]:
+    before = run.commit_log.before(run.generation, batch_id)
+    start: datetime = (before and before.frontier) or run.start
+    ahead = utc(seen["watermark"]) if seen["watermark"] else start
+    return {
+        "arrived": seen["arrived"],
+        "late": seen["late"],
+        "watermark": ahead,
+        "frontier": max(start, ahead),
+    }
+
+
+def different(new: pa.Table, there: pa.Table | None, most: int) -> pa.Array:
+    """The keys whose rows are others now, or gone; all of them if the rows are more than `most`, or Python cannot read them."""
+    if there is None:
+        return pc.unique(new[KEY].combine_chunks())
+    readable = python_years.are_in_python(new) and python_years.are_in_python(there)
+    if new.num_rows + there.num_rows > most or not readable:
+        both = pa.chunked_array([*new[KEY].chunks, *there[KEY].chunks])
+        return pc.unique(both.combine_chunks())
+    now, before = _by_key(new), _by_key(there.select(new.column_names))
+    keys = [key for key in now.keys() | before.keys() if now.get(key) != before.get(key)]
+    return pa.array(keys, pa.binary())
+
+
+def _by_key(rows: pa.Table) -> dict[bytes, list[str]]:
+    row_texts: dict[bytes, list[str]] = {}
+    for row in rows.to_pylist():
+        row_texts.setdefault(row[KEY], []).append(repr(row))
+    return {key: sorted(each) for key, each in row_texts.items()}

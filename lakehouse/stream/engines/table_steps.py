@@ -1,0 +1,350 @@
+"""The steps of a table that reads another table: the files that its commits added, commit by commit."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.declare.columns import ORIGIN
+from lakehouse.ranges import BEGINNING, text
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.position import checkpoints
+from lakehouse.stream import news, positions
+from lakehouse.stream.advance import IDLE, LOOK, Source, Stepped, Take
+from lakehouse.stream.consistent import Cuts
+from lakehouse.stream.micro_batch import StreamRun
+from lakehouse.stream.positions import Piece, Position
+from lakehouse.transform import plan
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE = 10.0  # seconds that input waits at most for more, before a step that has nothing to write notes how far it is
+_MEETING = 30.0  # seconds for which inputs have no versions that fit each other, until that is said
+_FAR = timedelta(minutes=10)  # of event time, between inputs
+_NOTHING = Piece((), 0, Position(0))  # of an input that has no version yet to be read
+_OUTSTANDING = 1_000  # files that wait are counted up to so many
+
+Positions = Mapping[str, Position]  # by input
+Due = Callable[[Mapping[str, Any]], bool]
+"""Whether there is something to write once the input is read up to an offset.
+
+If not, a step with rows waits for more, and one without rows is not taken.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What one step reads of each input."""
+
+    of: Mapping[str, Piece]
+    quiet: timedelta | None = (
+        None  # of a step without rows, because the inputs have gone on in time
+    )
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.of.values())
+
+    @property
+    def files(self) -> int:
+        return sum(len(piece.files) for piece in self.of.values())
+
+    @property
+    def end(self) -> Positions:
+        return {name: piece.end for name, piece in self.of.items()}
+
+
+class TableSteps(Stepped[Pieces]):
+    """Fills a table from the commits of its inputs with event time. A commit of this process wakes it.
+
+    Others it looks for.
+    """
+
+    def __init__(
+        self,
+        run: StreamRun,
+        take: Take,
+        due: Due = lambda offset: True,
+        quiet_due: Due = lambda offset: False,
+        *,
+        available_now: bool = False,
+        pace: timedelta = timedelta(0),
+    ) -> None:
+        super().__init__(run, take, available_now=available_now, pace=pace)
+        self._due, self._quiet_due = due, quiet_due
+        self._looked = (-1, float("-inf"))  # for that: how many commits were announced, and when
+        catalog = run.session.catalog
+        self._paths = {name: run.session.path(catalog.table(name)) for name in run.plan.followed}
+        # a versioned table is read as it is, once it is far enough
+        self._awaited = [*self._paths, *(t.name for t in catalog.versioned_inputs(run.table))]
+        self._watched: dict[str, positions.Input] = {}  # once the thread runs
+        self._until: dict[str, int] | None = self._versions() if available_now else None
+
+    def _versions(self) -> dict[str, int]:
+        return {name: delta_log.latest(path) for name, path in self._paths.items()}
+
+    def _wake(self) -> None:
+        news.announce(self.run.plan.driving)
+
+    def _latest(self) -> Positions:
+        return {name: Position(version + 1) for name, version in self._versions().items()}
+
+    def _is_past(self, position: Positions) -> bool:
+        return self._at is not None and all(self._at[name] >= position[name] for name in position)
+
+    def _resumed(self) -> tuple[Positions, int]:
+        """Where the table is, and the number of its next batch.
+
+        One without its line in the commit log is run once more for it.
+        """
+        self._watched = {name: positions.Input(path) for name, path in self._paths.items()}
+        run = self.run
+        standing = checkpoints.standing(run.session.settings, run.table)
+        last, noted, pending = standing.last, standing.noted, standing.pending
+        if last is None or (run.table.kind.is_upserted and last.generation < run.generation):
+            return self._first()
+        at, number = self._of(last), last.batch + 1
+        if pending and (noted or pending.batch == 0):
+            renewed = run.table.kind.is_upserted and noted and noted.generation < pending.generation
+            before = self._of(noted) if noted and not renewed else None
+            self._step(self._once_more(before, at), pending.batch)
+        return at, number
+
+    def _once_more(self, before: Positions | None, at: Positions) -> Pieces:
+        if before is None and self.run.table.kind.is_upserted:
+            return Pieces(
+                {n: positions.whole(path, at[n].version - 1) for n, path in self._paths.items()}
+            )
+        begins = before or self._begins()
+        return Pieces(
+            {n: positions.between(path, begins[n], at[n]) for n, path in self._paths.items()}
+        )
+
+    def _of(self, commit) -> Positions:
+        return {name: Position.of(commit.inputs["tables"][name]) for name in self._paths}
+
+    def _begins(self) -> Positions:
+        """Where a table begins: at its handover if it has one, else with the first commits that are kept."""
+        if handover := self.run.handover:
+            return {handover.input: Position(handover.version)}
+        return {name: positions.begins(path) for name, path in self._paths.items()}
+
+    def _first(self) -> tuple[Positions, int]:
+        """The position of a table without any batch, and the number of its next one.
+
+        The first of one that is kept up to date reads all there is. Inputs that have begun and hold no row are read, too:
+        what follows this table learns that it is complete so far.
+        """
+        if not self.run.table.kind.is_upserted:
+            return self._begins(), 0
+        pieces = self._all_there_is()
+        while not (begins := self._begins_with(pieces)):
+            if self._until is not None or self._stopping.wait(LOOK):
+                break
+            pieces = self._all_there_is()
+        if begins:
+            self._step(pieces, 0)
+        return pieces.end, int(begins)
+
+    def _begins_with(self, pieces: Pieces) -> bool:
+        return bool(pieces.files) or self.run.complete(self._offset(pieces.end)) is not None
+
+    def _all_there_is(self) -> Pieces:
+        paths = self._paths.items()
+        return Pieces({n: positions.whole(path, delta_log.latest(path)) for n, path in paths})
+
+    def _following(self) -> Pieces:
+        """What comes next of each input."""
+        most, until = self.run.session.settings.max_files_per_trigger, self._until or {}
+        return Pieces(
+            {
+                name: positions.following(path, self._at[name], most, until.get(name))
+                for name, path in self._paths.items()
+            }
+        )
+
+    def _check_inputs(self) -> None:
+        for watched in self._watched.values():
+            watched.check()
+
+    def _next(self) -> Pieces | None:
+        idle, waiting = time.monotonic(), float("inf")
+        while not self._stopping.is_set():
+            seen, now = news.commits(self._awaited), time.monotonic()
+            pieces = self._following()
+            # past commits without files
+            self._at = {
+                name: self._at[name] if piece.files else piece.end
+                for name, piece in pieces.of.items()
+            }
+            wait = LOOK
+            if pieces.files:
+                self._check_inputs()
+                self._idle.clear()
+                waiting = min(waiting, now)
+                wait = self._began + self.pace.total_seconds() - now
+                if self._until is not None or (wait <= 0 and self._worth(pieces, now - waiting)):
+                    return pieces
+                wait = wait if wait > 0 else LOOK
+            elif self._is_quiet_due(seen, now):
+                return Pieces(pieces.of, quiet=timedelta(0))
+            elif self._until is not None:
+                return None
+            else:
+                self._idle.set()
+                if now - idle > IDLE:
+                    self._check_inputs()
+                    idle = float("inf")
+                    self._report_idle()
+            news.wait(self._awaited, seen, wait)
+        return None
+
+    def _is_quiet_due(self, announced: int, now: float) -> bool:
+        """Whether the inputs have gone on in time without rows, and there is something to write for it.
+
+        A commit of this process says when to look. Of others one hears by looking.
+        """
+        if announced == self._looked[0] and now < self._looked[1] + _PATIENCE:
+            return False
+        self._looked = announced, now
+        self.trouble = self._held_back()
+        return self._quiet_due(self._offset(self._at))
+
+    def _held_back(self) -> str:
+        """Which input the table waits for, if another is far ahead of it: else nobody would know why it stands."""
+        settings, catalog = self.run.session.settings, self.run.session.catalog
+        ahead = {
+            name: frontier(settings, catalog.table(name)) or BEGINNING for name in self._awaited
+        }
+        last = min(ahead, key=lambda name: ahead[name])
+        furthest = max(ahead.values())
+        if furthest - ahead[last] < _FAR:
+            return ""
+        reached = text(ahead[last]) if ahead[last] > BEGINNING else "nothing, for no row has come"
+        return (
+            f"table={self.name}, input={last}: it is complete up to {reached}, another up to {text(furthest)}, and the table "
+            "goes as far as all of its inputs; send to it, or give a topic that may be silent a quiet_timeout"
+        )
+
+    def _worth(self, pieces: Pieces, waited: float) -> bool:
+        """Whether a step would write something, or there is enough to be read, or it has waited long."""
+        many = pieces.files >= self.run.session.settings.max_files_per_trigger
+        return (
+            many
+            or self._hurried.is_set()
+            or waited > _PATIENCE
+            or self._due(self._offset(pieces.end))
+        )
+
+    def _offset(self, position: Positions) -> dict[str, Any]:
+        return {name: at.offset(self._watched[name].identity) for name, at in position.items()}
+
+    def _rows(self, piece: Pieces) -> Mapping[str, Any]:
+        return {name: self._rows_of(name, each) for name, each in piece.of.items()}
+
+    def _rows_of(self, name: str, piece: Piece) -> DataFrame:
+        """Those of the files.
+
+        Without those that a batch run wrote, for they replace what went downstream already.
+        """
+        session = self.run.session
+        table = session.catalog.table(name)
+        files = list(piece.files)
+        if passed := positions.replaced(self._paths[name], piece):
+            files = [file for file in files if file not in passed]
+            message = (
+                f"table={self.name}, input={name}: {len(passed)} files that it had not read are gone ({passed[0].name}); "
+                "a batch run has replaced their rows since, so they are passed over, and what they reach here is PENDING until a "
+                "batch run of this table follows"
+            )
+            _log.warning(message)
+        rows = session.rows_of(table, files, plan.stored_schema(session, table))
+        return rows if self.run.table.kind.is_upserted else rows.where(F.col(ORIGIN) == "stream")
+
+    def _sources(self, position: Positions) -> tuple[Source, ...]:
+        return tuple(self._source(name, at) for name, at in position.items())
+
+    def _source(self, name: str, at: Position) -> Source:
+        outstanding = len(positions.following(self._paths[name], at, _OUTSTANDING).files)
+        offset = at.offset(self._watched[name].identity)
+        return Source(json.dumps(offset), metrics={"numFilesOutstanding": str(outstanding)})
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What came and went of an input in a step: the versions before and behind it, and the files of the commits between."""
+
+    since: int | None  # None: the step reads the input whole
+    until: int
+    files: tuple[Path, ...]
+
+
+class ChangeSteps(TableSteps):
+    """Fills a table from all that changes in its inputs, also where rows are replaced.
+
+    Inputs that are computed from one ingest table are read at versions that have read the same of it.
+    """
+
+    def __init__(self, run: StreamRun, take: Take, *due: Due, **how: Any) -> None:
+        super().__init__(run, take, *due, **how)
+        self._cuts = Cuts.of(run.session, run.table)
+        self._met = time.monotonic()  # when the inputs had versions that fit each other
+
+    def _all_there_is(self) -> Pieces:
+        ends = self._ends(dict.fromkeys(self._paths, -1))
+        return Pieces(
+            {
+                name: positions.whole(path, ends[name]) if ends[name] >= 0 else _NOTHING
+                for name, path in self._paths.items()
+            }
+        )
+
+    def _following(self) -> Pieces:
+        ends = self._ends({name: at.version - 1 for name, at in self._at.items()})
+        return Pieces(
+            {
+                name: positions.changed(path, self._at[name], ends[name])
+                for name, path in self._paths.items()
+            }
+        )
+
+    def _ends(self, since: Mapping[str, int]) -> Mapping[str, int]:
+        """The versions up to which the inputs are read now, so that they fit each other."""
+        most = self._until or self._versions()
+        most = {name: max(most[name], since[name]) for name in most}
+        ends = self._cuts.newest(since, most)
+        now = time.monotonic()
+        self._met = now if ends != since or most == since else self._met
+        return ends
+
+    def _held_back(self) -> str:
+        """As for other tables; or that the inputs do not meet, because each goes on by steps of its own."""
+        waited = round(time.monotonic() - self._met)
+        if waited < _MEETING:
+            return super()._held_back()
+        shared = sorted({name for each in self._cuts.shared.values() for name in each})
+        return (
+            f"table={self.name}, inputs={', '.join(self._paths)}: for {waited} s no versions of them have read the same of "
+            f"{', '.join(shared)}, and it reads none that have not; they meet when their streams have caught up; give the "
+            "pipeline more cores, or a slower pace (fresh_within)"
+        )
+
+    def _once_more(self, before: Positions | None, at: Positions) -> Pieces:
+        # what is in the table already is not computed again
+        return Pieces({name: Piece((), 0, position) for name, position in at.items()})
+
+    def _rows(self, piece: Pieces) -> Mapping[str, Moved]:
+        return {
+            name: Moved(
+                self._at[name].version - 1 if self._at else None, each.end.version - 1, each.files
+            )
+            for name, each in piece.of.items()
+        }

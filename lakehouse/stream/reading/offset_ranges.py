@@ -1,0 +1,33 @@
+"""Ranges of offsets in several partitions: how much lies in them, and the same share of each."""
+
+from lakehouse.stream.reading.offsets import Offsets
+
+
+def between(begin: Offsets, end: Offsets) -> int:
+    """How many offsets lie between: of a partition that ends before where it begins none."""
+    return sum(
+        max(offset - begin.get(topic, {}).get(p, 0), 0)
+        for topic, partitions in end.items()
+        for p, offset in partitions.items()
+    )
+
+
+def up_to(ends: Offsets, until: Offsets) -> Offsets:
+    return {
+        t: {p: min(end, until[t].get(p, end)) for p, end in partitions.items()}
+        for t, partitions in ends.items()
+    }
+
+
+def limited(begin: Offsets, end: Offsets, most: int) -> Offsets:
+    """The same share of what waits in each partition, at most so many in all, so that none gets ahead of the others."""
+    if (waiting := between(begin, end)) <= most:
+        return end
+
+    def share(first: int, last: int) -> int:
+        return first + max((last - first) * most // waiting, min(last - first, 1))
+
+    return {
+        t: {p: share(begin[t][p], offset) for p, offset in parts.items()}
+        for t, parts in end.items()
+    }

@@ -1,0 +1,298 @@
+"""The offsets of an ingest table: they join on from commit to commit, and each is in the table or its quarantine once.
+
+`_commit_log/<table>.topics.json` keeps the ids of its topics (a topic that was deleted and created
+again has another one), which of them begin at their beginning, where those begin that have a history, and which gaps
+someone has declared.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lakehouse.declare.table import Table
+from lakehouse.errors import CommitError, TopicError
+from lakehouse.logs import warn_once
+from lakehouse.runtime import kafka_topics
+from lakehouse.settings import Settings
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import read_value, replace_file
+from lakehouse.storage.disk.typed_values import typed
+from lakehouse.storage.log.commits import Commit
+
+if TYPE_CHECKING:
+    from lakehouse.storage.position.checkpoints import Written
+
+_log = logging.getLogger(__name__)
+
+Offsets = Mapping[str, Mapping[str, int]]  # topic -> partition -> offset
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets of a partition that someone has declared to be lost.
+
+    `until` is the next that is read.
+    """
+
+    topic: str
+    partition: str
+    since: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What is known of the topics of an ingest table."""
+
+    ids: Mapping[str, str] = field(default_factory=dict)
+    # topics made again: the last micro-batch (generation, batch) of the one before, and when that
+    # was declared (ISO 8601 UTC)
+    recreated: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+    # of topics with a history: the offsets from which on they were read
+    starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def begins(self, topic: str, last: "Written | Commit") -> bool:
+        """Whether the topic is another one than that whose offsets this commit has."""
+        after = self.recreated.get(topic)
+        return after is not None and (last.generation, last.batch) <= tuple(after[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What the broker says of a topic."""
+
+    id: str
+    first: Mapping[str, int]  # partition -> offset
+    end: Mapping[str, int]  # partition -> the next offset
+
+
+def known(settings: Settings, table: Table) -> Topics:
+    meaning = f"the ids that the topics of {table.name} have now are kept from here on, and gaps that were declared count as gaps"
+    return (
+        read_value(layout.note(settings, table, "topics.json"), partial(typed, Topics), meaning)
+        or Topics()
+    )
+
+
+def note(settings: Settings, table: Table, topics: Topics) -> None:
+    replace_file(layout.note(settings, table, "topics.json"), asdict(topics))
+
+
+def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
+    """What the broker says of the topics. Raises AccessError, BrokerError."""
+    from confluent_kafka.admin import OffsetSpec
+
+    described = kafka_topics.ids(client, topics)
+    partitions = {topic: numbers for topic, (_, numbers) in described.items()}
+    first, end = (
+        kafka_topics.listed(client, partitions, spec, {})
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+    )
+    return {topic: Broker(described[topic][0], first[topic], end[topic]) for topic in described}
+
+
+def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) -> Offsets:
+    """Up to where topics can be read now, by the isolation level of the settings.
+
+    Raises BrokerError.
+    """
+    from confluent_kafka import IsolationLevel
+    from confluent_kafka.admin import OffsetSpec
+
+    committed = settings.kafka.get("isolation.level") == "read_committed"
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    return kafka_topics.listed(client, partitions, OffsetSpec.latest(), {"isolation_level": level})
+
+
+def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> None:
+    """Keeps the ids of topics that are new to the table.
+
+    Raises TopicError if one is not that which the table has read.
+    """
+    before = known(settings, table)
+    if nameless := sorted(topic for topic, identity in present.items() if not identity):
+        warn_once(
+            _log,
+            f"table={table.name}, topic={', '.join(nameless)}: the broker gives it no id (it is older than Kafka 2.8), so one "
+            "that is deleted and created again is not noticed, unless it has fewer messages than were read",
+        )
+        present = {topic: identity for topic, identity in present.items() if identity}
+    if new := sorted(present.keys() - before.ids.keys()):
+        noted = before.starts or _starts_before(settings, table)
+        read = _read_before(settings, table, new)
+        before = replace(before, ids={**read, **before.ids}, starts=noted)
+    changed = {t: now for t, now in present.items() if before.ids.get(t, now) != now}
+    committed = _committed_ids(settings, table) if changed else {}
+    for topic, identity in changed.items():
+        if committed.get(topic) != identity:
+            raise TopicError(
+                f"table={table.name}, topic={topic}, id={identity}: the table has read the topic of id {before.ids[topic]}, "
+                "and this is another one of that name, so its offsets mean other messages; `lakehouse topic "
+                f"accept-new {table.name}` "
+                "accepts it, and reads it from its beginning"
+            )
+    if changed:
+        path = layout.note(settings, table, "topics.json")
+        older = (
+            f"it has older ids of {', '.join(changed)} than the table's last commit, which counts"
+        )
+        _log.warning(f"table={table.name}, file={path}: {older}; gaps accepted since are forgotten")
+    if new or changed:
+        note(settings, table, replace(before, ids={**before.ids, **present}))
+
+
+def _committed_ids(settings: Settings, table: Table) -> Mapping[str, str]:
+    """The ids of the topics that the table's last commit has read."""
+    from lakehouse.storage.position import checkpoints
+
+    written = checkpoints.standing(settings, table).written
+    return written.topics if written else {}
+
+
+def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dict[str, str]:
+    """The ids of topics as the table's last commit has them, where the file that keeps them does not know them (any more)."""
+    from lakehouse.storage.position import checkpoints
+
+    last = checkpoints.standing(settings, table).last
+    read = [topic for topic in topics if last and topic in last.inputs]
+    if not read:
+        return {}
+    committed = _committed_ids(settings, table)
+    noted = {topic: committed[topic] for topic in read if topic in committed}
+    path = layout.note(settings, table, "topics.json")
+    lost = f"table={table.name}, file={path}: it is gone, or does not have the ids of {', '.join(read)}"
+    unknown = sorted(set(read) - noted.keys())
+    what = "they are taken from the table's last commit"
+    if unknown:
+        what = f"nor does the table's last commit, so {', '.join(unknown)} count as the ones that were read as they are now"
+    warn_once(_log, f"{lost}; {what}; accepted gaps are forgotten, and must be accepted again")
+    return noted
+
+
+def _starts_before(settings: Settings, table: Table) -> Offsets:
+    """Where topics with a history begin, as the table's last commit has it."""
+    from lakehouse.storage.position import checkpoints
+
+    written = checkpoints.standing(settings, table).written
+    return written.starts if written else {}
+
+
+def start(
+    settings: Settings,
+    table: Table,
+    topics: Sequence[str],
+    last: "Written | Commit | None",
+    starts: Offsets | None = None,
+) -> Offsets:
+    """Where a table goes on to read: behind its last commit, or at the beginning of what is new or was made again.
+
+    `starts`: where else topics begin. Raises TopicError for a topic that is not the one read,
+    CommitError if what comes next is not there any more, BrokerError.
+    """
+    by_topic = on_broker(kafka_topics.admin(settings), topics)
+    check_ids(settings, table, {topic: each.id for topic, each in by_topic.items()})
+    begins = behind(settings, table, last, {})
+    for topic in begins.keys() & by_topic.keys():
+        _check_there(table, topic, begins[topic], by_topic[topic])
+    first = {topic: each.first for topic, each in by_topic.items()} | dict(starts or {})
+    return behind(settings, table, last, first)
+
+
+def behind(
+    settings: Settings, table: Table, last: "Written | Commit | None", first: Offsets
+) -> Offsets:
+    """The offsets behind a commit and the gaps that were declared there.
+
+    Of what it had not read the `first` ones.
+    """
+    now, begins = known(settings, table), {topic: dict(offsets) for topic, offsets in first.items()}
+    if last is None:
+        return begins
+    for topic, read in last.inputs.items():
+        if not now.begins(topic, last):
+            begins[topic] = begins.get(topic, {}) | {
+                p: past(now.gaps, topic, p, offset) for p, offset in read.items()
+            }
+    return begins
+
+
+def past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
+    """The offset behind the furthest gap that was declared to begin there: the topic may have lost more since."""
+    return max(
+        (g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)),
+        default=offset,
+    )
+
+
+def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Commit) -> list[Gap]:
+    """The offsets behind the last commit that the topics do not have any more."""
+    now = known(settings, table)
+    read = {topic: last.inputs.get(topic, {}) for topic in found if not now.begins(topic, last)}
+    return [
+        Gap(topic, p, offset, found[topic].first[p])
+        for topic, offsets in read.items()
+        for p, offset in offsets.items()
+        if past(now.gaps, topic, p, offset) < found[topic].first.get(p, 0)
+    ]
+
+
+def declare_lost(settings: Settings, table: Table, gaps: Sequence[Gap]) -> None:
+    """Notes gaps that someone has declared, each in place of an older one that begins where it does."""
+    before = known(settings, table)
+    begin = {(gap.topic, gap.partition, gap.since) for gap in gaps}
+    kept = (gap for gap in before.gaps if (gap.topic, gap.partition, gap.since) not in begin)
+    note(settings, table, replace(before, gaps=(*kept, *gaps)))
+
+
+def check_there(client, table: Table, at: Offsets) -> None:
+    """Raises CommitError if what comes next is not there any more, AccessError, BrokerError."""
+    for topic, there in on_broker(client, list(at)).items():
+        _check_there(table, topic, at[topic], there)
+
+
+def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broker) -> None:
+    for partition, offset in read.items():
+        if offset < there.first.get(partition, 0):
+            raise CommitError(
+                f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table goes on from there, and "
+                f"the topic begins with {there.first[partition]}; what is between is lost to the table; "
+                "`lakehouse topic accept-gap "
+                f"{table.name}` accepts that and goes on; lengthen the retention"
+            )
+
+
+def beyond(table: Table, read: Offsets, end: Offsets) -> str:
+    """That a topic ends before what was read of it; empty if none does.
+
+    A broker that has just started may yet recover it.
+    """
+    for topic, partitions in read.items():
+        for partition, offset in partitions.items():
+            if offset > (ends := end[topic].get(partition, -1)):
+                return (
+                    f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table has read up to there, "
+                    f"and the topic ends with {ends if ends >= 0 else 'none'}, so it has lost messages since; recover the topic, "
+                    f"or create it again and accept that by `lakehouse topic accept-new {table.name}`"
+                )
+    return ""
+
+
+def declare_recreated(
+    settings: Settings, table: Table, present: Mapping[str, str], last: tuple[int, int]
+) -> None:
+    """Notes that topics of these ids are read from their beginning, behind that micro-batch (generation, batch)."""
+    before, now = known(settings, table), datetime.now(UTC).isoformat()
+    changed = {
+        topic: identity
+        for topic, identity in present.items()
+        if before.ids.get(topic, identity) != identity
+    }
+    recreated = dict.fromkeys(changed, (*last, now))
+    ids, recreated = {**before.ids, **present}, {**before.recreated, **recreated}
+    gaps = tuple(gap for gap in before.gaps if gap.topic not in changed)
+    kept = {topic: begins for topic, begins in before.starts.items() if topic not in changed}
+    note(settings, table, Topics(ids, recreated, gaps, kept))

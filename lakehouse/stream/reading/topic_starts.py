@@ -1,0 +1,93 @@
+"""Where a topic that has a history begins: with the messages of an instant, of which its partitions keep the offsets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from lakehouse.declare.inputs.sources import KafkaSource, RecordSource
+from lakehouse.declare.table import Table
+from lakehouse.errors import CommitError, DeclarationError
+from lakehouse.ranges import BEGINNING, EPOCH, text
+from lakehouse.runtime import kafka_topics
+from lakehouse.settings import Settings
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position.checkpoints import Written
+from lakehouse.stream.reading import offsets
+from lakehouse.stream.reading.offsets import Broker, Gap, Offsets
+
+_NONE = -1  # the offset of no message
+
+
+def resolve(settings: Settings, table: Table, topic: KafkaSource) -> Offsets:
+    """The offsets with which the topic begins, asked of the broker once and kept: for a table that has read nothing yet.
+
+    An event may be `max_future_skew` ahead of its message's timestamp, so messages of so much earlier
+    are read, too. Raises DeclarationError for an instant that is still to come, CommitError if the
+    topic does not reach back to it, BrokerError.
+    """
+    assert topic.starting is not None, topic.topic
+    if (now := datetime.now(UTC)) < topic.starting:
+        raise DeclarationError(
+            f"table={table.name}, topic={topic.topic}, starting={text(topic.starting)}: it is {text(now)}, and the history "
+            "cannot have all rows before an instant that is still to come; "
+            "declare one that has passed, and that the history reaches"
+        )
+    since, client = topic.starting - topic.max_future_skew, kafka_topics.admin(settings)
+    # the ends first: what is sent meanwhile lies behind them
+    found = offsets.on_broker(client, [topic.topic])[topic.topic]
+    partitions = {topic.topic: [int(p) for p in found.first]}
+    sent = _sent_since(client, partitions, since)[topic.topic]
+    known = offsets.known(settings, table)
+    begins = {topic.topic: starts(table, topic.topic, found, sent, known.gaps, since)}
+    offsets.note(settings, table, replace(known, starts=begins))
+    return begins
+
+
+def starts(
+    table: Table,
+    topic: str,
+    found: Broker,
+    sent: Mapping[str, int],
+    gaps: Sequence[Gap],
+    since: datetime,
+) -> dict[str, int]:
+    """By partition, the offset that it begins with: that of its first message of that time, or its end.
+
+    Raises CommitError if messages of that time may have been removed.
+    """
+    begins = {p: found.end[p] if offset == _NONE else offset for p, offset in sent.items()}
+    for p, offset in begins.items():
+        first = found.first[p]
+        if offset <= first and offsets.past(gaps, topic, p, 0) < first:
+            raise CommitError(
+                f"table={table.name}, topic={topic}, partition={p}, offset={first}: the topic begins there, and has no message "
+                f"from before {text(since)}, so messages from after that may be gone, which the history does not have; declare a "
+                "later starting=, and a history that reaches it; or, if none of them counts, `lakehouse topic accept-gap "
+                f"{table.name}` goes on without them"
+            )
+    return begins
+
+
+def removed(found: Mapping[str, Broker], gaps: Sequence[Gap]) -> list[Gap]:
+    """The offsets from the beginning of topics on that they do not have any more, and that nobody has accepted."""
+    return [
+        Gap(topic, p, 0, first)
+        for topic, of in found.items()
+        for p, first in of.first.items()
+        if offsets.past(gaps, topic, p, 0) < first
+    ]
+
+
+def is_history_read(source: RecordSource, last: Written | Commit) -> bool:
+    """Whether a source is a history that was read to its end by then: the commit that says so has its instant as watermark."""
+    return source.until is not None and (last.watermark or BEGINNING) >= source.until
+
+
+def _sent_since(client, partitions: Mapping[str, Sequence[int]], instant: datetime) -> Offsets:
+    """Topic -> partition -> the first offset of a message with this timestamp or a later one."""
+    from confluent_kafka.admin import OffsetSpec
+
+    # no message is older, and negative numbers mean other things
+    milliseconds = max(0, (instant - EPOCH) // timedelta(milliseconds=1))
+    spec = OffsetSpec.for_timestamp(milliseconds)
+    return kafka_topics.listed(client, partitions, spec, {}, least=_NONE)

@@ -1,0 +1,356 @@
+"""What a function must not do, found in its plan before it runs: what two runs may differ by, what loses rows; with remedies."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lakehouse.declare.columns import ARRIVAL, REACH
+from lakehouse.declare.remarks import refuse
+from lakehouse.declare.table import Table
+from lakehouse.declare.windows import Interval
+from lakehouse.errors import DeclarationError
+from lakehouse.transform.analysis import clocks
+from lakehouse.transform.analysis.plan_tree import analyzed, expressions_of, nodes, seq, within
+from lakehouse.transform.analysis.shapes import GROUPS, WHOLE, asks_itself, joins_itself, reads
+from lakehouse.transform.analysis.total_order import ORDERED, TAKING, equal_places, takes_places
+from lakehouse.transform.analysis.window_rule import across_windows
+
+_ORDER = ORDERED | {
+    "ApproximatePercentile",
+    "HistogramNumeric",
+    "ApproxTopK",
+    "ApproxTopKAccumulate",
+    "ApproxTopKCombine",
+}
+_SKETCHES = ("Hll", "Kll", "Theta", "Tuple")
+_EQUAL_PLACES = (
+    "of rows that are equal in what orders them it takes any, and stream and batch read them differently; order also by columns "
+    "that no two rows have in common, such as _arrival (or its topic, partition and offset) or all that it is grouped by, or "
+    "use rank"
+)
+_OF_MANY_ROWS = (
+    "declare a window, keeps='latest', deduplicate=duplicates(...), ttl= for process(...), or context=around(...); what is "
+    "grouped by _arrival is of one row"
+)
+_OF_JOINS = (
+    "join rows near each other in time with context=around(...), those of one window with window= and by the column window, "
+    "or all that ever came with keeps='latest' and keys=[...]"
+)
+_BY = {"MaxBy", "MinBy"}
+_SORTED = {"SortArray", "ArraySort"}
+_COUNTED = _SORTED | {"Size", "ArrayContains"}
+_DOUBLES = {
+    "Sum",
+    "Average",
+    "StddevPop",
+    "StddevSamp",
+    "VariancePop",
+    "VarianceSamp",
+    "Corr",
+    "CovPopulation",
+    "CovSample",
+    "Skewness",
+    "Kurtosis",
+    "Product",
+    "RegrAvgX",
+    "RegrAvgY",
+    "RegrIntercept",
+    "RegrR2",
+    "RegrSlope",
+    "RegrSXX",
+    "RegrSXY",
+    "RegrSYY",
+}
+
+
+def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
+    """Raises DeclarationError if the plan of `rows`, the function's result, holds that by which stream and batch may differ.
+
+    It says all of it at once. A table declared with deterministic=False may hold all but operators over whole batches, which
+    make no sense in a stream.
+    """
+    refuse(_remarks(table, rows, row_preserving=row_preserving))
+
+
+def _remarks(table: Table, rows: DataFrame, *, row_preserving: bool) -> Iterator[str]:
+    where = f"table={table.name}"
+    plan = analyzed(rows)
+    if row_preserving and (operators := sorted(_on_rows(plan, table))):
+        remedy = _OF_JOINS if operators == ["Join"] else _OF_MANY_ROWS
+        yield (
+            f"{where}, operators={', '.join(operators)}: a row table is computed row by row, and a micro-batch does "
+            f"not hold all rows; {remedy}"
+        )
+    if table.context:
+        yield from _beyond_context(table, table.context, plan)
+    if table.window and not table.kind.is_report:  # of which a partition is computed by itself
+        for shown, rule in across_windows(rows, one_end=table.window.starts_apart):
+            yield f"{where}, {shown}: {rule}"
+    if table.deterministic:
+        yield from _by_chance(table, rows, plan)
+
+
+def _beyond_context(table: Table, context: Interval, plan) -> Iterator[str]:
+    where = f"table={table.name}"
+    if (within := _remembered(plan)) > context.before:
+        yield (
+            f"{where}, within={within}: a range is read from {context.before} before it, by context=around(before=...), "
+            "and what a process function remembers for longer would be cut off; declare the longer before=, or a shorter within="
+        )
+    for shown in _counting_rows(plan) if table.deterministic else ():
+        yield (
+            f"{where}, expression={shown}: its frame counts rows, and rows outside the interval ({context}) decide it; "
+            "take a frame of event time, rangeBetween within the interval (the row before is max(struct(event time, ...)) "
+            "over the frame that ends before the row); or declare deterministic=False, and its ranges stay UNVERIFIABLE"
+        )
+
+
+def _by_chance(table: Table, rows: DataFrame, plan) -> Iterator[str]:
+    """What two runs may differ by, though they compute the same rows."""
+    where = f"table={table.name}"
+    if table.window or table.kind.is_upserted:
+        yield from _by_collation(table, rows)
+    chance = [*clocks.in_sql(table), *_found(plan, table.tolerance)]
+    if table.window and not table.kind.is_report:
+        chance += [(shown, _EQUAL_PLACES) for shown in equal_places(plan)]
+    for shown, rule in chance:
+        yield f"{where}, {shown}: {rule}; {clocks.UNVERIFIABLE}"
+
+
+def _by_collation(table: Table, rows: DataFrame) -> Iterator[str]:
+    collated = {name for name, dtype in rows.dtypes if dtype.startswith("string collate")}
+    if named := sorted(set(table.keys) & collated):
+        yield (
+            f"table={table.name}, keys={', '.join(named)}: by its collation texts that differ are one key, and which of them a "
+            "row shows is decided by the order in which they come; group by lower(...) or upper(...), or CAST(... AS STRING)"
+        )
+
+
+def check_whole(table: Table, rows: DataFrame) -> None:
+    """As `check`, of a table that is computed from all rows at once: a keyed or versioned one, a partition of a report.
+
+    Raises DeclarationError also for a number of rows that no order chooses: another computation would take others.
+    """
+    refuse(
+        [
+            *_remarks(table, rows, row_preserving=table.kind.keeps_versions),
+            *_taking_any(table, rows),
+        ]
+    )
+
+
+def _taking_any(table: Table, rows: DataFrame) -> Iterator[str]:
+    for node in nodes(analyzed(rows)) if table.deterministic else ():
+        if _is_unsorted_limit(node) or _takes_any(node) or node.nodeName() == "Sample":
+            yield (
+                f"table={table.name}, operators={node.nodeName()}: which rows it takes is decided by the order in which they are "
+                "read; sort them before by columns that no two rows have in common, or use max_by; or declare "
+                "deterministic=False, and the table stays UNVERIFIABLE"
+            )
+
+
+def ties(rows: DataFrame) -> list[str]:
+    """What takes any of several rows, in the plan of `rows`, if these tie in what orders them.
+
+    These are `max_by` and `min_by`, unless they order by all that they take, so that rows that tie are the same; places in an
+    ordered window, such as `row_number`; and rows that LIMIT leaves. Whether rows do tie is a matter
+    of the data, so this is no reason to refuse a table, but one to name if it differs.
+    """
+    found = []
+    for node in nodes(analyzed(rows)):
+        if node.nodeName() == "Window" and node.orderSpec().size():
+            found += [e.sql() for e in seq(node.windowExpressions()) if takes_places(e)]
+        for expression, kind, _ in expressions_of(node):
+            if kind in _BY and not _columns(expression, 0) <= _columns(expression, 1):
+                found.append(expression.sql())
+        if node.nodeName() in TAKING and node.children().apply(0).nodeName() not in TAKING:
+            found.append(node.simpleString(100))
+    return found
+
+
+def _columns(expression, child: int) -> set[int]:
+    """The columns that a child of the expression refers to, by id."""
+    return {a.exprId().id() for a in seq(expression.children().apply(child).references().toSeq())}
+
+
+def _takes_any(node) -> bool:
+    """Whether it takes one of several rows that are the same in some columns only."""
+    return node.nodeName() == "Deduplicate" and node.keys().size() < node.output().size()
+
+
+def _is_unsorted_limit(node) -> bool:
+    if node.nodeName() not in TAKING:
+        return False
+    while node.nodeName() in (
+        "GlobalLimit",
+        "LocalLimit",
+        "Project",
+        "SubqueryAlias",
+        "Offset",
+        "Tail",
+    ):
+        node = node.children().apply(0)
+    return node.nodeName() != "Sort"
+
+
+def check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> None:
+    """Raises DeclarationError unless each row of each input of an ingest table is in `rows`, its function's result, once."""
+    read = sum((_operators(each) for each in inputs.values()), Counter())
+    if others := _operators(rows) - read - Counter(Union=len(inputs) - 1):
+        raise DeclarationError(
+            f"{where}, operators={', '.join(sorted(others))}: an ingest table keeps every row that it reads, one for one; use "
+            "select, withColumn and drop only (and unionByName, once for each of several topics), and do the rest in a table "
+            "that reads it"
+        )
+    if unread := [name for name, each in inputs.items() if not _leaves(each) <= _leaves(rows)]:
+        raise DeclarationError(
+            f"{where}, inputs={', '.join(unread)}: an ingest table keeps every row that it reads; add it with "
+            "unionByName, or remove it"
+        )
+
+
+def check_sessions(where: str, rows: DataFrame) -> None:
+    """Raises DeclarationError if a table of sessions filters after its last aggregation."""
+    node = analyzed(rows)
+    while node.nodeName() != "Aggregate" and node.children().size():
+        if node.nodeName() == "Filter":
+            raise DeclarationError(
+                f"{where}: it filters after it has aggregated, and Spark moves such a filter below the merging of sessions, "
+                "which gives wrong sessions; filter rows before, or sessions where they are read"
+            )
+        node = node.children().apply(0)
+
+
+def _counting_rows(plan) -> Iterator[str]:
+    """Window functions over rows of the driving input that are framed by a number of rows: ROWS, ranks, lag, lead."""
+    for node in nodes(plan):
+        if (
+            node.nodeName() != "Window"
+            or not reads(node)
+            or _named(ARRIVAL, seq(node.partitionSpec()))
+        ):
+            continue
+        for expression in seq(node.windowExpressions()):
+            if any(
+                kind == "SpecifiedWindowFrame" and e.frameType().sql() == "ROWS"
+                for e, kind, _ in within(expression)
+            ):
+                yield expression.sql()
+
+
+def _found(plan, tolerance: float) -> Iterator[tuple[str, str]]:
+    for expression, kind, parents in _expressions(plan):
+        rule = _rule(expression, kind, parents, tolerance)
+        if rule:
+            yield f"expression={expression.sql()}", rule
+
+
+def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> str:
+    if of_clock := clocks.rule_of(expression, kind):
+        return of_clock
+    if kind == "Mode" and not expression.reverseOpt().isDefined():
+        return "of values that are as frequent it takes any; write mode() WITHIN GROUP (ORDER BY ...), or F.mode(..., True)"
+    if (kind in _ORDER or (kind.startswith(_SKETCHES) and "Agg" in kind)) and not (
+        parents & _SORTED or _is_sorted_list(expression, kind)
+    ):
+        return "it depends on the order in which rows come; use min, max, min_by, max_by, percentile, or sort what is collected"
+    if kind == "CollectSet" and not parents & _COUNTED:
+        return "its elements come in any order; put sort_array or size around it"
+    if kind in _DOUBLES and not tolerance and _is_double(expression):
+        return (
+            "a sum of doubles depends on the order of adding; cast to decimal, or give a tolerance"
+        )
+    if (
+        kind not in _ORDER | {"CollectSet"}
+        and not expression.deterministic()
+        and _all_deterministic(expression)
+    ):
+        return "it is another value in each run; compute it from the row"
+    return ""
+
+
+def _is_sorted_list(expression, kind: str) -> bool:
+    """Whether it is LISTAGG with WITHIN GROUP (ORDER BY ...)."""
+    return kind == "ListAgg" and expression.orderExpressions().size() > 0
+
+
+def _is_double(expression) -> bool:
+    return any(
+        each.dataType().typeName() in ("double", "float") for each in seq(expression.children())
+    )
+
+
+def _all_deterministic(expression) -> bool:
+    return all(each.deterministic() for each in seq(expression.children()))
+
+
+def _expressions(plan) -> Iterator[tuple[Any, str, frozenset[str]]]:
+    """Every expression of a plan but columns and literals, its kind, and the kinds of those around it.
+
+    What takes rows one by one in the order of its window is sorted by that.
+    """
+    for node in nodes(plan):
+        if node.nodeName() == "CollectMetrics":
+            continue
+        ordered = node.nodeName() == "Window" and node.orderSpec().size() > 0
+        for expression, kind, parents in expressions_of(node):
+            is_ordered = ordered and kind in ORDERED and "WindowExpression" in parents
+            yield expression, kind, parents | ({"SortArray"} if is_ordered else frozenset())
+
+
+def _on_rows(plan, table: Table) -> set[str]:
+    """The operators that take rows of the driving input, known by their arrival, together."""
+    every = [
+        node.nodeName()
+        for node in nodes(plan, subqueries=not table.context)
+        if node.nodeName() in WHOLE and reads(node) and not _one_by_one(node)
+    ]
+    operators = set(every)
+    if any(not (table.context and each.references().size()) for each in asks_itself(plan)):
+        operators.add("Subquery")
+    # with an interval a frame of it (rangeBetween), or the function of a group, sees all its rows
+    if table.context:
+        return operators - GROUPS
+    operators |= {"Join" for node in nodes(plan) if joins_itself(node)}
+    # the process function, which goes on from the rows before
+    process = {"FlatMapGroupsInArrow"} if every.count("FlatMapGroupsInArrow") == 1 else set()
+    return operators - process if table.ttl else operators
+
+
+def _remembered(plan) -> timedelta:
+    """The longest that a process function in it remembers a row."""
+    metadata = [
+        a.metadata() for node in nodes(plan) for a in seq(node.output()) if a.name() == ARRIVAL
+    ]
+    return timedelta(
+        microseconds=max(
+            (each.getLong(REACH) for each in metadata if each.contains(REACH)), default=0
+        )
+    )
+
+
+def _one_by_one(node) -> bool:
+    """Whether it groups by arrival, so that each group is of one row."""
+    return node.nodeName() == "Aggregate" and bool(_named(ARRIVAL, seq(node.groupingExpressions())))
+
+
+def _named(column: str, expressions: list) -> set[int]:
+    """The columns of that name that the expressions refer to, by id."""
+    attributes = (a for each in expressions for a in seq(each.references().toSeq()))
+    return {a.exprId().id() for a in attributes if a.name() == column}
+
+
+def _operators(rows: DataFrame) -> Counter[str]:
+    """The operators of a plan that may drop or multiply rows."""
+    names = (node.nodeName() for node in nodes(analyzed(rows)))
+    return Counter(
+        name for name in names if name not in ("Project", "SubqueryAlias", "View", "CollectMetrics")
+    )
+
+
+def _leaves(rows: DataFrame) -> set[int]:
+    """What a plan reads, by the id of each first column."""
+    return {leaf.output().apply(0).exprId().id() for leaf in seq(analyzed(rows).collectLeaves())}

@@ -1,0 +1,116 @@
+"""What equality of columns says: of columns, of spans of time and their ends, of instants that are truncated."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse.storage.keyed.row_index import Value
+from lakehouse.transform.analysis.plan_tree import kind_of, seq
+
+_TRUNCATED = {"year", "quarter", "month", "week", "day", "hour", "minute", "second"}
+SPAN = "struct<start:timestamp,end:timestamp>"
+ENDS = ("start", "end")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The start or the end of a column that is a span of time, such as a window."""
+
+    column: str
+    name: str
+
+
+Origins = dict[int, Value | End]  # use of an input, by number -> its column
+Equal = tuple[Origins, Origins]
+
+
+def extended(columns, equal: Sequence[Equal], *, one_end: bool) -> list[tuple[int, Origins]]:
+    """The columns, each with the origins of all that it is equal to."""
+    equal = [pair for pair in equal if all(pair)]
+    equal += spans(equal, one_end=one_end)
+    equal += [(end_of(a, end), end_of(b, end)) for a, b in equal if _is_whole(a, b) for end in ENDS]
+    extended, changed = [(column, dict(origins)) for column, origins in columns], bool(equal)
+    while changed:
+        changed = False
+        for _, origins in extended:
+            for pair in equal:
+                more = pair[0] | pair[1]
+                is_one = any(each.items() <= origins.items() for each in pair)
+                if is_one and more.keys() - origins.keys():
+                    origins |= more | origins
+                    changed = True
+    return extended
+
+
+def spans(equal: Sequence[Equal], *, one_end: bool) -> list[Equal]:
+    """The spans of time that are equal because their ends are."""
+    ends: dict[str, list[Equal]] = {name: [] for name in ENDS}
+    for one, other in equal:
+        for name in ENDS:
+            if all(isinstance(v, End) and v.name == name for v in (*one.values(), *other.values())):
+                ends[name].append((span_of(one), span_of(other)))
+    starts, stops = ends.values()
+    turned = [(b, a) for a, b in stops]
+    if one_end:
+        return starts + stops
+    return [pair for pair in starts if pair in stops or pair in turned]
+
+
+def equalities(condition) -> Iterator[tuple[Any, Any]]:
+    """The pairs of expressions that are equal wherever the condition is true."""
+    todo = [condition]
+    while todo:
+        each = todo.pop()
+        if kind_of(each) == "And":
+            todo += seq(each.children())
+        elif kind_of(each) in ("EqualTo", "EqualNullSafe"):
+            yield each.left(), each.right()
+
+
+def across(one, other, of_side: Sequence[set[int]]) -> bool:
+    """Whether one is of columns of one side of a join alone, and the other of those of the other."""
+    mine, theirs = ({id_of(a) for a in seq(each.references().toSeq())} for each in (one, other))
+    left, right = of_side
+    if not mine or not theirs:
+        return False
+    return (mine <= left and theirs <= right) or (mine <= right and theirs <= left)
+
+
+def end_of(origins: Origins, name: str) -> Origins:
+    """The start or end of a span that has these origins."""
+    whole = all(isinstance(each, str) for each in origins.values())
+    return {n: End(str(each), name) for n, each in origins.items()} if whole else {}
+
+
+def span_of(origins: Origins) -> Origins:
+    """The span of which an end has these origins."""
+    ends = all(isinstance(each, End) for each in origins.values())
+    return {n: each.column for n, each in origins.items() if isinstance(each, End)} if ends else {}
+
+
+def _is_whole(*sides: Origins) -> bool:
+    return all(isinstance(each, str) for side in sides for each in side.values())
+
+
+def truncated(expression) -> tuple[Any, str] | None:
+    """The column of instants that an expression truncates, in UTC, and to what; None of another expression."""
+    if kind_of(expression) == "ParseToDate":
+        expression = expression.replacement()
+    kind = kind_of(expression)
+    if kind not in ("Cast", "TruncTimestamp"):
+        return None
+    column = expression.children().apply(int(kind == "TruncTimestamp"))
+    instants = (
+        kind_of(column) == "AttributeReference" and column.dataType().typeName() == "timestamp"
+    )
+    if not instants or expression.timeZoneId().getOrElse(None) != "UTC":
+        return None
+    if kind == "Cast":
+        return (column, "date") if expression.dataType().typeName() == "date" else None
+    unit = expression.format()
+    name = str(unit.value()).lower() if kind_of(unit) == "Literal" else ""
+    return (column, name) if name in _TRUNCATED else None
+
+
+def id_of(expression) -> int:
+    return expression.exprId().id()

@@ -1,0 +1,382 @@
+"""Which columns of the inputs each column of a plan is equal to, found from the leaves upwards by Catalyst's ids.
+
+A column of an operator has the origin `bidder` in a use of an input if each row is made, of that use, of rows alone that
+have its value in their column `bidder`. So grouping, joining, ranking and uniting by a column keep its origins, and an
+operator that is not known here leaves none.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from lakehouse.storage.keyed.row_index import Truncated
+from lakehouse.transform.analysis.equal_columns import (
+    ENDS,
+    SPAN,
+    Equal,
+    Origins,
+    across,
+    end_of,
+    equalities,
+    extended,
+    id_of,
+    span_of,
+    spans,
+    truncated,
+)
+from lakehouse.transform.analysis.plan_tree import expressions_of, kind_of, seq, unaliased
+from lakehouse.transform.analysis.shapes import INPUT
+
+_PASSING = {
+    "CollectMetrics",
+    "Distinct",
+    "EventTimeWatermark",
+    "Generate",
+    "LocalLimit",  # which is below a GlobalLimit
+    "RepartitionByExpression",
+    "Repartition",
+    "ResolvedHint",
+    "Sort",
+    "Subquery",
+    "SubqueryAlias",
+    "UnresolvedHint",
+    "View",
+}
+_OPAQUE = {"MapInPandas", "MapInArrow", "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"}
+_INNER = ("INNER", "CROSS")
+
+
+@dataclass
+class Rows:
+    """What is known of the rows of an operator."""
+
+    plan: Any
+    columns: list[tuple[int, Origins]]  # each column's id, and what it is equal to
+    below: Sequence["Rows"] = ()
+    uses: dict[int, str] = field(default_factory=dict)  # number -> input
+    pairs: dict[frozenset[int], Origins] = field(default_factory=dict)
+    """What `coalesce` of two columns is equal to."""
+    tied: dict[int, list[Equal]] = field(default_factory=dict)
+    """Of a subquery: the uses of which it reads only rows that are equal to the row outside, and in what."""
+    from_input: bool = False
+    """Whether each row is made of at least one row of an input."""
+    has_subquery: bool = False
+    asks: bool = False
+    """Whether a subquery of this operator reads rows of an input."""
+
+    def origins(self, column: int) -> Origins:
+        return next((origins for own, origins in self.columns if own == column), {})
+
+
+class Walk:
+    """One way through a plan.
+
+    `one_end`: spans that start or end together are equal. `named`: a column that Python functions of rows and groups are
+    trusted to hand on under that name.
+    """
+
+    def __init__(self, *, one_end: bool = False, named: str = "") -> None:
+        self._numbers = count()
+        self._one_end = one_end
+        self._named = named
+        self._outside: dict[int, Origins] = {}  # the columns of the row outside of a subquery
+        self._outside_uses: frozenset[int] = frozenset()
+
+    def rows(self, plan) -> Rows:
+        below = [self.rows(child) for child in seq(plan.children())]
+        if plan.nodeName() == "LateralJoin":
+            below.append(self._subquery(plan.right().plan(), below))
+            below[0] = self._with_ties(below[0], below[1])
+        subqueries = list(self._subqueries(plan, below))
+        for subquery in subqueries:
+            below = [self._with_ties(side, subquery) for side in below]
+        rows = self._own(plan, below)
+        hidden = {number: name for each in subqueries for number, name in each.uses.items()}
+        sides = [side.has_subquery for side in rows.below]
+        rows.has_subquery = bool(subqueries) or plan.nodeName() == "LateralJoin" or any(sides)
+        rows.asks = bool(hidden)
+        rows.uses = rows.uses | hidden
+        rows.tied = _together(rows.tied, *(side.tied for side in below))
+        return self._noting_ties(rows)
+
+    def _own(self, plan, below: Sequence[Rows]) -> Rows:
+        if not below:
+            return self._leaf(plan)
+        kind = plan.nodeName()
+        handlers: Mapping[str, Callable[..., Rows]] = {
+            "Aggregate": self._aggregate,
+            "Deduplicate": self._deduplicate,
+            "Expand": self._expand,
+            "Filter": self._filter,
+            "Join": self._join,
+            "LateralJoin": self._join,
+            "Project": self._project,
+            "Union": self._union,
+            "Window": self._window,
+            **dict.fromkeys(("Except", "ExceptAll", "Intersect", "IntersectAll"), self._compared),
+        }
+        if kind in handlers:
+            return handlers[kind](plan, *below)
+        if kind in _PASSING and not _is_of_python(plan):
+            return self._passed(plan, below[0])
+        if kind in _OPAQUE and self._named:
+            return self._opaque(plan, *below)
+        return _unknown(plan, below)
+
+    # ---- operators
+
+    def _leaf(self, plan) -> Rows:
+        output = seq(plan.output())
+        named = [a.metadata().getString(INPUT) for a in output if a.metadata().contains(INPUT)]
+        if not named:
+            return Rows(plan, [(a.exprId().id(), {}) for a in output])
+        number = next(self._numbers)
+        columns: list[tuple[int, Origins]] = [(a.exprId().id(), {number: a.name()}) for a in output]
+        return Rows(plan, columns, uses={number: named[0]}, from_input=True)
+
+    def _passed(self, plan, below: Rows) -> Rows:
+        return _over(plan, below, [(each, below.origins(each)) for each in ids(plan)])
+
+    def _project(self, plan, below: Rows) -> Rows:
+        columns = [(e.exprId().id(), self._of(e, below)) for e in seq(plan.projectList())]
+        return _over(plan, below, columns)
+
+    def _filter(self, plan, below: Rows) -> Rows:
+        """Joins in SQL may be written as a list of tables, and a filter."""
+        return _over(plan, below, self._equated(plan.condition(), below).columns)
+
+    def _aggregate(self, plan, below: Rows) -> Rows:
+        grouping = [unaliased(e) for e in seq(plan.groupingExpressions())]
+        grouped = self._within(grouping, below)
+        columns = []
+        for each in seq(plan.aggregateExpressions()):
+            own = unaliased(each)
+            if kind_of(own) == "AggregateExpression" and not own.filter().isDefined():
+                function = own.aggregateFunction()  # of values that are all the same
+                own = function.child() if kind_of(function) in ("Max", "Min") else own
+            is_key = any(own.semanticEquals(by) for by in grouping)
+            columns.append((each.exprId().id(), self._of(own, below if is_key else grouped)))
+        driven = below.from_input and bool(grouping)
+        return replace(_over(plan, below, columns), pairs={}, from_input=driven)
+
+    def _window(self, plan, below: Rows) -> Rows:
+        within = self._within(seq(plan.partitionSpec()), below)
+        return replace(self._passed(plan, within), below=(below,))
+
+    def _deduplicate(self, plan, below: Rows) -> Rows:
+        within = self._within(seq(plan.keys()), below)
+        return replace(self._passed(plan, within), below=(below,))
+
+    def _within(self, by: Iterable[Any], below: Rows) -> Rows:
+        """What is known of rows that are taken together by some expressions: the columns that these decide."""
+        decided = [origins for each in by if (origins := self._of(each, below))]
+        decided += [
+            whole for whole, _ in spans([(each, each) for each in decided], one_end=self._one_end)
+        ]
+        columns = [
+            (column, origins if any(each.items() <= origins.items() for each in decided) else {})
+            for column, origins in below.columns
+        ]
+        return replace(below, columns=columns, pairs={})
+
+    def _expand(self, plan, below: Rows) -> Rows:
+        """Grouping sets: each row once for each of them, some columns null."""
+        sets = [[self._of(e, below) for e in seq(each)] for each in seq(plan.projections())]
+        columns = [
+            (column, alike[0] if all(each == alike[0] for each in alike) else {})
+            for column, alike in zip(ids(plan), zip(*sets, strict=True), strict=True)
+        ]
+        return replace(_over(plan, below, columns), pairs={})
+
+    def _union(self, plan, *below: Rows) -> Rows:
+        uses = {number: name for each in below for number, name in each.uses.items()}
+        columns = []
+        for place, column in enumerate(ids(plan)):
+            parts = [each.columns[place][1] for each in below]
+            origins = {n: value for part in parts for n, value in part.items()}
+            # of a column that one of them has not, two with one origin would not be equal
+            columns.append((column, origins if uses.keys() <= origins.keys() else {}))
+        driven = all(each.from_input for each in below)
+        return Rows(plan, columns, below, uses, from_input=driven)
+
+    def _compared(self, plan, left: Rows, right: Rows) -> Rows:
+        """INTERSECT and EXCEPT hold whole rows equal."""
+        places = zip(ids(plan), left.columns, right.columns, strict=True)
+        columns = [(column, one | other) for column, (_, one), (_, other) in places]
+        driven = left.from_input or (right.from_input and "Intersect" in plan.nodeName())
+        return Rows(plan, columns, (left, right), left.uses | right.uses, from_input=driven)
+
+    def _join(self, plan, left: Rows, right: Rows) -> Rows:
+        how, uses = plan.joinType().sql(), left.uses | right.uses
+        both = Rows(plan, [*left.columns, *right.columns], (left, right), uses)
+        both.pairs = left.pairs | right.pairs if how in _INNER else {}
+        condition, sides = plan.condition(), (left, right)
+        matching = both
+        if condition.isDefined():
+            across = None if how in _INNER else sides
+            matching = self._equated(condition.get(), both, across)
+        pairs = self._full(condition, matching, *sides) if how == "FULL OUTER" else both.pairs
+        from_left = how in (*_INNER, "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
+        from_right = how in (*_INNER, "RIGHT OUTER")
+        passing = {each for each, _ in left.columns} if from_left else set()
+        passing |= {each for each, _ in right.columns} if from_right else set()
+        columns = [(each, matching.origins(each) if each in passing else {}) for each in ids(plan)]
+        driven = {"FULL OUTER": left.from_input and right.from_input}
+        driven |= dict.fromkeys(_INNER, left.from_input or right.from_input)
+        one_side = left.from_input if from_left else right.from_input
+        rows = Rows(plan, columns, sides, uses, pairs, from_input=driven.get(how, one_side))
+        if condition.isDefined() and self._outside_uses:
+            tied = self._noting_ties(self._equated(condition.get(), both)).tied
+            # where nothing matches the row of the other side passes untied
+            passes = {"LEFT OUTER": left.uses, "LEFT ANTI": left.uses, "RIGHT OUTER": right.uses}
+            untied = uses if how == "FULL OUTER" else passes.get(how, {})
+            rows.tied = {number: tie for number, tie in tied.items() if number not in untied}
+        return rows
+
+    def _full(self, condition, matching: Rows, *sides: Rows) -> dict[frozenset[int], Origins]:
+        """What `coalesce` of two columns is equal to, one of each side, that a full join holds equal."""
+        pairs = {}
+        of_side = [{column for column, _ in side.columns} for side in sides]
+        for one, other in equalities(condition.get()) if condition.isDefined() else ():
+            if kind_of(one) == kind_of(other) == "AttributeReference" and across(
+                one, other, of_side
+            ):
+                both = (id_of(one), id_of(other))
+                pairs[frozenset(both)] = matching.origins(both[0]) | matching.origins(both[1])
+        return pairs
+
+    def _opaque(self, plan, below: Rows) -> Rows:
+        """Python functions of rows, or of groups: they are trusted with the one column."""
+        seen = below
+        if plan.nodeName().startswith("FlatMapGroups"):
+            seen = self._within(seq(plan.groupingAttributes()), below)
+        names = {a.exprId().id(): a.name() for a in seq(below.plan.output())}
+        trusted: Origins = next((o for i, o in seen.columns if names.get(i) == self._named), {})
+        output = seq(plan.output())
+        columns = [(a.exprId().id(), trusted if a.name() == self._named else {}) for a in output]
+        return replace(_over(plan, below, columns), pairs={})
+
+    # ---- subqueries
+
+    def _subqueries(self, plan, below: Sequence[Rows]) -> Iterator[Rows]:
+        plans = seq(plan.subqueries())
+        if not plans or plan.nodeName() == "LateralJoin":
+            return
+        for expression, kind, _ in expressions_of(plan):
+            if kind in ("Exists", "ScalarSubquery"):
+                plans.remove(expression.plan())
+                yield self._subquery(expression.plan(), below)
+            elif kind == "InSubquery":
+                asked = expression.query().plan()
+                plans.remove(asked)
+                pairs = list(zip(seq(expression.values()), seq(asked.output()), strict=True))
+                yield self._subquery(asked, below, pairs)
+        for other in plans:
+            yield replace(self._subquery(other, below), tied={})
+
+    def _subquery(self, plan, below: Sequence[Rows], pairs: Sequence[tuple[Any, Any]] = ()) -> Rows:
+        outside, outside_uses = self._outside, self._outside_uses
+        known = Rows(plan, [column for side in below for column in side.columns])
+        self._outside = dict(known.columns)
+        self._outside_uses |= {number for _, origins in known.columns for number in origins}
+        try:
+            rows = self.rows(plan)
+            # NOT IN asks of all rows whether a value is null
+            equal = [
+                (self._of(value, known), rows.origins(id_of(column)))
+                for value, column in pairs
+                if not value.nullable() and not column.nullable()
+            ]
+            columns = extended(rows.columns, equal, one_end=self._one_end)
+            return self._noting_ties(replace(rows, columns=columns))
+        finally:
+            self._outside, self._outside_uses = outside, outside_uses
+
+    def _noting_ties(self, rows: Rows) -> Rows:
+        tied: dict[int, list[Equal]] = {}
+        for _, origins in rows.columns if self._outside_uses else ():
+            outside = {n: value for n, value in origins.items() if n in self._outside_uses}
+            for number in (rows.uses.keys() & origins.keys()) if outside else ():
+                tied.setdefault(number, []).append((outside, {number: origins[number]}))
+        return replace(rows, tied=_together(rows.tied, tied))
+
+    def _with_ties(self, side: Rows, subquery: Rows) -> Rows:
+        equal = [each for ties in subquery.tied.values() for each in ties]
+        return replace(side, columns=extended(side.columns, equal, one_end=self._one_end))
+
+    # ---- equality
+
+    def _equated(self, condition, rows: Rows, sides: tuple[Rows, Rows] | None = None) -> Rows:
+        """The rows where a condition is true. `sides`: what is held equal of one of them with the other alone."""
+        of_side = [{column for column, _ in side.columns} for side in sides or ()]
+        held = [both for both in equalities(condition) if not sides or across(*both, of_side)]
+        before: list[tuple[int, Origins]] = []
+        while rows.columns != before:  # what is equal to one of them may be so to the next
+            before = rows.columns
+            columns, equal = dict(before), []
+            for one, other in held:
+                mine, theirs = self._of(one, rows), self._of(other, rows)
+                equal.append((mine, theirs))
+                for each in (one, other):
+                    if kind_of(each) == "AttributeReference":
+                        columns[id_of(each)] = mine | theirs | columns.get(id_of(each), {})
+            rows = replace(
+                rows, columns=extended(list(columns.items()), equal, one_end=self._one_end)
+            )
+        return rows
+
+    def _of(self, expression, rows: Rows) -> Origins:
+        """What an expression is equal to: a column, the first of two that is not null, a span made of its ends."""
+        inner = unaliased(expression)
+        kind = kind_of(inner)
+        if kind == "AttributeReference":
+            return rows.origins(id_of(inner))
+        if kind == "OuterReference":
+            return self._outside.get(id_of(inner.e()), {})
+        if kind == "Coalesce":
+            parts = seq(inner.children())
+            if all(kind_of(part) == "AttributeReference" for part in parts):
+                return rows.pairs.get(frozenset(map(id_of, parts)), {})
+        if kind == "GetStructField" and inner.child().dataType().catalogString() == SPAN:
+            return end_of(self._of(inner.child(), rows), ENDS[inner.ordinal()])
+        if kind == "CreateNamedStruct" and inner.dataType().catalogString() == SPAN:
+            start, end = (self._of(each, rows) for each in seq(inner.children())[1::2])
+            whole = span_of(start)
+            return whole if (end_of(whole, "start"), end_of(whole, "end")) == (start, end) else {}
+        if instant := truncated(inner):
+            column, unit = instant
+            origins = rows.origins(id_of(column))
+            by_name = all(isinstance(each, str) for each in origins.values())
+            return {n: Truncated(str(each), unit) for n, each in origins.items()} if by_name else {}
+        return {}
+
+
+def _together(*several: Mapping[int, list[Equal]]) -> dict[int, list[Equal]]:
+    numbers = {number for each in several for number in each}
+    return {
+        number: [tie for n, tie in enumerate(ties) if tie not in ties[:n]]
+        for number in numbers
+        if (ties := [tie for each in several for tie in each.get(number, ())])
+    }
+
+
+def _over(plan, below: Rows, columns: list[tuple[int, Origins]]) -> Rows:
+    """The rows of an operator over another one's."""
+    return Rows(plan, columns, (below,), below.uses, below.pairs, from_input=below.from_input)
+
+
+def _unknown(plan, below: Sequence[Rows]) -> Rows:
+    """An operator of which nothing is known."""
+    uses = {number: name for each in below for number, name in each.uses.items()}
+    driven = all(each.from_input for each in below)
+    return Rows(plan, [(each, {}) for each in ids(plan)], below, uses, from_input=driven)
+
+
+def _is_of_python(plan) -> bool:
+    """Whether a table function in Python makes the rows: it may remember those before."""
+    return plan.nodeName() == "Generate" and "Python" in kind_of(plan.generator())
+
+
+def ids(plan) -> list[int]:
+    return [id_of(a) for a in seq(plan.output())]

@@ -1,0 +1,295 @@
+"""What kind of operators a function is made of, by its plan: what decides how a stream computes it."""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from lakehouse.declare.columns import ARRIVAL
+from lakehouse.transform.analysis.equal_columns import SPAN
+from lakehouse.transform.analysis.plan_tree import (
+    analyzed,
+    expressions_of,
+    kind_of,
+    nodes,
+    seq,
+    unaliased,
+)
+
+GROUPS = {
+    "Window",
+    "FlatMapGroupsInArrow",
+    "FlatMapGroupsInPandas",
+    "FlatMapCoGroupsInArrow",
+    "FlatMapCoGroupsInPandas",
+}
+WHOLE = GROUPS | {
+    "Aggregate",
+    "Intersect",
+    "Except",
+    "Distinct",
+    "Deduplicate",
+    "GlobalLimit",
+    "LocalLimit",
+    "Offset",
+    "Tail",
+    "Sample",
+}
+
+ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "ResolvedHint"}
+SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
+_ASKING = {"Exists", "InSubquery", "LateralSubquery", "ScalarSubquery"}
+INPUT = "lakehouse.input"
+"""The key of a column's metadata that names the input it comes from: rows of inputs are marked by it."""
+ONE_TOPIC = "lakehouse.one_topic"
+"""The key of a column's metadata that says whether all rows of its input come from one topic."""
+_MERGED = {"sum": "sum", "count": "sum", "count_if": "sum"} | {
+    name: name for name in ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")
+}
+
+
+def marked(
+    rows: DataFrame,
+    name: str,
+    never_null: Set[str] = frozenset(),
+    *,
+    of_one_topic: bool = False,
+) -> DataFrame:
+    """No rows of an input, whose columns say which input they are of."""
+    mark = {INPUT: name, ONE_TOPIC: of_one_topic}
+    columns = [
+        StructField(f.name, f.dataType, f.name not in never_null, f.metadata | mark)
+        for f in rows.schema
+    ]
+    return rows.sparkSession.createDataFrame([], StructType(columns))
+
+
+def is_one_aggregation(rows: DataFrame, keys: Sequence[str]) -> bool:
+    """Whether a keyed table's function is one aggregation, with nothing behind it that Spark could not keep up to date.
+
+    No distinct values, and no filter: a key that does not pass any more would stay as it was. All that it groups by is among
+    the keys: else a key may have several rows, of which Spark hands over those that change.
+    """
+    node = analyzed(rows)
+    every = list(nodes(node))
+    together = [n for n in every if joins_itself(n) or (n.nodeName() in WHOLE and reads(n))]
+    if (
+        [n.nodeName() for n in together] != ["Aggregate"]
+        or list(asks_itself(node))
+        or any(
+            kind == "AggregateExpression" and e.isDistinct()
+            for n in every
+            for e, kind, _ in expressions_of(n)
+        )
+    ):
+        return False
+    output = dict(zip(rows.columns, map(_id, seq(node.output())), strict=True))
+    shown = {output[key] for key in keys if key in output}
+    while node.nodeName() != "Aggregate":
+        if node.nodeName() == "Project":
+            named = [unaliased(each) for each in seq(node.projectList()) if _id(each) in shown]
+            shown = {_id(each) for each in named if kind_of(each) == "AttributeReference"}
+        elif node.nodeName() != "SubqueryAlias":
+            return False
+        node = node.children().apply(0)
+    computed = [unaliased(each) for each in seq(node.aggregateExpressions()) if _id(each) in shown]
+    grouping = [unaliased(each) for each in seq(node.groupingExpressions())]
+    return all(
+        kind_of(by) == "Literal" or any(each.semanticEquals(by) for each in computed)
+        for by in grouping
+    )
+
+
+def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:
+    """How each column of an aggregation by the keys is had from those of its parts: by which function of SQL.
+
+    Sums are added, of counts as well, and the least is the least of the least. None if a column is had otherwise: an
+    average, the value at the latest instant, a sum of binary fractions, which depends on their order.
+    """
+    found = _aggregated(rows)
+    if found is None or "Literal" in map(kind_of, found[1].values()):
+        return None
+    node, columns = found
+    if (hows := _hows(node, columns)) is None:
+        return None
+    grouped = {name for name, how in hows.items() if not how}
+    by = node.groupingExpressions().size()
+    return hows if grouped == set(keys) and by == len(keys) else None
+
+
+def adding(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
+    """The columns of an aggregation by the keys to which is added what came, and from which is taken what went: sums and counts.
+
+    One aggregation of one marked input (`INPUT`), of which each row counts by itself: filtered, projected, joined with reference
+    tables. None if it is another. A key may be one value for all rows.
+    """
+    found = _aggregated(rows)
+    if found is None:
+        return None
+    node, columns = found
+    if (hows := _hows(node, columns)) is None:
+        return None
+    grouped = {name for name, how in hows.items() if not how}
+    constant = sum(kind_of(each) == "Literal" for each in columns.values())
+    by = node.groupingExpressions().size()
+    if set(hows.values()) - {"", "sum"} or grouped != set(keys) or by + constant != len(keys):
+        return None
+    added = [name for name, how in hows.items() if how]
+    types = [columns[name].dataType().typeName() for name in added]
+    numbers = all(each.startswith(("long", "decimal")) for each in types)
+    return added if numbers and _is_row_by_row(node.children().apply(0)) else None
+
+
+def _aggregated(rows: DataFrame) -> tuple[Any, dict[str, Any]] | None:
+    """The aggregation that is the whole function, and of each column what computes it there; None if it is another function.
+
+    Projections over it choose, name, and add literals.
+    """
+    node = analyzed(rows)
+    places: dict[int, str] | None = None  # of the columns that are kept, by their id below
+    found: dict[str, Any] = {}
+    while node.nodeName() != "Aggregate":
+        if node.nodeName() == "Project":
+            columns = [(each, unaliased(each)) for each in seq(node.projectList())]
+            kept = [(own, of) for own, of in columns if places is None or _id(own) in places]
+            named = [(of, (places or {}).get(_id(own), own.name())) for own, of in kept]
+            found |= {name: of for of, name in named if kind_of(of) == "Literal"}
+            passed = [(of, name) for of, name in named if kind_of(of) != "Literal"]
+            if any(kind_of(of) != "AttributeReference" for of, _ in passed):
+                return None
+            places = {_id(of): name for of, name in passed}
+            if len(places) < len(passed):
+                return None
+        elif node.nodeName() != "SubqueryAlias":
+            return None
+        node = node.children().apply(0)
+    for each in seq(node.aggregateExpressions()):
+        if places is None or _id(each) in places:
+            found[(places or {}).get(_id(each), each.name())] = unaliased(each)
+    return node, found
+
+
+def _hows(node, columns: Mapping[str, Any]) -> dict[str, str] | None:
+    """By which function of SQL each column of an aggregation is had from those of its parts; empty for a key.
+
+    None if one is had otherwise.
+    """
+    by, hows = [unaliased(each) for each in seq(node.groupingExpressions())], {}
+    for name, computed in columns.items():
+        is_key = kind_of(computed) == "Literal" or any(computed.semanticEquals(key) for key in by)
+        hows[name] = "" if is_key else _merged_by(computed)
+        if not is_key and not hows[name]:
+            return None
+    return hows
+
+
+def _is_row_by_row(node) -> bool:
+    """Whether each row of the one input counts by itself, whatever others there are."""
+    marked = [leaf for leaf in seq(node.collectLeaves()) if _is_marked(leaf)]
+    if len(marked) != 1 or any(
+        kind in SUBQUERIES for each in nodes(node) for _, kind, _ in expressions_of(each)
+    ):
+        return False
+    while seq(node.children()):
+        name, below = node.nodeName(), seq(node.children())
+        reading = [any(map(_is_marked, seq(each.collectLeaves()))) for each in below]
+        if name == "Join":
+            if not of_one_side(node, reading):
+                return False
+        elif name not in ROW_BY_ROW:
+            return False
+        node = below[reading.index(True)]
+    return True
+
+
+def of_one_side(join, reading: Sequence[bool]) -> bool:
+    """Whether each row of a join is made of one row of the side that reads the input, the left one first."""
+    how = join.joinType().sql()
+    of_left = ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
+    return how in (of_left if reading[0] else ("INNER", "CROSS", "RIGHT OUTER"))
+
+
+def _is_marked(leaf) -> bool:
+    return any(a.metadata().contains(INPUT) for a in seq(leaf.output()))
+
+
+def _id(expression) -> int:
+    return expression.exprId().id()
+
+
+def _merged_by(expression) -> str:
+    if kind_of(expression) != "AggregateExpression":
+        return ""
+    function = expression.aggregateFunction()
+    name, kind = function.prettyName(), function.dataType().simpleString()
+    how = _MERGED.get(name, "")
+    exact = kind not in ("float", "double")
+    if name == "sum" and kind.startswith("decimal"):
+        # by spark.sql.ansi.enabled=false one that is too large is null, as one without values is
+        exact = function.evalContext().evalMode().toString() != "LEGACY"
+    return how if (exact or how != "sum") and not expression.isDistinct() else ""
+
+
+def needs_whole_windows(rows: DataFrame) -> bool:
+    """Whether a window table's function does what Spark's streams do not, or do a micro-batch late: more than one aggregation.
+
+    Ranks within a window, duplicates taken out, distinct values counted, an aggregation of an
+    aggregation, one that is not by the window itself, a join of its rows.
+    """
+    rows_plan = analyzed(rows)
+    every = list(nodes(rows_plan))
+    together = [n for n in every if n.nodeName() in WHOLE and reads(n)]
+    if any(joins_itself(node) for node in every) or list(asks_itself(rows_plan)):
+        return True
+    return [n.nodeName() for n in together] not in ([], ["Aggregate"]) or any(
+        not any(map(_is_span, seq(node.groupingExpressions())))
+        or any(
+            kind == "AggregateExpression" and expression.isDistinct()
+            for expression, kind, _ in expressions_of(node)
+        )
+        for node in together
+    )
+
+
+def _is_span(expression) -> bool:
+    """Whether it is a column of spans as it is, such as a window: of what is made of one Spark does not know its watermark."""
+    of_column = kind_of(unaliased(expression)) == "AttributeReference"
+    return of_column and expression.dataType().catalogString() == SPAN
+
+
+def groups_by_window_alone(rows: DataFrame) -> bool:
+    """Whether an aggregation is by the window and nothing else."""
+    aggregates = [n for n in nodes(analyzed(rows)) if n.nodeName() == "Aggregate" and reads(n)]
+    return any(node.groupingExpressions().size() == 1 for node in aggregates)
+
+
+def groups(rows: DataFrame) -> bool:
+    """Whether rows of the driving input are grouped."""
+    return any(n.nodeName() == "Aggregate" and reads(n) for n in nodes(analyzed(rows)))
+
+
+def reads(node) -> bool:
+    """Whether it has rows of the driving input."""
+    return any(
+        a.name() == ARRIVAL for leaf in seq(node.collectLeaves()) for a in seq(leaf.output())
+    )
+
+
+def joins_itself(node) -> bool:
+    """Whether it joins the driving input with itself."""
+    return node.nodeName() == "Join" and all(reads(side) for side in seq(node.children()))
+
+
+def asks_itself(plan) -> Iterator[Any]:
+    """The subqueries over the driving input, as expressions of the rows outside."""
+    for node in nodes(plan):
+        if not any(map(reads, seq(node.subqueries()))):
+            continue
+        for expression, kind, _ in expressions_of(node):
+            if kind in _ASKING and reads(_query_of(expression).plan()):
+                yield expression
+
+
+def _query_of(subquery):
+    return subquery.query() if kind_of(subquery) == "InSubquery" else subquery

@@ -1,0 +1,178 @@
+"""Places of rows in an order that leaves some of them equal: which of these comes first is decided by how they are read."""
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+from typing import Any
+
+from lakehouse.declare.columns import ARRIVAL, PLACE, WINDOW
+from lakehouse.transform.analysis.equal_columns import equalities, id_of
+from lakehouse.transform.analysis.plan_tree import kind_of, nodes, seq, unaliased, within
+from lakehouse.transform.analysis.shapes import ONE_TOPIC, reads
+
+TAKING = ("GlobalLimit", "Offset", "Tail")
+ORDERED = {"First", "Last", "AnyValue", "CollectList", "ListAgg"}  # which take rows one by one
+_PLACES = {"RowNumber", "NTile", "Lag", "Lead", "NthValue"}
+_PASSING = {
+    *("CollectMetrics", "Filter", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"),
+    *("GlobalLimit", "LocalLimit", "Offset", "Tail"),
+}
+_ONE_SIDE = ("LEFT SEMI", "LEFT ANTI")
+_SINGLE = {"Literal", "OuterReference"}  # of one value, whatever the row
+_POSITION = {"partition", "offset"}  # of a record in its topic
+_PLACE = {"topic", *_POSITION}  # of a record of several topics
+_MOST = 16  # keys that are followed
+
+# columns, by id, in which no two rows are equal, or rows that are equal in all
+_Key = frozenset[int]
+
+
+def takes_places(expression) -> bool:
+    """Whether an expression of a window goes by the places of rows, and not by what orders them alone."""
+    kinds = {kind for _, kind, _ in within(expression)}
+    by_rows = any(
+        kind == "SpecifiedWindowFrame"
+        and each.frameType().sql() == "ROWS"
+        and not each.isUnbounded()  # all rows, as of an aggregate OVER (PARTITION BY ...)
+        for each, kind, _ in within(expression)
+    )
+    return bool(kinds & (_PLACES | ORDERED)) or ("AggregateExpression" in kinds and by_rows)
+
+
+def equal_places(plan) -> Iterator[str]:
+    """What takes rows of the driving input by their places, where rows that differ may be equal in what orders them."""
+    for node in nodes(plan):
+        kind = node.nodeName()
+        if not reads(node):
+            continue
+        if kind == "Window" and any(map(takes_places, seq(node.windowExpressions()))):
+            by = [*seq(node.partitionSpec()), *(e.child() for e in seq(node.orderSpec()))]
+            if not _decides(by, node.child()):
+                taking = filter(takes_places, seq(node.windowExpressions()))
+                yield from (f"expression={each.sql()}" for each in taking)
+        elif kind == "Deduplicate" and node.keys().size() < node.output().size():
+            if not _decides(seq(node.keys()), node.child()):
+                yield f"operators={kind}"
+        elif kind in TAKING and node.children().apply(0).nodeName() not in TAKING:
+            order = _sorted_by(node)
+            if order is None or not _decides(*order):
+                yield f"operators={kind}"
+
+
+def _sorted_by(node) -> tuple[list[Any], Any] | None:
+    while node.nodeName() in (*TAKING, "LocalLimit", "Project", "SubqueryAlias"):
+        node = node.children().apply(0)
+    if node.nodeName() != "Sort":
+        return None
+    return [each.child() for each in seq(node.order())], node
+
+
+def _decides(expressions: Iterable[Any], rows) -> bool:
+    """Whether rows that are equal in the expressions are one row, or equal in all."""
+    columns: set[int] = set()
+    positions: dict[int, set[str]] = {}
+    computed = _computed(rows)
+    todo = list(expressions)
+    while todo:
+        each = unaliased(todo.pop())
+        kind = kind_of(each)
+        if kind == "AttributeReference":
+            columns.add(id_of(each))
+            todo += [computed[id_of(each)]] if id_of(each) in computed else []
+        elif kind == "CreateNamedStruct":
+            todo += seq(each.children())[1::2]
+        elif kind == "GetStructField" and kind_of(each.child()) == "AttributeReference":
+            fields = positions.setdefault(id_of(each.child()), set())
+            fields.add(each.extractFieldName())
+    arrivals = {id_of(a): _place(a, rows) for a in seq(rows.output()) if a.name() == ARRIVAL}
+    columns |= {column for column, by in arrivals.items() if positions.get(column, set()) >= by}
+    return any(key <= columns for key in _keys(rows))
+
+
+def _place(arrival, rows) -> set[str]:
+    """The fields of `_arrival` in which no two rows are equal."""
+    metadata = arrival.metadata()
+    is_of_one = metadata.contains(ONE_TOPIC) and metadata.getBoolean(ONE_TOPIC)
+    # a union's columns are marked as those of its first part alone
+    is_united = any(node.nodeName() == "Union" for node in nodes(rows))
+    position = _POSITION if is_of_one and not is_united else _PLACE
+    return position | ({PLACE} & set(arrival.dataType().fieldNames()))
+
+
+def _computed(rows) -> dict[int, Any]:
+    """What projects compute, by the id of the column: Spark has one compute what a window is ordered by."""
+    computed: dict[int, Any] = {}
+    while rows.nodeName() == "Project" or rows.nodeName() in _PASSING:
+        if rows.nodeName() == "Project":
+            computed |= {id_of(e): e for e in seq(rows.projectList()) if kind_of(e) == "Alias"}
+        rows = rows.children().apply(0)
+    return computed
+
+
+def _constant(rows) -> _Key:
+    """Columns that a filter holds equal to one value: a literal, or a column of the query around this one."""
+    pairs = [order for pair in equalities(rows.condition()) for order in (pair, pair[::-1])]
+    return frozenset(
+        id_of(one)
+        for one, other in pairs
+        if kind_of(one) == "AttributeReference" and kind_of(other) in _SINGLE
+    )
+
+
+def _keys(rows) -> list[_Key]:
+    output = seq(rows.output())
+    every = frozenset(map(id_of, output))
+    kind, below = rows.nodeName(), seq(rows.children())
+    keys: list[_Key] = []
+    if not below:
+        keys = [frozenset(id_of(a) for a in output if a.name() in (ARRIVAL, WINDOW))]
+        keys = keys if any(a.name() == ARRIVAL for a in output) else []
+    elif kind == "Filter":
+        fixed = _constant(rows)
+        keys = [key - fixed for key in _keys(below[0])]
+    elif kind in _PASSING:
+        keys = _keys(below[0])
+    elif kind == "Project":
+        keys = list(_renamed(_keys(below[0]), seq(rows.projectList())))
+    elif kind == "Aggregate":
+        keys = _grouped(rows)
+    elif kind == "Deduplicate":
+        keys = [frozenset(map(id_of, seq(rows.keys())))]
+    elif kind == "Join":
+        keys = _joined(rows, *map(_keys, below))
+    return [*(key for key in keys if key <= every), every][:_MOST]
+
+
+def _renamed(keys: list[_Key], columns: list[Any]) -> Iterator[_Key]:
+    places: dict[int, int] = {}
+    for each in columns:
+        own = unaliased(each)
+        if kind_of(own) == "AttributeReference":
+            places.setdefault(id_of(own), id_of(each))
+    for key in keys:
+        if key <= places.keys():
+            yield frozenset(places[column] for column in key)
+
+
+def _grouped(rows) -> list[_Key]:
+    outputs = seq(rows.aggregateExpressions())
+    key = []
+    for by in seq(rows.groupingExpressions()):
+        shown = [e for e in outputs if unaliased(e).semanticEquals(unaliased(by))]
+        if not shown:
+            return []
+        key.append(id_of(shown[0]))
+    return [frozenset(key)]
+
+
+def _joined(rows, left: list[_Key], right: list[_Key]) -> list[_Key]:
+    if rows.joinType().sql() in _ONE_SIDE:
+        return left
+    keys = [one | other for one, other in product(left, right)]
+    condition = rows.condition()
+    held = list(equalities(condition.get())) if condition.isDefined() else []
+    for one, other in held if rows.joinType().sql() == "INNER" else ():
+        if kind_of(one) == kind_of(other) == "AttributeReference":
+            a, b = id_of(one), id_of(other)
+            keys += [key - {b} | {a} for key in keys if b in key]
+            keys += [key - {a} | {b} for key in keys if a in key and b not in key]
+    return list(dict.fromkeys(sorted(keys, key=len)))[:_MOST]

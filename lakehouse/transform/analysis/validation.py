@@ -1,0 +1,118 @@
+"""What the functions of tables are refused for, or may differ by, found on no rows: no broker is asked and nothing is made."""
+
+from contextlib import closing
+
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from lakehouse.declare.columns import REASON
+from lakehouse.declare.inputs.sources import PythonSource
+from lakehouse.declare.table import Table
+from lakehouse.errors import LakehouseError, SettingsError, SourceAway, SourceError
+from lakehouse.runtime.own_source import OwnReader
+from lakehouse.sinks import column_check
+from lakehouse.storage.session import Session
+from lakehouse.transform import plan, versions
+from lakehouse.transform.analysis import clocks, determinism
+from lakehouse.transform.checks import quality
+from lakehouse.transform.decoding import schemas
+
+
+def check(session: Session, table: Table) -> None:
+    """Raises DeclarationError if function or expectations hold that by which stream and batch may differ (`determinism`)."""
+    step = plan.plan_of(session, table, judged=False)
+    rows = plan.on_no_rows(session, step)
+    if step.kind.has_late_rows:
+        determinism.check(table, rows, row_preserving=step.kind.is_row_by_row)
+    elif step.table.kind.is_upserted or step.kind.is_report:
+        determinism.check_whole(table, rows)
+    elif table.deterministic:
+        clocks.check(f"table={table.name}", rows)
+    if table.expectations and table.deterministic:
+        stored = session.spark.createDataFrame([], plan.stored_schema(session, table))
+        judged = stored.select(
+            quality.first_broken(plan.plan_of(session, table).rules).alias(REASON)
+        )
+        clocks.check(f"table={table.name}, expectations", judged)
+
+
+def refusal(session: Session, table: Table) -> str:
+    """Why a start would refuse the table's function, expectations or targets; empty if it would not."""
+    checks = (
+        lambda: _check_targets(table, plan.stored_schema(session, table)),
+        lambda: check(session, table),
+        lambda: plan.plan_of(session, table),  # compiles the expectations
+    )
+    remarks: list[str] = []
+    for make in checks:
+        try:
+            make()
+        except LakehouseError as err:
+            remarks += str(err).splitlines()
+        except PySparkException as err:  # a column that is not there, say
+            cause = str(err).splitlines()[0]
+            remarks.append(
+                f"table={table.name}: its function, or one before it, cannot be run: {cause}"
+            )
+    return "\n".join(dict.fromkeys(remarks))
+
+
+def _check_targets(table: Table, stored: StructType) -> None:
+    """Raises SinkError for a target that cannot hold the table's columns."""
+    if not table.publish:
+        return
+    published = StructType([field for field in stored if field.name[0] != "_"])
+    columns = to_arrow_schema(published, timezone="UTC")
+    for target in table.publish:
+        column_check.check(table.name, target, columns)
+
+
+def ties(session: Session, table: Table) -> list[str]:
+    """What of the table's function takes any of several rows that tie (`determinism.ties`)."""
+    rows = plan.on_no_rows(session, plan.plan_of(session, table, judged=False))
+    return determinism.ties(rows)
+
+
+def unended(session: Session, table: Table) -> str:
+    """Says which changes do not end the version before them, of a versioned table whose function leaves some out; else empty."""
+    if not table.kind.keeps_versions:
+        return ""
+    # without the library's own filter of late rows
+    rows = table(**{name: plan.no_rows(session, name) for name in table.inputs})
+    dropping = versions.dropping(rows, table.keys)
+    if not dropping:
+        return ""
+    return (
+        f"table={table.name}, operators={'; '.join(dropping)}: a change that is left out does not end the version before it, "
+        f"which stays valid; keep all changes of {', '.join(table.keys)} and filter where the table is read, unless what it goes "
+        "by is the same in all changes of a key"
+    )
+
+
+def unreadable(session: Session, table: Table) -> list[str]:
+    """Why the newest schemas of an ingest table's topics cannot be read as its columns, or what a class of one's own gives
+    and must not; empty if all is well.
+
+    Raises RegistryAway, SourceAway.
+    """
+    sources = session.catalog.sources_of(table).values()
+    if wrong := [why for s in sources if isinstance(s, PythonSource) and (why := _wrong(table, s))]:
+        return wrong
+    topics = [each for each in session.catalog.topics_of(table).values() if each.of_registry]
+    try:
+        return list(filter(None, (schemas.refusal(session, table, each) for each in topics)))
+    except SettingsError as err:
+        return [str(err)]
+
+
+def _wrong(table: Table, source: PythonSource) -> str:
+    """What the class of a source of one's own says of its offsets and must not; empty if it may. Raises SourceAway."""
+    try:
+        with closing(OwnReader(source)) as reader:
+            reader.begins(reader.ends())
+    except SourceAway:
+        raise
+    except SourceError as err:
+        return f"table={table.name}, {err}"
+    return ""

@@ -1,0 +1,112 @@
+"""What makes a window's rows depend on other windows that happen to be computed with it, found by the origins of columns.
+
+Each row of a window table is made of rows of one window alone, and its column `window` is theirs. So the function makes
+of several windows at once what it makes of each of them: the stream, which meets them one by one, and batch agree.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql import DataFrame
+
+from lakehouse.declare.columns import WINDOW
+from lakehouse.transform.analysis.equal_columns import End, Origins
+from lakehouse.transform.analysis.origins import Rows, Walk, ids
+from lakehouse.transform.analysis.plan_tree import analyzed
+from lakehouse.transform.analysis.shapes import ROW_BY_ROW
+
+_ALL = "it is over all windows that are computed at once"
+_REMEDIES = {
+    "Aggregate": "add window to its GROUP BY",
+    "Deduplicate": "add window to its columns",
+    "Distinct": "add window to its columns",
+    "Union": "give each part the window at the same place",
+    **dict.fromkeys(
+        ("Except", "ExceptAll", "Intersect", "IntersectAll"),
+        "give both sides the window at the same place",
+    ),
+    **dict.fromkeys(
+        ("GlobalLimit", "Offset", "Tail", "Sample"), "rank the rows of each, partitioned by window"
+    ),
+}
+_OWN_TABLE = "do it in a row table before, or in a table that reads this one"
+
+
+def across_windows(rows: DataFrame, *, one_end: bool) -> Iterator[tuple[str, str]]:
+    """Where the plan of a window table's function takes rows of several windows together, and what to do about it.
+
+    `one_end`: of the declared windows two that start together are one.
+    """
+    result = Walk(one_end=one_end, named=WINDOW).rows(analyzed(rows))
+    if not result.uses:
+        yield (
+            "operators=none",
+            "no row of its result is made of rows of a window; read the input of the windows",
+        )
+        return
+    if lost := _losing(result):
+        yield from map(_refusal, lost)
+    elif not result.from_input:
+        yield _without_rows(result)
+    elif not _is_window(result, _window_of(result, rows.columns)):
+        yield (
+            f"columns={WINDOW}",
+            "it is not the window of the rows that a row is made of; select window itself, as the library adds it",
+        )
+
+
+def _window_of(result: Rows, columns: Sequence[str]) -> Origins:
+    return result.origins(ids(result.plan)[columns.index(WINDOW)]) if WINDOW in columns else {}
+
+
+def _is_window(rows: Rows, origins: Origins) -> bool:
+    return {n: v for n, v in origins.items() if n in rows.uses} == dict.fromkeys(rows.uses, WINDOW)
+
+
+def _keeps_windows(rows: Rows) -> bool:
+    """Whether a column says of which window each row is."""
+    windows = (WINDOW, End(WINDOW, "start"), End(WINDOW, "end"))
+    return not rows.uses or any(
+        rows.uses.keys() <= origins.keys() and all(origins[n] in windows for n in rows.uses)
+        for _, origins in rows.columns
+    )
+
+
+def _losing(rows: Rows) -> list[Rows]:
+    """The operators that take rows of several windows together; by row, a window may be left out."""
+    if _keeps_windows(rows):
+        return []
+    # the other side of a lateral join is a subquery
+    sides = rows.below[:1] if rows.plan.nodeName() == "LateralJoin" else rows.below
+    lost = [operator for side in sides for operator in _losing(side)]
+    if lost or (rows.plan.nodeName() in ROW_BY_ROW and not rows.asks):
+        return lost
+    return [rows]
+
+
+def _refusal(rows: Rows) -> tuple[str, str]:
+    kind = rows.plan.nodeName()
+    if rows.asks or kind == "LateralJoin":
+        return "operators=Subquery", f"{_ALL}; hold its window equal to that of the row outside"
+    if kind == "Join" and all(side.uses for side in rows.below):
+        return (
+            "operators=Join",
+            "it joins its input with itself across windows; add window to what it is joined by",
+        )
+    if kind == "Window":
+        shown = rows.plan.windowExpressions().apply(0).sql()
+        return f"expression={shown}", f"{_ALL}; add window to its PARTITION BY"
+    if kind == "Aggregate" and rows.plan.child().nodeName() == "Expand":
+        return f"operators={kind}", f"{_ALL}; add window to each of its grouping sets"
+    return f"operators={kind}", f"{_ALL}; {_REMEDIES.get(kind, _OWN_TABLE)}"
+
+
+def _without_rows(rows: Rows) -> tuple[str, str]:
+    """The operator that gives rows which are made of no row of a window."""
+    for side in rows.below:
+        if side.uses and not side.from_input:
+            return _without_rows(side)
+    return (
+        f"operators={rows.plan.nodeName()}",
+        "it gives rows that no row of a window makes, such as those of a reference table alone: each window would have them; "
+        "let the rows of the window decide (a left join from them, a union of them alone)",
+    )

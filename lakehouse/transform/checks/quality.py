@@ -1,0 +1,337 @@
+"""Expectations: as Columns inside the streaming plan, and as a suite over rows at rest.
+
+Both come from Great Expectations' own definitions, so a rule means the same row by row as it does
+over a partition. It is imported inside functions only: it takes seconds, and declaring a table must
+not cost that.
+"""
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.declare.columns import helper, quoted
+from lakehouse.declare.expectations import Expectation
+from lakehouse.errors import DeclarationError
+from lakehouse.transform.checks import compiled_rules
+
+_DOMAIN = ("column", "column_A", "column_B", "column_list", "ignore_row_if")
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """An expectation that can be judged row by row; `broken` is true for a row that breaks it."""
+
+    expectation: Expectation
+    broken: Column
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """What one expectation found over a set of rows."""
+
+    expectation: str
+    passed: bool
+    unexpected: int
+    detail: str
+
+
+def row_rules(
+    spark: SparkSession, schema: StructType, expectations: Sequence[Expectation]
+) -> list[RowRule]:
+    """The expectations that Great Expectations defines row by row, as Columns over rows of `schema`.
+
+    The others (row counts, means, uniqueness) need all rows: they are judged by `validate` on
+    closed partitions only. Raises DeclarationError for an unknown expectation, argument or column.
+    """
+    return list(_compiled(spark, schema.json(), tuple(expectations)))
+
+
+@lru_cache(maxsize=128)
+def _compiled(
+    spark: SparkSession, schema: str, expectations: tuple[Expectation, ...]
+) -> tuple[RowRule, ...]:
+    if not expectations:
+        return ()
+    kept = compiled_rules.Kept(spark, Path(__file__), schema, expectations)
+    texts = kept.read()
+    if texts is None:
+        rows = spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
+        plain = _plain_names(rows)
+        rows = rows.withColumnsRenamed(plain)
+        given = [_with_names(expectation, plain) for expectation in expectations]
+        rules = _rules(rows, given)
+        texts = [
+            None if rule is None else compiled_rules.sql_of(rule.broken, rows) for rule in rules
+        ]
+        if [text is None for text in texts] != [rule is None for rule in rules]:
+            if given != [*expectations]:
+                raise DeclarationError(
+                    f"expectations, columns={', '.join(plain)}: one of the rules is judged in Python, where a name has no dot; "
+                    "have the function rename the columns"
+                )
+            return tuple(rule for rule in rules if rule)
+        texts = [text and _with_dots(text, plain) for text in texts]
+        kept.write(texts)
+    return tuple(
+        RowRule(expectation, F.expr(text))
+        for expectation, text in zip(expectations, texts, strict=True)
+        if text is not None
+    )
+
+
+def _plain_names(rows: DataFrame) -> dict[str, str]:
+    """Other names for columns that Great Expectations cannot name: it takes a dot for the field of a struct."""
+    odd = (name for name in rows.columns if "." in name or "`" in name)
+    return {name: helper(f"named_{number}_") for number, name in enumerate(odd)}
+
+
+def _with_names(expectation: Expectation, names: Mapping[str, str]) -> Expectation:
+    """The expectation with the columns by other names."""
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list | tuple | set):
+            return type(value)(map(named, value))
+        return names.get(value, value) if isinstance(value, str) else value
+
+    if not names:
+        return expectation
+    kwargs = {k: named(v) if k.startswith("column") else v for k, v in expectation.kwargs.items()}
+    return replace(expectation, arguments=tuple(kwargs.items()))
+
+
+def _with_dots(sql: str, names: Mapping[str, str]) -> str:
+    """The condition with the columns by their own names again."""
+    for name, plain in names.items():
+        sql = sql.replace(f"`{plain}`", plain).replace(plain, quoted(name))
+    return sql
+
+
+def _rules(rows: DataFrame, expectations: Sequence[Expectation]) -> list[RowRule | None]:
+    """Each as Great Expectations compiles it; None for one that is not judged row by row."""
+    gx = _gx()
+    engine = gx.SparkDFExecutionEngine()
+    engine.resolve_metric_bundle = partial(_without_counting, engine.resolve_metric_bundle)
+    engine.load_batch_data("schema", rows)
+    rules: list[RowRule | None] = []
+    for expectation in expectations:
+        condition = _condition(gx, engine, expectation)
+        if condition is None or " OVER " in str(condition):  # a window function looks at other rows
+            rules.append(None)
+        else:
+            rules.append(RowRule(expectation, F.coalesce(condition, F.lit(False))))
+    return rules
+
+
+def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -> dict:
+    """The aggregates that conditions depend on.
+
+    Each asks for the number of rows, too, and gets the answer that there are none.
+
+    Great Expectations would run a Spark job for that: 1.5 of the 1.6 s that a job's first rule took
+    to compile.
+    """
+    metrics = {each.metric_configuration.id: each for each in metric_fn_bundle}
+    row_counts = {
+        i: 0
+        for i, each in metrics.items()
+        if each.metric_configuration.metric_name == "table.row_count"
+    }
+    others = [each for i, each in metrics.items() if i not in row_counts]
+    return row_counts | (ask(others) if others else {})
+
+
+def first_broken(rules: Sequence[RowRule]) -> Column:
+    """The first rule that a row breaks, as text; null for a good row."""
+    reason = F.lit(None).cast("string")
+    for rule in reversed(rules):
+        reason = F.when(rule.broken, F.lit(f"expectation: {rule.expectation}")).otherwise(reason)
+    return reason
+
+
+def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[SuiteResult]:
+    """The suite of all expectations, run by Great Expectations over `rows`.
+
+    Raises DeclarationError.
+    """
+    if not expectations:
+        return []
+    gx = _gx()
+    context = gx.module.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
+    plain = _plain_names(rows)
+    rows = rows.withColumnsRenamed(plain)
+    source = context.data_sources.add_spark("rows", persist=False)
+    definition = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("rows")
+    suite = gx.module.ExpectationSuite(
+        "expectations", [_resolved(gx, _with_names(e, plain)) for e in expectations]
+    )
+    result = definition.get_batch({"dataframe": rows}).validate(suite, result_format="SUMMARY")
+    return [_summary(e, r) for e, r in zip(expectations, result.results, strict=True)]
+
+
+def _summary(expectation: Expectation, result) -> SuiteResult:
+    details = result.result or {}
+    error = _messages(result.exception_info or {})
+    seen = details.get("partial_unexpected_list") or details.get("observed_value", "")
+    return SuiteResult(
+        str(expectation),
+        bool(result.success),
+        int(details.get("unexpected_count") or 0),
+        f"{error or seen}",
+    )
+
+
+def _messages(failure: Mapping) -> str:
+    """The first line of what Great Expectations says of a failure, or of those of several metrics."""
+    each = [failure] if "exception_message" in failure else failure.values()
+    texts = (str(one["exception_message"] or "").strip() for one in each)
+    return "; ".join(dict.fromkeys(text.splitlines()[0] for text in texts if text))
+
+
+@dataclass(frozen=True, slots=True)
+class _GX:
+    module: Any
+    SparkDFExecutionEngine: Any
+    MetricConfiguration: Any
+    ValidationGraph: Any
+    get_expectation_impl: Callable[[str], Any]
+
+
+def _gx() -> _GX:
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    with _named_main():
+        import great_expectations
+    from great_expectations.execution_engine import SparkDFExecutionEngine
+    from great_expectations.expectations.registry import get_expectation_impl
+    from great_expectations.validator.metric_configuration import MetricConfiguration
+    from great_expectations.validator.validation_graph import ValidationGraph
+
+    return _GX(
+        great_expectations,
+        SparkDFExecutionEngine,
+        MetricConfiguration,
+        ValidationGraph,
+        get_expectation_impl,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An expectation that Great Expectations has, as a declaration may use it."""
+
+    model: Any  # a class of pydantic's, of its arguments
+    has_condition: bool  # whether it is defined row by row
+    on_spark: bool
+    needed: frozenset[str]  # what its condition must be given, though the model has a default
+
+
+def installed() -> dict[str, Installed]:
+    """Every expectation of the installed Great Expectations, by name."""
+    gx = _gx()
+    from great_expectations.expectations.registry import list_registered_expectation_implementations
+
+    return {
+        name: _installed(gx, gx.get_expectation_impl(name))
+        for name in list_registered_expectation_implementations()
+    }
+
+
+def _installed(gx: _GX, model) -> Installed:
+    from great_expectations.exceptions import MetricProviderError
+    from great_expectations.expectations import registry
+
+    on_spark, metric = _names_spark(model), getattr(model, "map_metric", None)
+    if not metric:
+        return Installed(model, False, on_spark, frozenset())
+    condition = f"{metric}.condition"
+    engine = object.__new__(gx.SparkDFExecutionEngine)  # to name it: a real one starts Spark
+    try:
+        provider, function = registry.get_metric_provider(condition, engine)
+    except MetricProviderError:
+        return Installed(model, True, False, frozenset())
+    parameters = inspect.signature(function).parameters
+    needed = {
+        key
+        for key in registry.get_metric_kwargs(condition)["metric_value_keys"]
+        # its defaults are for a suite, in which Great Expectations fills them in
+        if key in provider.default_kwarg_values
+        or (key in parameters and parameters[key].default is inspect.Parameter.empty)
+    }
+    return Installed(model, True, on_spark, frozenset(needed))
+
+
+def _names_spark(model) -> bool:
+    """Whether its documentation names Spark; some have none of that, and work."""
+    shown = model.schema()["properties"]["metadata"]["properties"]
+    return "Spark" in shown.get("supported_data_sources", {}).get("const", ["Spark"])
+
+
+@contextmanager
+def _named_main() -> Iterator[None]:
+    """Gives the main module a file name while Great Expectations is imported, which looks for Spark Connect.
+
+    Where Connect is not installed, PySpark ends a process whose main module has none, such as a run
+    of Dagster's: it takes it for its own doctests.
+    """
+    main = sys.modules["__main__"]
+    unnamed = not hasattr(main, "__file__")
+    if unnamed:
+        main.__file__ = ""
+    try:
+        yield
+    finally:
+        if unnamed:
+            del main.__file__
+
+
+def _resolved(gx: _GX, expectation: Expectation):
+    from great_expectations.exceptions import ExpectationNotFoundError
+
+    try:
+        return gx.get_expectation_impl(expectation.type)(**expectation.kwargs)
+    except ExpectationNotFoundError as err:
+        raise DeclarationError(
+            f"expectation={expectation.type!r}: Great Expectations has none of that name; see its gallery for the names"
+        ) from err
+    except ValueError as err:  # pydantic's ValidationError among them
+        raise DeclarationError(
+            f"expectation={expectation}: its arguments do not fit: {err}"
+        ) from err
+
+
+def _condition(gx: _GX, engine, expectation: Expectation) -> Column | None:
+    """The Column of the condition under which a row is unexpected.
+
+    None if the expectation is not row by row.
+    """
+    map_metric = getattr(_resolved(gx, expectation), "map_metric", None)
+    if not map_metric:
+        return None
+    kwargs = expectation.kwargs
+    metric = gx.MetricConfiguration(
+        f"{map_metric}.condition",
+        {k: v for k, v in kwargs.items() if k in _DOMAIN} | {"batch_id": "schema"},
+        {k: v for k, v in kwargs.items() if k not in _DOMAIN and k != "mostly"},
+    )
+    graph = gx.ValidationGraph(execution_engine=engine)
+    graph.build_metric_dependency_graph(metric_configuration=metric)
+    resolved, aborted = graph.resolve(show_progress_bars=False)
+    if aborted:
+        reasons = _messages(
+            {metric: failure["exception_info"] for metric, failure in aborted.items()}
+        )
+        raise DeclarationError(
+            f"expectation={expectation}: it cannot be judged on this table: {reasons}"
+        )
+    return resolved[metric.id][0]

@@ -1,0 +1,291 @@
+"""By which schemas of a registry the values of records were written, and what of them can be read as the declared columns.
+
+A value begins with the byte 0 and the four bytes of its schema's id (Confluent's wire format). Each
+id is asked for once and kept beside the table's commit log. An id that the registry does not know
+makes rows of the quarantine, which a later replay decodes when the schema is there.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructType,
+)
+
+from lakehouse.declare.columns import helper
+from lakehouse.declare.inputs.sources import KafkaSource, RecordSource
+from lakehouse.declare.table import Table
+from lakehouse.errors import SettingsError
+from lakehouse.runtime.protobuf import FIRST, Indexes, compiled, messages
+from lakehouse.runtime.schema_registry import registry
+from lakehouse.settings import Settings
+from lakehouse.storage.position import schemas
+from lakehouse.storage.position.schemas import HEAD, Schema
+from lakehouse.storage.session import Session
+from lakehouse.transform.decoding import protobuf
+
+DECODED = helper("decoded")  # a field that every record has which could be decoded
+_TYPES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}  # of a source's format
+_WHOLE: dict[DataType, int] = {
+    ByteType(): 3,
+    ShortType(): 5,
+    IntegerType(): 10,
+    LongType(): 19,
+}  # with their digits
+_WIDER: dict[DataType, tuple[DataType, ...]] = {  # no value changes
+    ByteType(): (ShortType(), IntegerType(), LongType(), FloatType(), DoubleType()),
+    ShortType(): (IntegerType(), LongType(), FloatType(), DoubleType()),
+    IntegerType(): (LongType(), DoubleType()),
+    FloatType(): (DoubleType(),),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriterSchema:
+    """A schema of the registry, as it is read. One value for each id, by which it is known again."""
+
+    schema: Schema
+    columns: StructType | None = None  # of Avro
+    problem: str = ""  # why it cannot be read
+    reader: str = ""  # of Avro: with the field DECODED
+    descriptors: bytes = b""  # of Protobuf, and its messages: names and columns
+    messages: Mapping[Indexes, tuple[str, StructType]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """The schemas of the values of some records, and the ids that the registry does not know."""
+
+    known: Mapping[int, WriterSchema] = field(default_factory=dict)
+    unknown: Collection[int] = ()
+
+
+NO_SCHEMAS = Schemas()
+
+
+def of_records(
+    session: Session,
+    table: Table,
+    topics: Mapping[str, RecordSource],
+    records: "Mapping[str, DataFrame | pa.Table]",
+    unknown: Collection[int] = (),
+) -> Schemas:
+    """The schemas of the raw records of an ingest table, by its inputs.
+
+    :param unknown: ids that were found to be unknown when the same records were read first, and stay so.
+    :raises RegistryAway: if a schema is not kept yet, and the registry does not answer.
+    :raises SettingsError: if a schema is not kept yet, and the settings name no registry, or another one than before.
+    """
+    ids = {
+        number
+        for name, source in topics.items()
+        for column, named in (("value", source.of_registry), ("key", source.has_keys_of_registry))
+        if named and name in records
+        for number in ids_of(records[name], column)
+    }
+    if not ids:
+        return NO_SCHEMAS
+    kept = schemas.kept(session.settings, table)
+    by_id, none = {number: kept[number] for number in ids & kept.keys()}, set(unknown)
+    if new := sorted(ids - kept.keys() - none):
+        check_registry(session.settings, table, kept)
+    for number in new:
+        if (schema := registry(session.settings).schema(number)) is None:
+            none.add(number)
+        else:
+            schemas.keep(session.settings, table, schema)
+            by_id[number] = schema
+    return Schemas(
+        {n: _read(session.spark, schema) for n, schema in by_id.items() if n not in none},
+        sorted(ids & none),
+    )
+
+
+def check_registry(settings: Settings, table: Table, kept: Mapping[int, Schema]) -> None:
+    """Raises SettingsError if the registry is another one: it has other schemas under the same ids."""
+    if not kept:
+        return
+    asked, newest = registry(settings), kept[max(kept)]
+    registered = asked.schema(newest.id)
+    if registered is not None and registered != newest:
+        raise SettingsError(
+            f"registry.url={asked.url}, table={table.name}, schema id={newest.id}: an id never changes, and the table was filled "
+            "by another schema of that id, so this is another registry. Set the address of that one, or read the topic by a "
+            "new ingest table"
+        )
+
+
+def ids_of(records: DataFrame | pa.Table, column: str = "value") -> set[int]:
+    """The ids in the values, or keys, of raw records; one that does not begin with an id has none."""
+    if isinstance(records, DataFrame):
+        framed = (F.length(column) >= HEAD) & (F.substring(column, 1, 1) == F.lit(b"\0"))
+        heads = records.where(framed).select(F.substring(column, 1, HEAD)).distinct().collect()
+        return {int.from_bytes(row[0]) for row in heads}
+    heads = pc.unique(pc.binary_slice(records[column].combine_chunks(), 0, HEAD)).to_pylist()
+    return {int.from_bytes(head) for head in heads if head and len(head) == HEAD and head[0] == 0}
+
+
+def refusal(session: Session, table: Table, source: KafkaSource) -> str:
+    """Why values of the newest schema of the topic's subject cannot be read; empty if they can, or there is no subject yet.
+
+    Raises RegistryAway, and SettingsError if the registry is another one than before.
+    """
+    check_registry(session.settings, table, schemas.kept(session.settings, table))
+    subject = f"{source.topic}-value"
+    newest = registry(session.settings).newest(subject)
+    if newest is None:
+        return ""
+    declared = cast(StructType, StructType.fromDDL(source.schema))
+    writer = _read(session.spark, newest)
+    problem = unreadable(writer, source, declared)
+    if not problem and writer.columns is not None:
+        problem = _lacking(writer.columns, declared)
+    if not problem and writer.messages:  # each of them may be what is sent
+        refused = refusals(writer, source, declared)
+        for at, (name, columns) in writer.messages.items():
+            if at not in refused and (lacking := _lacking(columns, declared)):
+                refused[at] = f"message {name}: {lacking}"
+        problem = refused[FIRST] if len(refused) == len(writer.messages) else ""
+    return problem and (
+        f"topic={source.topic}, subject={subject}, schema id={newest.id}: {problem}; its messages would be quarantined. "
+        "Declare the columns as they are sent, or have the producers send what is declared"
+    )
+
+
+def _lacking(there: StructType, declared: StructType) -> str:
+    names = set(there.fieldNames())
+    lacking = [f.name for f in declared if f.name not in names and not f.nullable]
+    return f"it has no field {lacking[0]}, which is declared NOT NULL" if lacking else ""
+
+
+def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType) -> str:
+    """Why values of that schema are no rows of the source; empty if they are."""
+    expected = _TYPES[source.format]
+    if writer.schema.type != expected:
+        return f"it is of type {writer.schema.type}, and format={source.format!r} is declared"
+    if writer.problem or writer.columns is None:
+        return writer.problem
+    return _differing(writer.columns, source, declared)
+
+
+def refusals(
+    writer: WriterSchema, source: RecordSource, declared: StructType
+) -> dict[Indexes, str]:
+    """The messages of a schema of Protobuf that are no rows of the source, and why."""
+    problems = {
+        at: (name, _differing(columns, source, declared))
+        for at, (name, columns) in writer.messages.items()
+    }
+    return {at: f"message {name}: {problem}" for at, (name, problem) in problems.items() if problem}
+
+
+def _differing(there: StructType, source: RecordSource, declared: StructType) -> str:
+    if source.unknown_fields == "quarantine" and (
+        others := set(there.fieldNames()) - set(declared.fieldNames())
+    ):
+        return f"fields not declared: {', '.join(sorted(others))}"
+    return apart(there, declared)
+
+
+def apart(there: DataType, declared: DataType, name: str = "") -> str:
+    """Why values of one type cannot be read as another without a change; empty if they can.
+
+    Fields of structs are found by their names. One that is not there is null.
+    """
+    if isinstance(there, StructType) and isinstance(declared, StructType):
+        types = {f.name: f.dataType for f in there}
+        pairs = [
+            (types[f.name], f.dataType, _within(name, f.name)) for f in declared if f.name in types
+        ]
+    elif isinstance(there, ArrayType) and isinstance(declared, ArrayType):
+        pairs = [(there.elementType, declared.elementType, f"{name}[]")]
+    elif isinstance(there, MapType) and isinstance(declared, MapType):
+        pairs = [
+            (there.keyType, declared.keyType, f"{name} (key)"),
+            (there.valueType, declared.valueType, f"{name}[]"),
+        ]
+    elif there == declared or is_wider(declared, there):
+        return ""
+    else:
+        return f"{name} is {there.simpleString()} there, and declared as {declared.simpleString()}"
+    return next(filter(None, (apart(*pair) for pair in pairs)), "")
+
+
+def is_wider(declared: DataType, there: DataType) -> bool:
+    """Whether a type has every value of another."""
+    if isinstance(declared, DecimalType):
+        before = declared.precision - declared.scale  # digits before the point
+        if isinstance(there, DecimalType):
+            return there.scale <= declared.scale and there.precision - there.scale <= before
+        return _WHOLE.get(there, before + 1) <= before
+    return declared in _WIDER.get(there, ())
+
+
+def _within(name: str, field: str) -> str:
+    return f"{name}.{field}" if name else field
+
+
+_known: dict[Schema, WriterSchema] = {}
+
+
+def _read(spark: SparkSession, schema: Schema) -> WriterSchema:
+    """The schema as it is read: Spark's own rules say which type a field of Avro has."""
+    if schema not in _known:
+        if schema.type == "AVRO":
+            _known[schema] = _as_avro(spark, schema)
+        elif schema.type == "PROTOBUF":
+            _known[schema] = _as_protobuf(schema)
+        else:
+            _known[schema] = WriterSchema(schema)
+    return _known[schema]
+
+
+def _as_protobuf(schema: Schema) -> WriterSchema:
+    try:
+        descriptors = compiled(schema)
+    except ValueError as err:
+        return WriterSchema(schema, problem=f"protoc cannot read the schema: {err}")
+    kinds = {at: each.DESCRIPTOR for at, each in messages(descriptors).items()}
+    by_index = {at: (each.full_name, protobuf.columns(each)) for at, each in kinds.items()}
+    problem = "" if by_index else "it has no message"
+    return WriterSchema(schema, problem=problem, descriptors=descriptors, messages=by_index)
+
+
+def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:
+    written = json.loads(schema.text)
+    if not isinstance(written, dict) or written.get("type") != "record":
+        return WriterSchema(schema, problem="it is no record, and has no fields")
+    # Spark gives nulls for what cannot be decoded; this field is then null, too
+    decoded = {"name": DECODED, "type": "boolean", "default": True}
+    reader = json.dumps({**written, "fields": [*written["fields"], decoded]})
+    try:
+        none = F.lit(None).cast("binary")
+        rows = spark.range(0).select(
+            from_avro(none, schema.text, {"avroSchema": reader}).alias("value")
+        )
+    except (PySparkException, Py4JJavaError) as err:
+        text = str(err.java_exception.getMessage() if isinstance(err, Py4JJavaError) else err)
+        why = text.strip().splitlines()[0]
+        return WriterSchema(schema, problem=f"Spark cannot read the schema: {why}")
+    value = cast(StructType, rows.schema["value"].dataType)
+    columns = StructType([f for f in value if f.name != DECODED])
+    return WriterSchema(schema, columns, reader=reader)

@@ -1,0 +1,127 @@
+"""Texts as values of declared types, read by our own classes in Spark's JVM (`runtime/java`): what was sent, or nothing.
+
+The rules are one table for all formats: docs/values.md.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from lakehouse.declare.columns import helper
+from lakehouse.declare.inputs.sources import EMPTY
+from lakehouse.errors import DeclarationError
+
+_OF_TEXT = (
+    StringType,
+    BooleanType,
+    ByteType,
+    ShortType,
+    IntegerType,
+    LongType,
+    FloatType,
+    DoubleType,
+    DecimalType,
+    BinaryType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+)
+CORRUPT = helper("corrupt")
+OBJECT = helper("object")
+PLACE = helper("place")
+NO_JSON = "not a JSON object of the declared types"
+TOKEN = StructType(
+    [StructField(helper("token"), StringType()), StructField(helper("text"), StringType())]
+)
+"""A type of JSON that takes any value: of what kind it is (number, text, boolean, object, array), and its text as it was sent."""
+
+
+def row(format: str, columns: StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
+    """The struct of `columns` that a binary value holds: an object of JSON or a line of CSV.
+
+    The last column is a text: why the value is no such row. `nulls`: fields of CSV that are null.
+    """
+    return Column(_reader().asRow(format, columns.json(), [*nulls], value._jc))
+
+
+def record(format: str, columns: StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
+    """The struct of the columns and, in CORRUPT, why the value is none."""
+    return row(format, _with_reason(columns), value, nulls)
+
+
+def records(columns: StructType, value: Column) -> Column:
+    """An array of such structs, of a binary value that is JSON objects one after another.
+
+    Each has its own bytes in OBJECT and its place in the value, from 0, in PLACE. A blank value is one that is none.
+    """
+    row_type = _with_reason(columns).add(OBJECT, BinaryType()).add(PLACE, IntegerType())
+    parsed = Column(_reader().asRows(row_type.json(), value._jc))
+    return F.coalesce(parsed, F.array(F.lit(None).cast(row_type)))
+
+
+def _with_reason(columns: StructType) -> StructType:
+    return StructType([*columns.fields]).toNullable().add(CORRUPT, "string")
+
+
+def check(where: str, schema: StructType, format: str) -> None:
+    """Raises DeclarationError for a column of a type that no value is read as."""
+    for field in schema:
+        if wrong := unread(field.dataType, nested=format != "csv"):
+            raise DeclarationError(
+                f"{where}, column={field.name}, type={wrong.simpleString()}: no value of {format} is read as that type; "
+                "declare the column as STRING, which gives the value as it was sent"
+            )
+
+
+def exact(type_: DataType, text: Column, format: str = "text") -> Column:
+    """What a text is as a value of a type, as a field of CSV is read or as JSON; null if it is none."""
+    return Column(_reader().asValue(format, type_.json(), text._jc))
+
+
+def unread(type_: DataType, *, nested: bool = True) -> DataType | None:
+    """The part of a type that no value can be read as; None if each can. `nested`: whether there are values within values."""
+    if isinstance(type_, StructType | ArrayType | MapType | VariantType) and not nested:
+        return type_
+    if isinstance(type_, MapType) and not isinstance(type_.keyType, StringType):
+        return type_
+    if parts := _parts(type_):
+        return next(filter(None, map(unread, parts)), None)
+    return None if isinstance(type_, (*_OF_TEXT, VariantType, StructType)) else type_
+
+
+def _parts(type_: DataType) -> list[DataType]:
+    if isinstance(type_, StructType):
+        return [field.dataType for field in type_]
+    if isinstance(type_, ArrayType):
+        return [type_.elementType]
+    return [type_.keyType, type_.valueType] if isinstance(type_, MapType) else []
+
+
+def _reader() -> Any:
+    context = SparkContext._active_spark_context
+    assert context is not None and context._jvm is not None
+    return context._jvm.lakehouse.values.Reader

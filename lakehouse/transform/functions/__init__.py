@@ -1,0 +1,10 @@
+"""Process functions and patterns: Python over the rows of a key.
+
+process        process functions: state and timers
+process_state  the life of one key: rows in event time, timers between them
+process_ttl    a process function over a range: kept states in, rows and states out
+plain_values   a state as text, and back
+patterns       patterns over the rows of a key
+pattern_steps  which row each step of a pattern takes, how often, and what must not come
+automaton      which rows make a match
+"""

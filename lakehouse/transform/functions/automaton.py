@@ -1,0 +1,166 @@
+"""The automaton of a pattern: which rows make a match. Pure: it knows neither Spark nor time.
+
+A partial match holds the rows that its steps have taken, and the steps that may take the next one.
+Each row is offered to each of these, in the order of the steps. A step that takes it makes a longer
+partial match, and is done with in the shorter one, which goes on with the steps that are left: so
+one beginning may give several matches, each once.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
+
+from lakehouse.transform.functions.pattern_steps import Condition, Step
+from lakehouse.transform.functions.process import Row
+
+
+class Partial(TypedDict):
+    """A match that is under way: plain values, as all that a key's state holds. None is changed."""
+
+    taken: tuple[tuple[Row, ...], ...]  # the rows of each step
+    step: int  # the last one that took a row, -1 before the first
+    last: int  # the number of that row
+    waits: tuple[int, ...]  # the steps that may take the next row; behind the last one, the end
+
+
+def order(partial: Partial) -> tuple[int, ...]:
+    """Of matches with one beginning and one end: fewer rows first, then more rows of earlier steps."""
+    counts = [len(rows) for rows in partial["taken"]]
+    return sum(counts), *(-count for count in counts)
+
+
+class Automaton:
+    """What rows of a key, in their order, make of partial matches."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = [step for step in steps if step.kind != "not_followed_by"]
+        self._index = {step.name: n for n, step in enumerate(self.steps)}
+        self._end = len(self.steps)
+        # what must not come before the step, or before the end
+        self._absent: dict[int, Condition] = {}
+        for n, step in enumerate(steps):
+            if step.kind == "not_followed_by":
+                self._absent[n - len(self._absent)] = step.condition
+        self._start = Partial(taken=((),) * self._end, step=-1, last=0, waits=tuple(self._from(0)))
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether a match may be certain only when the pattern's time is over."""
+        ends = (n for n, step in enumerate(self.steps) if self._end in self._from(n + 1))
+        return self._end in self._absent or any(self.steps[n].is_greedy for n in ends)
+
+    def begun(self, row: Row, number: int) -> tuple[list[Partial], list[Partial]]:
+        """The partial matches that begin with a row, and the matches."""
+        longer, _ = self._offered(self._start, row, number, {})
+        going: list[Partial] = []
+        complete: list[Partial] = []
+        for each in longer:
+            self._place(each, going, complete)
+        return going, self._in_order(complete)
+
+    def after(
+        self, partials: Sequence[Partial], row: Row, number: int, known: dict[Condition, bool]
+    ) -> tuple[list[Partial], list[Partial]]:
+        """What becomes of partial matches by the next row: those that go on, and those that are matches.
+
+        `known`: what is known of the row, whatever it is offered to.
+        """
+        going: list[Partial] = []
+        complete: list[Partial] = []
+        for partial in partials:
+            longer, waits = self._offered(partial, row, number, known)
+            if len(waits) == len(partial["waits"]):
+                going.append(partial)
+            elif waits:
+                longer.append({**partial, "waits": waits})
+            for each in longer:
+                self._place(each, going, complete)
+        return going, self._in_order(complete)
+
+    def at_the_end(self, partials: Sequence[Partial]) -> list[Partial]:
+        """Which of them are matches when no row comes any more."""
+        return self._in_order([each for each in partials if self._end in each["waits"]])
+
+    def rows(self, partial: Partial) -> dict[str, Row | tuple[Row, ...] | None]:
+        """The rows by the name of their step."""
+        return {step.name: self._rows(partial, n) for n, step in enumerate(self.steps)}
+
+    def _rows(self, partial: Partial, n: int) -> Row | tuple[Row, ...] | None:
+        rows = partial["taken"][n]
+        if self.steps[n].repeats:
+            return rows
+        return rows[0] if rows else None
+
+    def _offered(
+        self, partial: Partial, row: Row, number: int, known: dict[Condition, bool]
+    ) -> tuple[list[Partial], tuple[int, ...]]:
+        """The partial matches that take a row, and what the one that passes over it still waits for."""
+        longer: list[Partial] = []
+        left: list[int] = []
+        for n in partial["waits"]:
+            if self._absent and self._has_come(partial, n, row, known):
+                continue
+            if n == self._end:
+                left.append(n)
+                continue
+            step = self.steps[n]
+            if step.stop and self._holds(step.stop, partial, row, known):
+                continue
+            if self._holds(step.condition, partial, row, known):
+                longer.append(self._with(partial, n, row, number))
+                if step.is_greedy:
+                    break
+            elif not (
+                step.is_consecutive if n == partial["step"] else step.kind == "directly_followed_by"
+            ):
+                left.append(n)
+        return longer, tuple(left)
+
+    def _place(self, partial: Partial, going: list[Partial], complete: list[Partial]) -> None:
+        """A match is complete, and may go on to a longer one."""
+        if self._is_certain(partial):
+            complete.append(partial)
+            partial = {**partial, "waits": partial["waits"][:-1]}
+        if partial["waits"]:
+            going.append(partial)
+
+    @staticmethod
+    def _in_order(complete: list[Partial]) -> list[Partial]:
+        return sorted(complete, key=order) if complete else complete
+
+    def _is_certain(self, partial: Partial) -> bool:
+        """Whether it is a match whatever comes."""
+        *others, last = partial["waits"] or (-1,)
+        return (
+            last == self._end
+            and last not in self._absent
+            and not any(self.steps[n].is_greedy for n in others)
+        )
+
+    def _has_come(self, partial: Partial, n: int, row: Row, known: dict[Condition, bool]) -> bool:
+        """Whether the row is what must not come before step n."""
+        between = (self._absent.get(m) for m in range(partial["step"] + 1, n + 1))
+        return any(each and self._holds(each, partial, row, known) for each in between)
+
+    def _holds(
+        self, condition: Condition, partial: Partial, row: Row, known: dict[Condition, bool]
+    ) -> bool:
+        if condition.steps:
+            rows = {name: self._rows(partial, self._index[name]) for name in condition.steps}
+            return bool(condition.holds(row, **rows))
+        if condition not in known:  # it is the same for all partial matches
+            known[condition] = bool(condition.holds(row))
+        return known[condition]
+
+    def _with(self, partial: Partial, n: int, row: Row, number: int) -> Partial:
+        rows, step = (*partial["taken"][n], row), self.steps[n]
+        again = (n,) if step.most is None or len(rows) < step.most else ()
+        later = tuple(self._from(n + 1)) if len(rows) >= step.least else ()
+        taken = (*partial["taken"][:n], rows, *partial["taken"][n + 1 :])
+        return Partial(taken=taken, step=n, last=number, waits=again + later)
+
+    def _from(self, n: int) -> Iterator[int]:
+        """The step, and those that may come instead, because all before them are optional."""
+        for m in range(n, self._end + 1):
+            yield m
+            if m < self._end and not self.steps[m].is_optional:
+                return

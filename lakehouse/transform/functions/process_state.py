@@ -1,0 +1,227 @@
+"""What a process function is, and the life of one key: rows in the order of event time, timers between them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from itertools import groupby
+from typing import Any
+
+from lakehouse.declare.columns import ARRIVAL, PLACE, SOURCE_ORDER
+from lakehouse.errors import DeclarationError
+from lakehouse.transform.functions import plain_values
+
+_INSTANT = timedelta(microseconds=1)
+LAST, NEXT, LIFE = "_last", "_next", "_life"  # of a kept state, beside the key
+FIRST, SECOND = "_first", "_second"  # of a row of one of two inputs: which, as it is
+MAIN = "main"  # the column of rows without a tag, of a function with side outputs
+Row = dict[str, Any]
+State = dict[str, Any]
+
+
+class Timers:
+    """When a key's function is to be called next, in event time."""
+
+    def __init__(self, instants: Iterable[datetime] = ()) -> None:
+        self._instants = sorted(instants)
+
+    def set(self, at: datetime) -> None:
+        """Calls `on_timer` at that instant, once however often it is set."""
+        if at not in self._instants:
+            heappush(self._instants, at)
+
+    def clear(self) -> None:
+        self._instants.clear()
+
+    def due(self, until: datetime, before: datetime | None = None) -> datetime | None:
+        """Takes out the earliest instant, if it is not later than `until`, and earlier than `before`; else None."""
+        if (
+            not self._instants
+            or self._instants[0] > until
+            or (before and self._instants[0] >= before)
+        ):
+            return None
+        return heappop(self._instants)
+
+    def to_come(self) -> list[datetime]:
+        """The instants that are set, in order."""
+        return sorted(self._instants)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTag:
+    """Rows of a process function that go to a table of their own (`side_output`).
+
+        REFUSED = OutputTag("refused", "user STRING, at TIMESTAMP, why STRING")
+
+    :param name: of the column that holds them in the table of the process function.
+    :param output: their columns, Spark DDL, the event time among them.
+    """
+
+    name: str
+    output: str
+
+    def row(self, **values: Any) -> Row:
+        """A row to be given by `on_row` or `on_timer`, which has their event time."""
+        return {self.name: values}
+
+
+class KeyedProcess:
+    """What is done with the rows of one key.
+
+    `output`: the columns of its rows, Spark DDL, the event time among them. `side_outputs`: the tags
+    of rows that go to tables of their own.
+
+    `state` is a dict, empty at first, of values, lists and dicts as one likes. A row that is given
+    without its event time has that of the row or timer that it was made of. A state that lasts
+    (`ttl=` on the table) is of None, bool, int, float, str, bytes, Decimal, date, datetime (UTC),
+    timedelta, and of lists, tuples and dicts of these. A field that a later version of the function
+    adds is not in states that were kept before: `state.get(name, default)`.
+    """
+
+    output: str
+    side_outputs: tuple[OutputTag, ...] = ()
+
+    def check(self, within: timedelta, at: str) -> None:
+        """Raises DeclarationError if it cannot be used with these parameters of `process`.
+
+        `within`: how long a key is remembered, as said there or by the table's `ttl`.
+        """
+
+    def on_row(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
+        """What comes of a row (by column; instants are aware, in UTC).
+
+        Timers of the same instant come after it.
+        """
+        raise NotImplementedError
+
+    def on_timer(self, state: State, at: datetime, timers: Timers) -> Iterable[Row]:
+        """What comes of a timer."""
+        return ()
+
+
+class KeyedCoProcess(KeyedProcess):
+    """What is done with the rows of one key of two inputs, in event time across both.
+
+    Rows of one instant come in the order of their source, whichever input they are of.
+    """
+
+    def on_row1(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
+        """What comes of a row of the first input, as `on_row`."""
+        raise NotImplementedError
+
+    def on_row2(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
+        """What comes of a row of the second input, as `on_row`."""
+        raise NotImplementedError
+
+    def on_row(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
+        """What comes of a row of either input: `on_row1` or `on_row2` of it."""
+        first = row[FIRST]
+        if first is not None:
+            return self.on_row1(state, first, timers)
+        return self.on_row2(state, row[SECOND], timers)
+
+
+@dataclass
+class Life:
+    """A key between two of its rows."""
+
+    state: State = field(default_factory=dict)
+    timers: Timers = field(default_factory=Timers)
+    last: datetime | None = None  # the event time of its last row
+    arrival: Row = field(default_factory=dict)  # of that row
+
+    def kept(self) -> Row:
+        """The columns of a kept state that are not the key."""
+        timers = self.timers.to_come()
+        text = plain_values.written([self.state, timers, self.arrival])
+        return {LAST: self.last, NEXT: timers[0] if timers else None, LIFE: text}
+
+    @classmethod
+    def of(cls, kept: Row) -> "Life":
+        state, timers, arrival = plain_values.read(kept[LIFE])
+        return cls(state, Timers(timers), kept[LAST], arrival)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the lives of a table's keys go on."""
+
+    function: KeyedProcess
+    at: str  # the column of event time
+    within: timedelta  # how long state and timers outlive a key's last row
+    lasting: bool = False  # whether a life may begin with a kept state
+
+
+def outputs(
+    function: KeyedProcess, rows: Iterable[Row], within: timedelta, at: str
+) -> Iterator[Row]:
+    """What a function gives of the rows of one key, from its first to its last."""
+    return lived(Rules(function, at, within), Life(), in_order(rows, at))
+
+
+def lived(
+    rules: Rules, life: Life, rows: Iterable[Row], before: datetime | None = None
+) -> Iterator[Row]:
+    """What a function gives of the next rows of a key, and of its timers, of those `before` an instant if that is given.
+
+    The row of a timer has the arrival of the row before it, so is never late.
+    """
+    at = rules.at
+    for row in rows:
+        yield from _fired(rules, life, row[at])
+        if life.last and row[at] - life.last > rules.within:
+            life.state, life.timers = {}, Timers()
+        life.last, life.arrival = row[at], row[ARRIVAL]
+        for made in rules.function.on_row(life.state, row, life.timers):
+            yield _placed(rules, life, made, row[at])
+        _check_timers(rules, life, row[at])
+    yield from _fired(rules, life, before)
+
+
+def _fired(rules: Rules, life: Life, before: datetime | None) -> Iterator[Row]:
+    if life.last is None:
+        return
+    until = life.last + rules.within
+    while instant := life.timers.due(until, before):
+        for made in rules.function.on_timer(life.state, instant, life.timers):
+            yield _placed(rules, life, made, instant)
+        _check_timers(rules, life, instant + _INSTANT)
+
+
+def _check_timers(rules: Rules, life: Life, first: datetime) -> None:
+    """Raises DeclarationError for a timer before that instant: what it gave would lie in a range that is final."""
+    due = life.timers.due(first - _INSTANT) if rules.lasting else None
+    if due is not None:
+        raise DeclarationError(
+            f"timer={due}, earliest={first}: with a lasting state a timer is not before its row, and later than the timer that "
+            "sets it; set a later one"
+        )
+
+
+def _placed(rules: Rules, life: Life, made: Row, instant: datetime) -> Row:
+    tags = rules.function.side_outputs
+    row = {rules.at: instant, **made}
+    if tags:
+        tag = next((tag.name for tag in tags if tag.name in made), MAIN)
+        row = {rules.at: instant, **made.get(tag, made)}
+    if (rules.lasting or tags) and row[rules.at] != instant:
+        raise DeclarationError(
+            f"{rules.at}={row[rules.at]}: with a lasting state, or side outputs, what is given has the event time of its row or "
+            f"timer ({instant}), for what lies before that is final; give the other instant in a column of its own"
+        )
+    return (row if not tags else {rules.at: instant, tag: row}) | {ARRIVAL: life.arrival}
+
+
+def in_order(rows: Iterable[Row], at: str) -> list[Row]:
+    """Rows by event time, then by their source; those without one (results of windows) first, by what they hold."""
+
+    def order(row: Row) -> tuple:
+        places = [row[ARRIVAL].get(name) for name in (*SOURCE_ORDER, PLACE)]
+        return row[at], *((place is not None, place) for place in places)
+
+    ordered: list[Row] = []
+    for _, same in groupby(sorted(rows, key=order), order):
+        first, *others = same
+        ordered += sorted([first, *others], key=repr) if others else [first]
+    return ordered

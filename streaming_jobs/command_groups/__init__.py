@@ -1,0 +1,1 @@
+"""The commands on streams, topics, savepoints, targets and upgrades."""

@@ -1,0 +1,73 @@
+"""The commands `lakehouse metrics` and `lakehouse lineage`: what is sent to other systems, until Ctrl-C."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+
+def metrics(
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics and exit")] = False,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on; there is no authentication")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 0 for any that is free")] = None,
+) -> None:
+    """Serve metrics of jobs, tables, certificates and results to Prometheus, until Ctrl-C."""
+    from prometheus_client import generate_latest
+
+    from lakehouse.settings import from_environment
+    from lakehouse.storage.lakehouse import load
+    from streaming_jobs.exporters import metrics as exporter
+
+    settings = from_environment()
+    settings = replace(
+        settings,
+        metrics_host=settings.metrics_host if host is None else host,
+        metrics_port=settings.metrics_port if port is None else port,
+    )
+    lakehouse = load(settings)
+    if once:
+        typer.echo(generate_latest(exporter.registry(lakehouse)).decode(), nl=False)
+        return
+    server, thread = exporter.serve(lakehouse)
+    typer.echo(f"http://{settings.metrics_host}:{server.server_port}/metrics")
+    with suppress(KeyboardInterrupt):
+        thread.join()
+
+
+def lineage(
+    to: Annotated[
+        str, typer.Option(help="A URL or a file; by default what OpenLineage's configuration names")
+    ] = "",
+    once: Annotated[bool, typer.Option("--once", help="Send what is due and exit")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two checks", min=0.1)] = 10,
+) -> None:
+    """Send OpenLineage events of streams and batch runs, until Ctrl-C.
+
+    An event that cannot be sent is sent later.
+    """
+    import time
+
+    from lakehouse.declare import catalog
+    from lakehouse.settings import from_environment
+    from streaming_jobs.exporters import lineage as sender
+
+    settings = from_environment()
+    lineage = sender.Lineage(settings, catalog.load(settings), sender.client(to))
+    with suppress(KeyboardInterrupt):
+        while True:
+            try:
+                if (sent := lineage.send()) or once:
+                    typer.echo(f"{sent} events sent")
+            except OSError as err:  # those of the network among them
+                line = (
+                    f"to={to!r}: an event could not be sent ({err}); the next check sends it again"
+                )
+                typer.echo(line, err=True)
+                if once:
+                    raise typer.Exit(1) from err
+            if once:
+                return
+            time.sleep(every)

@@ -1,0 +1,176 @@
+"""The commands of the group `publish` in the `lakehouse` command line: start, stop, status, refused, retry, run."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.cli import console
+from lakehouse.cli.console import AsJson
+from lakehouse.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from lakehouse.declare.catalog import Catalog
+    from lakehouse.settings import Settings
+
+group = console.group("Publish tables to targets, such as topics of Kafka.")
+
+_NOTHING = (
+    "no table is published; declare publish= on one, in the modules that LAKEHOUSE_TABLES names"
+)
+_TARGETS = Annotated[list[str] | None, typer.Argument(help="Targets; by default all")]
+
+
+@group.command()
+def start(targets: _TARGETS = None) -> None:
+    """Start a follower for each target: a process of its own, which goes on when this command ends."""
+    from streaming_jobs.supervision import supervisor
+    from streaming_jobs.supervision.jobs import follower_of
+
+    settings, _, named = _chosen(targets)
+    if not named:
+        raise DeclarationError(_NOTHING)
+    for target in named:
+        with console.working(f"starting {target}"):
+            status = supervisor.start(settings, follower_of(target), by="lakehouse publish start")
+        log = supervisor.log_path(settings, status.pipeline)
+        console.print_text(f"{target}: {status.state}, pid {status.pid}, log {log}")
+
+
+@group.command()
+def stop(
+    targets: _TARGETS = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to end the version it is at")] = 60,
+) -> None:
+    """Stop followers, each after the version that it is at."""
+    from streaming_jobs.supervision import supervisor
+    from streaming_jobs.supervision.jobs import follower_of
+
+    settings, _, named = _chosen(targets)
+    for target in named:
+        with console.working(f"stopping {target}"):
+            status = supervisor.stop(
+                settings, follower_of(target), timeout=timeout, by="lakehouse publish stop"
+            )
+        console.print_text(f"{target}: {status.state if status else 'never ran'}")
+
+
+@group.command()
+def status(targets: _TARGETS = None, as_json: AsJson = False) -> None:
+    """Show which version of its table each target holds, what is held back, and why a follower ended.
+
+    Exit code 1 if a follower that is to run does not.
+    """
+    from lakehouse.storage.delta import delta_log
+    from lakehouse.storage.disk.layout import table_path
+    from streaming_jobs.supervision import desired, supervisor
+    from streaming_jobs.supervision.jobs import follower_of
+
+    settings, catalog, named = _chosen(targets)
+    rows, down = [], False
+    for target in named:
+        table, _ = catalog.target(target)
+        follower = supervisor.status(settings, follower_of(target))
+        query = follower.queries[0] if follower and follower.queries else None
+        version, wanted = query.batch if query else -1, desired.read(settings, follower_of(target))
+        down |= bool(wanted and wanted.state == "running" and not (follower and follower.alive))
+        newest = delta_log.latest(table_path(settings, table))
+        rows.append(
+            {
+                "target": target,
+                "table": table.name,
+                "state": follower.state if follower else "never ran",
+                "version": version if version >= 0 else None,
+                "table_version": newest if newest >= 0 else None,
+                "rows_sent": query.rows if query else 0,
+                "remarks": (query.trouble if query else "") or (follower.error if follower else ""),
+            }
+        )
+    if as_json:
+        console.print_json(rows)
+    elif rows:
+        console.print_rows(rows[0], (row.values() for row in rows))
+    else:
+        console.print_text(_NOTHING)
+    if down:
+        raise typer.Exit(1)
+
+
+@group.command()
+def logs(
+    target: Annotated[str, typer.Argument(help="The target")],
+    lines: Annotated[int, typer.Option(help="The number of lines")] = 40,
+) -> None:
+    """Print the end of a follower's log."""
+    from streaming_jobs.supervision import supervisor
+    from streaming_jobs.supervision.jobs import follower_of
+
+    settings, _, _ = _chosen([target])
+    print(supervisor.log_tail(settings, follower_of(target), lines))
+
+
+@group.command()
+def refused(
+    target: Annotated[str, typer.Argument(help="A target that acts on rows")],
+    as_json: AsJson = False,
+) -> None:
+    """Show the actions that were refused, and what was answered."""
+    from lakehouse.ranges import text
+    from lakehouse.sinks import actions
+
+    settings, catalog, _ = _chosen([target])
+    lines = actions.refused(settings, catalog.target(target)[1])
+    rows = [
+        {
+            "id": line.action.id,
+            "at": text(line.at.replace(microsecond=0)),
+            "version": line.action.version,
+            "change": line.action.change,
+            "key": line.action.key,
+            "answer": line.said,
+        }
+        | ({"row": line.action.row} if as_json else {})
+        for line in lines
+    ]
+    if as_json:
+        console.print_json(rows)
+    elif rows:
+        console.print_rows(rows[0], (row.values() for row in rows))
+
+
+@group.command()
+def retry(
+    target: Annotated[str, typer.Argument(help="A target that acts on rows")],
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids of refused actions; by default all")
+    ] = None,
+) -> None:
+    """Perform actions again that were refused, beside the follower. Exit code 1 if one is refused again."""
+    from lakehouse.sinks import actions
+
+    settings, catalog, _ = _chosen([target])
+    with console.working(f"performing what {target} refused"):
+        counts = actions.retry(settings, catalog.target(target)[1], ids or ())
+    console.print_text(f"{target}: {counts['done']} done, {counts['refused']} refused again")
+    if counts["refused"]:
+        raise typer.Exit(1)
+
+
+@group.command()
+def run(target: Annotated[str, typer.Argument(help="The target")]) -> None:
+    """Publish to one target in this process, until Ctrl-C or SIGTERM; what a container runs."""
+    from streaming_jobs.supervision import foreground
+    from streaming_jobs.supervision.jobs import follower_of
+
+    settings, _, _ = _chosen([target])
+    raise typer.Exit(foreground.run(settings, follower_of(target)))
+
+
+def _chosen(targets: list[str] | None) -> "tuple[Settings, Catalog, list[str]]":
+    from lakehouse.declare import catalog
+    from lakehouse.settings import from_environment
+
+    settings = from_environment()
+    loaded = catalog.load(settings)
+    for name in targets or ():
+        loaded.target(name)
+    return settings, loaded, targets or list(loaded.targets())

@@ -1,0 +1,197 @@
+"""The commands of the `lakehouse` command line about savepoints. None of them needs a JVM."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.cli import console
+from lakehouse.cli.console import AsJson
+
+if TYPE_CHECKING:
+    from lakehouse.storage.lakehouse import Lakehouse
+
+group = console.group("Savepoints: all tables at one moment, to restore, fork or move.")
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The savepoint's name")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
+
+
+@group.command()
+def create(
+    name: _Name,
+    note: Annotated[str, typer.Option(help="Why it was made, for whoever lists it")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Create a savepoint of all tables, at one consistent cut, while jobs go on.
+
+    Data files are linked, not copied. Exit code 0 when done, 2 when refused.
+    """
+    from lakehouse.storage.versions import savepoints
+
+    lakehouse = _lakehouse()
+    with console.working(f"creating the savepoint {name}"):
+        made = savepoints.create(lakehouse, name, note)
+    if as_json:
+        console.print_json([asdict(made)])
+        return
+    console.print_text(
+        f"{name}: {len(made.tables)} tables, {made.files:,} files, {made.bytes:,} bytes"
+    )
+
+
+@group.command("list")
+def list_all(as_json: AsJson = False) -> None:
+    """List the savepoints, oldest first.
+
+    `held` are the bytes that only this savepoint keeps on the disk: dropping it frees them.
+    """
+    from lakehouse.storage.versions import savepoints
+
+    settings = _lakehouse().settings
+    columns = ("name", "at", "tables", "bytes", "held", "note")
+    rows = [
+        (e.name, e.at, len(e.tables), e.bytes, savepoints.held(settings, e.name), e.note)
+        for e in savepoints.savepoints(settings)
+    ]
+    if as_json:
+        console.print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        console.print_rows(columns, rows)
+    for half in savepoints.left_half(settings):
+        console.print_note(
+            f"folder={half}: a command was killed before it was done; it is no savepoint, and holds room until the next create "
+            "or drop removes it"
+        )
+
+
+@group.command()
+def show(name: _Name, as_json: AsJson = False) -> None:
+    """Show what a savepoint is of: each table with its version, rows, frontier and position."""
+    from lakehouse.storage.versions import savepoints
+
+    settings = _lakehouse().settings
+    savepoint = savepoints.savepoint(settings, name)
+    if as_json:
+        console.print_json([asdict(savepoint)])
+        return
+    console.print_facts({key: getattr(savepoint, key) for key in ("name", "at", "note", "library")})
+    columns = ("table", "version", "rows", "frontier", "code version")
+    console.print_rows(
+        columns,
+        ((t, s.version, s.rows, s.frontier, s.code_version) for t, s in savepoint.tables.items()),
+    )
+
+
+@group.command()
+def verify(name: _Name) -> None:
+    """Read each file of a savepoint and compare it with its checksum.
+
+    Exit code 0 if all are as they were, 2 if not.
+    """
+    from lakehouse.storage.versions import savepoints
+
+    settings = _lakehouse().settings
+    with console.working(f"reading the savepoint {name}"):
+        savepoint = savepoints.verify(settings, name)
+    console.print_text(f"{name}: {savepoint.files:,} files, each as it was")
+
+
+@group.command()
+def restore(
+    name: _Name,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Make no savepoint of what is there now")
+    ] = False,
+    yes: _Yes = False,
+) -> None:
+    """Put all tables back as they were at a savepoint. All jobs must be stopped.
+
+    What is there now becomes a savepoint first. A restore that was cut off goes on when the command
+    is run again; until then nothing starts. Exit code 0 when done, 2 when refused.
+    """
+    from lakehouse.storage.versions import restoring, savepoints
+    from streaming_jobs.supervision import supervisor
+
+    lakehouse = _lakehouse()
+    savepoint = savepoints.savepoint(lakehouse.settings, name)
+    if not yes:
+        typer.confirm(f"Put {len(savepoint.tables)} tables back as of {savepoint.at}?", abort=True)
+    stopped = supervisor.all_stopped(lakehouse.settings, lakehouse.catalog.pipelines())
+    with stopped, console.working(f"restoring the savepoint {name}"):
+        before = restoring.restore(lakehouse, name, keep=not discard)
+    console.print_text(f"{name}: {len(savepoint.tables)} tables are as they were at {savepoint.at}")
+    if before:
+        console.print_text(f"what was there is the savepoint {before}")
+
+
+@group.command()
+def fork(
+    name: _Name,
+    root: Annotated[Path, typer.Argument(metavar="DIR", help="The root of the second lakehouse")],
+) -> None:
+    """Begin a second lakehouse in another folder, with the tables of a savepoint.
+
+    Its jobs read the same topics and folders from where those of the savepoint were, beside the jobs of this
+    one. Exit code 0 when done, 2 when refused.
+    """
+    from lakehouse.runtime.kafka_address import bootstrap_servers
+    from lakehouse.storage.versions import restoring
+
+    lakehouse = _lakehouse()
+    with console.working(f"forking the savepoint {name}"):
+        restoring.fork(lakehouse.settings, name, root)
+    console.print_text(f"{name}: forked into {root}; for its commands and jobs set")
+    console.print_text(f"  LAKEHOUSE_ROOT={root.absolute()}")
+    if (
+        lakehouse.catalog.topics() and not lakehouse.settings.bootstrap_servers
+    ):  # the fork has no embedded broker of its own
+        console.print_text(f"  LAKEHOUSE_BOOTSTRAP_SERVERS={bootstrap_servers(lakehouse.settings)}")
+
+
+@group.command()
+def export(
+    name: _Name, file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write")]
+) -> None:
+    """Write a savepoint as one file (tar), for another machine. Exit code 0 when done, 2 when refused."""
+    from lakehouse.storage.versions import restoring
+
+    settings = _lakehouse().settings
+    with console.working(f"exporting the savepoint {name}"):
+        restoring.export(settings, name, file)
+    console.print_text(f"{name}: written to {file}")
+
+
+@group.command("import")
+def take_in(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written")],
+) -> None:
+    """Make an exported file a savepoint of this lakehouse. Exit code 0 when done, 2 when refused."""
+    from lakehouse.storage.versions import restoring
+
+    settings = _lakehouse().settings
+    with console.working(f"importing {file}"):
+        savepoint = restoring.take_in(settings, file)
+    console.print_text(
+        f"{savepoint.name}: imported, {len(savepoint.tables)} tables as of {savepoint.at}"
+    )
+
+
+@group.command()
+def drop(name: _Name, yes: _Yes = False) -> None:
+    """Remove a savepoint. Exit code 0 when done, 2 when refused."""
+    from lakehouse.storage.versions import savepoints
+
+    settings = _lakehouse().settings
+    if not yes:
+        typer.confirm(f"Remove the savepoint {name}?", abort=True)
+    savepoints.drop(settings, name)
+    console.print_text(f"{name}: dropped")
+
+
+def _lakehouse() -> "Lakehouse":
+    from lakehouse.settings import from_environment
+    from lakehouse.storage.lakehouse import load
+
+    return load(from_environment())

@@ -1,0 +1,264 @@
+"""The commands of the `lakehouse` command line about what ingest tables read: topics, folders, tables, sources of one's own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.cli import console
+from lakehouse.cli.console import AsJson
+
+if TYPE_CHECKING:
+    from lakehouse.declare.catalog import Catalog
+    from lakehouse.declare.table import Table
+    from lakehouse.errors import RangeError
+    from lakehouse.storage.lakehouse import Lakehouse
+    from lakehouse.storage.log.commits import Commit
+    from lakehouse.stream.reading.offsets import Broker
+
+group = console.group("Topics, folders and other sources that ingest tables read.")
+
+_Ingest = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE", help="An ingest table: it reads a topic, a folder or another source"
+    ),
+]
+_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
+
+
+@group.command("check")
+def offsets(table: _Ingest, as_json: AsJson = False) -> None:
+    """Compare an ingest table with what it reads, record by record: missing, doubled.
+
+    The command compares what the topics still hold, all records that were registered of the folder's
+    files, or what a source of your own gives when it is read once more. It does so up to the table's
+    last commit, beside the stream. Exit code 0 if each is there once, 1 if not, 2 when refused.
+    """
+    from lakehouse.settings import from_environment
+    from lakehouse.storage.lakehouse import load
+    from lakehouse.stream.reading.topic_check import Checked, check
+
+    lakehouse = load(from_environment())
+    with console.working(f"comparing {table} with what it reads"):
+        checks = check(lakehouse, lakehouse.catalog.table(table))
+    if as_json:
+        console.print_json([asdict(each) for each in checks])
+    else:
+        console.print_rows(Checked.__dataclass_fields__, (asdict(each).values() for each in checks))
+    if any(each.missing or each.doubled for each in checks):
+        raise typer.Exit(1)
+
+
+@group.command("accept-new")
+def new_topic(table: _Ingest, yes: _Yes = False) -> None:
+    """Accept that a topic was deleted and created again, and read it from its beginning.
+
+    The table's job must be stopped. A new generation reads the topic; what the table has read of
+    the former topic stays. Exit code 0 when done, 2 when refused.
+    """
+    from lakehouse.errors import RangeError
+    from lakehouse.storage.position import checkpoints
+    from lakehouse.stream.reading import offsets as positions
+
+    with _held(table) as (lakehouse, declared, last):
+        topics = _on_broker(lakehouse, declared)
+        present = {topic: each.id for topic, each in topics.items()}
+        before = positions.known(lakehouse.settings, declared).ids
+        changed = {
+            topic: identity
+            for topic, identity in present.items()
+            if before.get(topic, identity) != identity
+        }
+        if not changed:
+            raise RangeError(
+                f"table={table}, topic={', '.join(present)}: the topic has the id that the table has read, so "
+                "there is nothing to accept; "
+                "continue with `lakehouse stream start`"
+            )
+        for topic, identity in changed.items():
+            count = sum(topics[topic].end[p] - topics[topic].first[p] for p in topics[topic].end)
+            console.print_text(
+                f"{topic}: id {before[topic]} before, {identity} now, {count:,} messages"
+            )
+        _ask(yes, "read from the beginning?")
+        after = (last.generation, last.batch) if last else (0, -1)
+        # the generation first: after a crash between the two the topic is still another one, and
+        # this is run again
+        begun = checkpoints.begin(
+            lakehouse.settings,
+            declared,
+            None,
+            f"{', '.join(sorted(changed))} was created again (`lakehouse topic accept-new`)",
+        )
+        positions.declare_recreated(lakehouse.settings, declared, present, after)
+    console.print_text(
+        f"{table}: generation {begun.generation} reads from the beginning; `lakehouse stream start {declared.pipeline}`"
+    )
+
+
+@group.command("accept-gap")
+def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
+    """Accept that records which the source no longer has, and the table has not read, are lost.
+
+    Of a Delta or Iceberg table of others, that a version which removes rows, or that its log has lost, is
+    not read. The table continues behind them. Its job must be stopped. Exit code 0 when done, 2 when
+    refused.
+    """
+    from lakehouse.errors import RangeError
+    from lakehouse.storage.position import checkpoints
+    from lakehouse.stream.reading import offsets as positions
+    from lakehouse.stream.reading import topic_starts
+    from lakehouse.stream.reading.records import file_sources
+
+    with _held(table) as (lakehouse, declared, last):
+        files = file_sources(lakehouse.catalog.sources_of(declared).values())
+        if files and not files[0].is_history:
+            _accept_files(lakehouse, declared, last, yes)
+            return
+        topics = _of_own(lakehouse, declared)
+        if not topics:
+            topics = _on_broker(lakehouse, declared)
+            positions.check_ids(
+                lakehouse.settings, declared, {topic: each.id for topic, each in topics.items()}
+            )
+        gaps = positions.lost(lakehouse.settings, declared, topics, last) if last else []
+        if files and last is None:  # the topic must reach back to its history
+            accepted = positions.known(lakehouse.settings, declared).gaps
+            gaps = topic_starts.removed(topics, accepted)
+        elif files and last and not gaps and not topic_starts.is_history_read(files[0], last):
+            _accept_files(lakehouse, declared, last, yes)
+            return
+        if not gaps:
+            raise RangeError(
+                f"table={table}: what it reads has every record that it has not read, so nothing is lost; start its job"
+            )
+        for gap in gaps:
+            console.print_text(
+                f"{gap.topic}, partition {gap.partition}: offsets {gap.since} to {gap.until - 1} are lost"
+            )
+        _ask(yes, "go on without them?")
+        # the generation first: after a crash between the two the messages are not accepted yet, and
+        # this is run again
+        checkpoints.begin(
+            lakehouse.settings,
+            declared,
+            None,
+            "lost messages were accepted (`lakehouse topic accept-gap`)",
+        )
+        positions.declare_lost(lakehouse.settings, declared, gaps)
+    console.print_text(
+        f"{table}: it continues behind them; `lakehouse stream start {declared.pipeline}`"
+    )
+
+
+def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None", yes: bool) -> None:
+    """What `accept-gap` does for a table that reads a folder or a table of others. Raises RangeError."""
+    from lakehouse.declare.inputs.sources import FolderSource, IcebergSource
+    from lakehouse.errors import RangeError
+    from lakehouse.storage.foreign import foreign_records, foreign_sources
+    from lakehouse.storage.foreign.file_register import Register
+    from lakehouse.storage.position import checkpoints
+    from lakehouse.stream.reading import offsets as positions
+    from lakehouse.stream.reading.records import file_sources
+
+    (source,) = file_sources(lakehouse.catalog.sources_of(table).values())
+    topic, partition, register = (
+        source.topic,
+        foreign_records.PARTITION,
+        Register(lakehouse.settings, table),
+    )
+    begins = positions.behind(lakehouse.settings, table, last, {topic: {partition: 0}})
+    has_begun = checkpoints.standing(lakehouse.settings, table).last is not None
+    lost = foreign_records.lost(source, register, begins[topic][partition]) if has_begun else []
+    passed = (
+        None if isinstance(source, FolderSource) else foreign_sources.passed_over(source, register)
+    )
+    if not lost and passed is None:
+        raise RangeError(
+            f"table={table.name}: {topic} has every record that it has not read, so nothing is lost; start its job"
+        )
+    for since, until in lost:
+        name = register.of_record(since).path
+        console.print_text(f"{topic}, file {name}: records {since} to {until - 1} are lost")
+    if passed is not None:
+        snapshots = isinstance(source, IcebergSource)
+        which = (
+            f"snapshots up to {passed}"
+            if snapshots
+            else f"versions {register.through + 1} to {passed}"
+        )
+        console.print_text(f"{topic}: {which} are not read, with the rows that they add")
+    _ask(yes, "go on without them?")
+    if lost:
+        checkpoints.begin(
+            lakehouse.settings,
+            table,
+            None,
+            "lost records were accepted (`lakehouse topic accept-gap`)",
+        )
+        gaps = [positions.Gap(topic, partition, *each) for each in lost]
+        positions.declare_lost(lakehouse.settings, table, gaps)
+    if passed is not None:
+        register.add([], passed)
+    console.print_text(
+        f"{table.name}: it continues behind them; `lakehouse stream start {table.pipeline}`"
+    )
+
+
+@contextmanager
+def _held(name: str) -> "Iterator[tuple[Lakehouse, Table, Commit | None]]":
+    """A table whose job does not run and cannot start meanwhile, with its last commit."""
+    from lakehouse.settings import from_environment
+    from lakehouse.storage.lakehouse import load
+    from streaming_jobs.supervision import lease
+
+    lakehouse = load(from_environment())
+    table = lakehouse.catalog.table(name)
+    if not lakehouse.catalog.sources_of(table):
+        raise _no_source(lakehouse.catalog, table)
+    with lease.held(lakehouse.settings, table.pipeline):
+        yield lakehouse, table, next(lakehouse.commit_log(table).by_stream(), None)
+
+
+def _on_broker(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
+    """What the broker says of the topics of an ingest table. Raises RangeError if it reads none."""
+    from lakehouse.runtime import kafka_topics
+    from lakehouse.stream.reading import offsets as positions
+
+    topics = sorted(source.topic for source in lakehouse.catalog.topics_of(table).values())
+    if not topics:
+        raise _no_source(lakehouse.catalog, table)
+    return positions.on_broker(kafka_topics.admin(lakehouse.settings), topics)
+
+
+def _of_own(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
+    """What the class of a source of one's own says of it; nothing of other tables. Raises SourceError."""
+    from contextlib import closing
+
+    from lakehouse.declare.inputs.sources import PythonSource
+    from lakehouse.runtime.own_source import OwnReader
+    from lakehouse.stream.reading import offsets as positions
+
+    found = {}
+    for source in lakehouse.catalog.sources_of(table).values():
+        if isinstance(source, PythonSource):
+            with closing(OwnReader(source)) as reader:
+                ends = reader.ends()
+                found[source.topic] = positions.Broker("", reader.begins(ends), ends)
+    return found
+
+
+def _no_source(catalog: "Catalog", table: "Table") -> "RangeError":
+    from lakehouse.errors import RangeError
+
+    reads = ", ".join(source.topic for source in catalog.sources_of(table).values())
+    what = f"it reads {reads}, which is no topic" if reads else f"a {table.kind} table"
+    return RangeError(f"table={table.name}: {what}; name an ingest table that reads a topic")
+
+
+def _ask(yes: bool, what: str) -> None:
+    if not yes:
+        typer.confirm(what, abort=True)

@@ -1,0 +1,1 @@
+"""What leaves a job: metrics, lineage, notifications, rows to targets."""

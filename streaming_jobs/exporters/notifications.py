@@ -1,0 +1,315 @@
+"""Notifications: what went wrong is given to a command, or sent to an address, once.
+
+<root>/_notifications/sent.json  what was sent, or tried, within the last day: by a notice's key
+<root>/_notifications/sender     locked by whoever sends, for as long as that takes
+
+The sender may be Dagster, `lakehouse stream supervise` or both. At least once: a process killed
+between sending and noting sends again.
+"""
+
+import hashlib
+import http.client
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import product
+from typing import Literal, NamedTuple
+
+from lakehouse import addresses
+from lakehouse.addresses import WITHIN
+from lakehouse.ranges import text
+from lakehouse.runtime.opener import opener
+from lakehouse.settings import Settings
+from lakehouse.storage.disk import layout, locks
+from lakehouse.storage.disk.files import read_value, replace_file
+from lakehouse.storage.disk.root import make as make_root
+from lakehouse.storage.disk.typed_values import checked
+from streaming_jobs.supervision.jobs import command
+
+MOST = 5  # attempts
+MEMORY = timedelta(days=1)  # what is older is not sent
+_ROUND = 5.0  # seconds, after which no further attempt begins: others wait for this
+_SAID = 500  # bytes of what a command said that are repeated
+_WAIT = timedelta(seconds=30)  # before the second attempt; doubled before each later one
+_CODE = re.compile(r"error=(\d{3})\b")  # of an HTTP answer, in what apprise logs
+What = Literal[
+    "job_failed",
+    "job_crash_loop",
+    "job_files_lost",
+    "query_paused",
+    "checkpoint_replaced",
+    "verdict_different",
+    "freshness_failed",
+]
+_MEANINGS: dict[What, tuple[str, str]] = {  # in a few words, and what to do
+    "job_failed": (
+        "the streaming job failed",
+        "It is restarted by itself, a scheduled one at its next time. `{logs}` shows how it ended.",
+    ),
+    "job_crash_loop": (
+        "the streaming job is in a crash loop and is not restarted",
+        "Remove the cause, then run `{start}`. The job resumes where it was.",
+    ),
+    "job_files_lost": (
+        "files of the streaming job are lost",
+        "`lakehouse stream status` shows the job. Run `{start}` if it should run and does not.",
+    ),
+    "query_paused": (
+        "a query is paused",
+        "Remove the cause, then run `{restart}`. If the function was corrected, run "
+        "`lakehouse table accept {table}` before.",
+    ),
+    "checkpoint_replaced": (
+        "the stream began a new generation",
+        "Nothing, if you know the reason. No row is lost or doubled.",
+    ),
+    "verdict_different": (
+        "stream and batch differ",
+        "`lakehouse reconcile status` names the cause. `lakehouse reconcile repair {table}` rewrites the range.",
+    ),
+    "freshness_failed": (
+        "the table is stale",
+        "`lakehouse stream status` shows whether its job runs and how far it lags.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing that went wrong, and when.
+
+    `start` and `end`: the range of event time, if it is about one.
+    """
+
+    what: What
+    pipeline: str
+    why: str
+    at: datetime
+    table: str = ""
+    start: datetime | None = None
+    end: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        """Two notices of one key are one and the same."""
+        return f"{self.what} {self.table or self.pipeline} {text(self.at)}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.table or self.pipeline}: {_MEANINGS[self.what][0]}"
+
+    @property
+    def body(self) -> str:
+        """What a person needs to know, a line each."""
+        span = f"{text(self.start)} to {text(self.end)}" if self.start and self.end else ""
+        facts = {
+            "What": self.what,
+            "Pipeline": self.pipeline,
+            "Table": self.table,
+            "Range": span,
+            "Why": self.why,
+            "When": text(self.at),
+            "What to do": _MEANINGS[self.what][1].format(
+                table=self.table,
+                **{verb: command(verb, self.pipeline) for verb in ("logs", "start", "restart")},
+            ),
+        }
+        return "\n".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
+
+    @property
+    def document(self) -> dict[str, object]:
+        """What a program is given."""
+        span = (
+            {"start": text(self.start), "end": text(self.end)} if self.start and self.end else None
+        )
+        return {
+            "what": self.what,
+            "pipeline": self.pipeline,
+            "table": self.table or None,
+            "range": span,
+            "why": self.why,
+            "at": text(self.at),
+            "title": self.title,
+            "text": self.body,
+        }
+
+
+class Notification(NamedTuple):
+    """Who is notified: by what it is known in sent.json, how messages name it, what calls it.
+
+    `deliver` returns why it failed; empty if it did not.
+    """
+
+    key: str
+    name: str
+    deliver: Callable[[Notice], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """How often a notice was tried, when last (ISO 8601 UTC), and whether it got through."""
+
+    times: int
+    at: str
+    sent: bool = False
+
+    @property
+    def moment(self) -> datetime:
+        return datetime.fromisoformat(self.at)
+
+    @property
+    def due(self) -> datetime:
+        return self.moment + _WAIT * 2 ** (self.times - 1)
+
+
+def wanted(settings: Settings) -> bool:
+    """Whether anybody is to be notified."""
+    return bool(settings.notification_command or settings.notification_urls)
+
+
+def send(settings: Settings, notices: Iterable[Notice]) -> list[str]:
+    """Sends what was not sent yet, oldest first.
+
+    Returns what went wrong with that, never raises for it.
+
+    Each notification is tried at most `MOST` times for a notice, with growing waits. What is left
+    after its first failure, or after 5 seconds, waits for the next call; so does all of it while
+    another process is sending.
+    """
+    if not wanted(settings):
+        return []
+    try:
+        with _alone(settings) as sent:
+            return _send(settings, notices, sent) if sent is not None else []
+    except OSError as err:  # nothing is sent that cannot be noted: it would be sent again and again
+        return [
+            f"notifications, root={settings.root}: what is sent must be noted and cannot be, so nothing is sent "
+            f"({err}); make room"
+        ]
+
+
+def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried]) -> list[str]:
+    began, now = time.monotonic(), datetime.now(UTC)
+    failures: dict[str, str] = {}
+    recent = sorted((n for n in notices if n.at > now - MEMORY), key=lambda n: n.at)
+    for notice, (known_by, name, deliver) in product(recent, _notifications(settings)):
+        key = f"{known_by} {notice.key}"
+        before = sent.get(key)
+        done = before and (before.sent or before.times >= MOST or now < before.due)
+        if done or name in failures or time.monotonic() - began > _ROUND:
+            continue
+        sent[key] = tried = Tried(before.times + 1 if before else 1, now.isoformat())
+        _note(settings, sent, now)
+        if failure := deliver(notice):
+            last = "the last attempt" if tried.times == MOST else f"attempt {tried.times} of {MOST}"
+            failures[name] = f"{name} did not get {notice.key!r} ({last}): {failure}"
+            continue
+        sent[key] = replace(tried, sent=True)
+        _note(settings, sent, now)
+    return list(failures.values())
+
+
+@contextmanager
+def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
+    """What was sent so far, for one holder at a time; None for any other."""
+    make_root(settings)
+    try:
+        lock = locks.alone(layout.notification_file(settings, "sender"), wait=0)
+    except locks.Locked:
+        yield None
+        return
+    noted = layout.notification_file(settings, "sent.json")
+    with lock:
+        yield read_value(noted, _tried, "what was sent within a day may be sent again") or {}
+
+
+def _tried(given: dict) -> dict[str, Tried]:
+    tried: dict[str, Tried] = checked(dict[str, Tried], given)
+    for each in tried.values():
+        datetime.fromisoformat(each.at)
+    return tried
+
+
+def _note(settings: Settings, sent: dict[str, Tried], now: datetime) -> None:
+    kept = {key: asdict(tried) for key, tried in sent.items() if tried.moment > now - MEMORY}
+    replace_file(layout.notification_file(settings, "sent.json"), kept)
+
+
+def _notifications(settings: Settings) -> Iterator[Notification]:
+    if command := settings.notification_command:
+        yield Notification("notification_command", "notification_command", partial(_run, command))
+    for number, address in enumerate(settings.notification_urls):
+        # its place in the list may change, and the file is to have no secret
+        known_by = hashlib.sha256(address.encode()).hexdigest()[:8]
+        name = f"notification_urls[{number}], {addresses.shown(address)},"
+        deliver = _post if addresses.is_http(address) else _send_by_apprise
+        yield Notification(f"notification_urls {known_by}", name, partial(deliver, address))
+
+
+def _run(command: str, notice: Notice) -> str:
+    # no pipe: what the command leaves running would hold it open
+    with tempfile.TemporaryFile() as said:
+        try:
+            process = subprocess.Popen(
+                shlex.split(command),
+                stdin=subprocess.PIPE,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        except OSError as err:
+            return f"{err.strerror}"
+        with process:
+            try:
+                process.communicate(json.dumps(notice.document).encode(), WITHIN)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                return f"killed, because it was not done within {WITHIN:g} s"
+        said.seek(0)
+        output = said.read(_SAID).decode(errors="replace").strip()
+        return f"exit code {process.returncode}: {output}" if process.returncode else ""
+
+
+def _post(url: str, notice: Notice) -> str:
+    headers = {"Content-Type": "application/json", "User-Agent": "unified-lakehouse"}
+    request = urllib.request.Request(
+        url, json.dumps(notice.document).encode(), headers, method="POST"
+    )
+    try:
+        with opener().open(request, timeout=WITHIN):
+            return ""
+    except urllib.error.HTTPError as err:
+        with err:
+            return str(err)
+    except OSError as err:
+        return str(err)
+    except (ValueError, http.client.HTTPException) as err:
+        return type(err).__name__  # its text may repeat the address
+
+
+def _send_by_apprise(address: str, notice: Notice) -> str:
+    from apprise import AppriseResultStatus, NotifyFormat, NotifyType
+
+    result = addresses.sender(address).notify(
+        notice.body, notice.title, NotifyType.FAILURE, NotifyFormat.TEXT
+    )
+    if result:
+        return ""
+    if result.status == AppriseResultStatus.TIMEOUT:
+        return f"it was not done within {WITHIN:g} s"
+    # its other words may repeat parts of the address
+    codes = [_CODE.search(entry.message) for entry in result.logs()]
+    answer = next((f"the answer was {code[1]}" for code in codes if code), "it was not taken")
+    return f"{answer}; `apprise -vv --body=test ADDRESS` shows more"

@@ -1,0 +1,393 @@
+"""Starts, stops and looks at the processes of streaming jobs.
+
+Knows them by pid and start time only, where these mean something.
+
+A process elsewhere (`streaming_jobs.supervision.places`) can only be asked to drain, and waited for until it
+has, or its lease has expired. Each start and stop is recorded as what is wanted (`desired`), so
+that whoever supervises the job (`control_loop`) keeps it so.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import psutil
+
+from lakehouse import processes
+from lakehouse.durations import duration
+from lakehouse.errors import JobError
+from lakehouse.settings import Settings
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import file_system_now, modified
+from lakehouse.storage.lakehouse import load
+from lakehouse.storage.position import declared_state
+from lakehouse.storage.versions import interruptions
+from streaming_jobs import progress
+from streaming_jobs.progress import AT_WORK, JobStatus
+from streaming_jobs.supervision import desired, holders, jobs, lease, standby
+from streaming_jobs.supervision.desired import Event
+from streaming_jobs.supervision.job_logs import last_error as last_error
+from streaming_jobs.supervision.job_logs import log_path as log_path
+from streaming_jobs.supervision.job_logs import log_tail
+from streaming_jobs.supervision.job_logs import shorten_log as shorten_log
+from streaming_jobs.supervision.places import Place, here
+from streaming_jobs.supervision.standby import Standby
+
+# seconds between two looks at a status file, which is all that a job shares with others
+_LOOK = 0.1
+_KILLED = 30.0  # seconds for a process to be gone after SIGKILL; with much memory, under load, it is no moment
+DRAIN = 60.0  # seconds
+ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
+
+
+def status(settings: Settings, pipeline: str) -> JobStatus | None:
+    """What the job says of itself; None if it never ran."""
+    return progress.read(settings, pipeline)
+
+
+def start(
+    settings: Settings, pipeline: str, *, wait: float | None = None, by: str = ""
+) -> JobStatus:
+    """Has the job run from now on: starts it, detached, and returns when it runs.
+
+    One that does so already is left alone.
+
+    A scheduled one runs once, and then by its schedule. Raises JobError with the end of its log if
+    it fails, or does not run within `wait` seconds, by default those after which whoever supervises
+    it would replace it (`start_within`); DeclarationError if what is declared is not what its
+    queries began with.
+    """
+    _check(settings, pipeline)
+    wanted = desired.wish(settings, pipeline, "running", by)
+    with desired.acting(settings, pipeline, ACTING):
+        pid = begin(settings, pipeline, f"asked for by {wanted.by}")
+    return await_running(settings, pipeline, pid, wait)
+
+
+def begin(settings: Settings, pipeline: str, why: str) -> int:
+    """The pid of a process that runs the job as fresh as the settings say: the one there is, or one started now.
+
+    One that is otherwise, or about to end, is drained first. For who is `acting` only.
+    """
+    now, freshness = status(settings, pipeline), str(settings.freshness_of(pipeline))
+    other = now is not None and now.alive and now.freshness != freshness
+    if running(settings, pipeline):
+        if now is None or not other:
+            return identity(settings, pipeline)[0]
+        check_here(
+            settings, pipeline, f"{now.freshness}, and by the settings it is to be {freshness}"
+        )
+    end(settings, pipeline, f"{why}, to be {freshness}", DRAIN)
+    return launch(settings, pipeline, why)
+
+
+def stop(
+    settings: Settings, pipeline: str, *, timeout: float = 60, now: bool = False, by: str = ""
+) -> JobStatus | None:
+    """Has the job stopped from now on: drains it, or with `now` kills it; None if it never ran.
+
+    One that has not ended after `timeout` seconds is killed: it resumes all the same.
+    """
+    wanted = desired.wish(settings, pipeline, "stopped", by)
+    with desired.acting(settings, pipeline, ACTING):
+        end(settings, pipeline, f"asked for by {wanted.by}", 0 if now else timeout)
+    return status(settings, pipeline)
+
+
+def restart(
+    settings: Settings,
+    pipeline: str,
+    *,
+    timeout: float = 60,
+    now: bool = False,
+    wait: float | None = None,
+    by: str = "",
+    ahead: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], None] | None = None,
+) -> JobStatus:
+    """Ends the job as `stop` does and starts it again; paused queries are tried again.
+
+    With `meanwhile` its next process comes up before that, for which there must be memory; not so with `now`.
+
+    `ahead` is called before the job ends. `meanwhile` is called with the lease of its pipelines while it does not run; it is
+    started whatever comes of that.
+
+    Raises JobError as `start` does.
+    """
+    _check(settings, pipeline)
+    if running(settings, pipeline):
+        check_here(settings, pipeline, "and is to be started again")
+        desired.check_supervised(settings, pipeline)
+    with ExitStack() as opened:
+        beside: Standby | None = None
+        if meanwhile and not now:
+            beside = opened.enter_context(standby.standby(settings, pipeline))
+        ahead()
+        if beside:
+            beside.await_ready()
+        wanted = desired.wish(settings, pipeline, "running", by)
+        with desired.acting(settings, pipeline, ACTING):
+            why = f"restart asked for by {wanted.by}"
+            end(settings, pipeline, why, 0 if now else timeout)
+            try:
+                if meanwhile:
+                    with alone(settings, pipeline, why):
+                        meanwhile()
+            finally:
+                pid = launch(settings, pipeline, why, beside=beside)
+    return await_running(settings, pipeline, pid, wait)
+
+
+@contextmanager
+def all_stopped(settings: Settings, pipelines: Iterable[str]) -> Iterator[None]:
+    """Until this ends none of the jobs runs, and none is started. Raises JobError for one that runs."""
+    with ExitStack() as held:
+        for pipeline in pipelines:
+            held.enter_context(desired.acting(settings, pipeline))
+            check_ended(settings, pipeline)
+        yield
+
+
+def check_ended(settings: Settings, pipeline: str) -> None:
+    """Raises JobError if the job runs. For who is `acting` only: else it may start at once."""
+    if lives(settings, pipeline) or lease.others(settings, pipeline):
+        raise JobError(
+            f"pipeline={pipeline!r}: its job runs, and would write on into tables that are to be replaced; stop it first "
+            f"(`lakehouse stream stop`)"
+        )
+
+
+@contextmanager
+def alone(settings: Settings, pipeline: str, why: str) -> Iterator[None]:
+    """The lease of the pipelines of a job that was ended: until this ends no process fills their tables.
+
+    For who is `acting` only.
+    """
+    _end_others(settings, pipeline, why)
+    with lease.held(settings, pipeline):
+        yield
+
+
+def _check(settings: Settings, pipeline: str) -> None:
+    """Refuses what a process would refuse, without one.
+
+    A job that runs goes on as it was declared.
+    """
+    interruptions.check(settings)
+    lakehouse = load(settings)
+    if target := jobs.target_of(pipeline):
+        lakehouse.catalog.target(target)
+        return
+    declared_state.check(lakehouse, lakehouse.catalog.of_pipeline(pipeline))
+
+
+def launch(
+    settings: Settings,
+    pipeline: str,
+    why: str,
+    *,
+    restarted: bool = False,
+    counted: bool = False,
+    well: float = 0.0,
+    beside: Standby | None = None,
+) -> int:
+    """Starts the job's process, or lets go the one that is ready, and returns its pid without waiting for it.
+
+    For who is `acting` only.
+
+    One that runs the same pipelines under another name, since the settings had them together or
+    apart, is drained first.
+    """
+    _end_others(settings, pipeline, why)
+    at = progress.now()
+    pid = beside.pid if beside else standby.spawn(settings, pipeline)
+    what: desired.What = "restarted" if restarted else "started"
+    desired.note(
+        settings, pipeline, Event(at, what, why, pid, processes.started(pid), counted, well)
+    )
+    if beside:
+        beside.go()
+    return pid
+
+
+def _end_others(settings: Settings, pipeline: str, why: str) -> None:
+    for other in lease.others(settings, pipeline):
+        with desired.acting(settings, other, ACTING):
+            end(settings, other, f"{why}, in the process {pipeline!r}", DRAIN)
+
+
+def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
+    """Drains the job's process for at most `timeout` seconds, then kills it.
+
+    For who is `acting` only. Raises JobError.
+
+    One that runs elsewhere drains because that is wanted of it, and is waited for.
+    """
+    pid, born, place = _process(settings, pipeline)
+    if not place.is_here:
+        _await_end_elsewhere(settings, pipeline, timeout)
+        return
+    if timeout and progress.is_alive(pid, born):
+        ask_to_end(settings, pipeline, why)
+        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            psutil.Process(pid).wait(timeout)
+            # its JVM ends when it sees the pipe to its parent closed, moments later
+            now = status(settings, pipeline)
+            if now and now.jvm_alive:
+                psutil.Process(now.jvm).wait(timeout)
+    kill(settings, pipeline, why)
+
+
+def ask_to_end(settings: Settings, pipeline: str, why: str) -> None:
+    """Has the job's process, which is here, begin to drain; for who is `acting` only."""
+    pid, born = identity(settings, pipeline)
+    desired.note(settings, pipeline, Event(progress.now(), "stopping", why, pid, born))
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).terminate()
+
+
+def kill(settings: Settings, pipeline: str, why: str) -> None:
+    """Sees to it that neither the job's process nor its JVM is left; for who is `acting` only.
+
+    Raises JobError if one survives SIGKILL (it waits for a disk, say): then no other may start.
+    """
+    pid, born, place = _process(settings, pipeline)
+    if not place.is_here:
+        _await_end_elsewhere(settings, pipeline, 0)
+        return
+    now = status(settings, pipeline)
+    ours = [(pid, born), (now.jvm, now.jvm_started)] if now and now.place.is_here else [(pid, born)]
+    if progress.is_alive(pid, born):
+        desired.note(settings, pipeline, Event(progress.now(), "killed", why, pid, born))
+    deadline = time.monotonic() + _KILLED
+    for each in ours:
+        if progress.is_alive(*each):
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(each[0]).kill()
+    while left := [p for p in ours if progress.is_alive(*p)]:
+        if time.monotonic() > deadline:
+            raise JobError(
+                f"pipeline={pipeline!r}, pid={left[0][0]}: it must be gone before another starts, and outlives SIGKILL; find "
+                "out what it waits for (a disk?), no other is started until then"
+            )
+        time.sleep(_LOOK / 10)
+
+
+def identity(settings: Settings, pipeline: str) -> tuple[int, float]:
+    """Pid and start time of the job's process: of the one launched last, until one speaks for itself."""
+    return _process(settings, pipeline)[:2]
+
+
+def _process(settings: Settings, pipeline: str) -> tuple[int, float, Place]:
+    # in this order: a process that speaks in between would be taken for the one before
+    if launched := silent_launch(settings, pipeline):
+        return launched.pid, launched.process_started, launched.place
+    now = status(settings, pipeline)
+    return (now.pid, now.process_started, now.place) if now else (0, 0.0, here())
+
+
+def is_here(settings: Settings, pipeline: str) -> bool:
+    """Whether the job's process runs where it can be looked at and ended."""
+    return _process(settings, pipeline)[2].is_here
+
+
+def silent_launch(settings: Settings, pipeline: str) -> Event | None:
+    """The last start of a process if that process has not spoken yet: it is about to, or it died before it did."""
+    now, done = status(settings, pipeline), desired.history(settings, pipeline)
+    launched = next((e for e in reversed(done) if e.what in ("started", "restarted")), None)
+    spoken = (
+        now is not None and launched is not None and (now.alive or now.started_at > launched.at)
+    )
+    return None if spoken else launched
+
+
+def is_launching(settings: Settings, pipeline: str, launched: Event) -> bool:
+    """Whether a process that has not spoken yet may still do so.
+
+    One elsewhere as long as a lease would last.
+    """
+    if launched.place.is_here:
+        return progress.is_alive(launched.pid, launched.process_started)
+    noted = modified(layout.job_file(settings, pipeline, "history.json")) or 0.0
+    age = file_system_now(layout.job_folder(settings, pipeline)) - noted
+    return age < duration(settings.heartbeat_within).total_seconds()
+
+
+def await_running(
+    settings: Settings, pipeline: str, pid: int, wait: float | None = None
+) -> JobStatus:
+    """Returns when the process runs, or has done its run of a schedule.
+
+    Raises JobError with the end of its log if it ends otherwise, or does not run within `wait`
+    seconds.
+    """
+    wait = duration(settings.start_within).total_seconds() if wait is None else wait
+    deadline = time.monotonic() + wait
+    while True:
+        # looked at first: what it said last is then final
+        ended = identity(settings, pipeline)[0] != pid or not lives(settings, pipeline)
+        now = status(settings, pipeline)
+        if now is not None and now.pid == pid:
+            scheduled = settings.freshness_of(pipeline).cron is not None
+            done = ended and now.state == "stopped" and scheduled
+            if done or now.state in AT_WORK:
+                return now
+        if ended:
+            raise JobError(
+                f"pipeline={pipeline!r}: its process ended before it ran:\n{log_tail(settings, pipeline)}"
+            )
+        if time.monotonic() >= deadline:
+            raise JobError(
+                f"pipeline={pipeline!r}, pid={pid}: it is still starting after {wait:g} s, and goes on with that; see "
+                f"`{jobs.command('status', pipeline)}` later, or wait longer (--wait); its log "
+                f"ends:\n{log_tail(settings, pipeline)}"
+            )
+        time.sleep(_LOOK)
+
+
+def lives(settings: Settings, pipeline: str) -> bool:
+    """Whether the job's process lives, or may, for all that is known of one elsewhere."""
+    if launched := silent_launch(settings, pipeline):
+        return is_launching(settings, pipeline, launched)
+    now = status(settings, pipeline)
+    return now is not None and now.alive
+
+
+def running(settings: Settings, pipeline: str) -> bool:
+    """Whether a process runs, or is about to."""
+    pid, _ = identity(settings, pipeline)
+    now = status(settings, pipeline)
+    ending = now is not None and now.pid == pid and now.state not in ("starting", *AT_WORK)
+    return lives(settings, pipeline) and not ending
+
+
+def check_here(settings: Settings, pipeline: str, why: str) -> None:
+    """Raises JobError if the job's process runs elsewhere."""
+    pid, _, place = _process(settings, pipeline)
+    if not place.is_here:
+        raise JobError(
+            f"pipeline={pipeline!r}, pid={pid}, {place}: it runs elsewhere, {why}; a process is started and ended where it runs: "
+            f"say it there, or here `{jobs.command('stop', pipeline)}` and then `{jobs.command('start', pipeline)}`, which runs "
+            "it here"
+        )
+
+
+def _await_end_elsewhere(settings: Settings, pipeline: str, timeout: float) -> None:
+    """Returns when the process elsewhere has said that it ended, or its lease has expired.
+
+    Raises JobError after `timeout` s.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        pid, _, place = _process(settings, pipeline)
+        launched = silent_launch(settings, pipeline)
+        waiting = holders.left(settings, pipeline, place)
+        if not waiting and not (launched and is_launching(settings, pipeline, launched)):
+            return
+        if time.monotonic() >= deadline:
+            raise JobError(
+                f"pipeline={pipeline!r}, pid={pid}, {place}: a process that runs elsewhere is ended there alone; one that lives "
+                f"drains once `{jobs.command('stop', pipeline)}` was said, and the lease of one that is gone expires "
+                f"{settings.heartbeat_within} after its last sign of life; try again then"
+            )
+        time.sleep(_LOOK)
