@@ -26,7 +26,7 @@ from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.reading import topic_check
 from streaming_jobs.supervision import healing, supervisor
-from streaming_jobs.supervision.jobs import follower_of
+from streaming_jobs.supervision.jobs import follower_of, module_of
 from support.secured_broker import as_bob, certificate, grant, secured_broker
 from support.sensors_job import awaited
 
@@ -101,9 +101,9 @@ def test_job_follower_and_doctor_say_who_was_turned_away_and_do_not_wait(secured
         tables=("lakehouse.examples.sensors.tables", "lakehouse.examples.bank.tables"),
     )
     debits = "transactions.debits"
-    for command, job in (("driver", "sensors"), ("follower", follower_of(debits))):
+    for job in ("sensors", follower_of(debits)):
         run = subprocess.run(
-            [sys.executable, "-m", f"streaming_jobs.{command}", job],
+            [sys.executable, "-m", module_of(job), job],
             env=os.environ | to_environment(wrong),
             capture_output=True,
             text=True,
