@@ -5,7 +5,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from lakehouse.batch import late_merge
 from lakehouse.cli.query import run
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
-from lakehouse.storage.delta import housekeeping
+from lakehouse.storage.delta import housekeeping, small_commits
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import commit_log_trimming
 from lakehouse.storage.log.commit_log import CommitLog, frontier
@@ -104,3 +105,12 @@ def test_the_log_of_a_running_process_is_put_aside_when_it_is_long(tmp_path):
     assert log.read_text() == "last\n"
     kept = {path.name: path.read_text()[:6] for path in log.parent.glob("driver.log.*")}
     assert kept == {"driver.log.1": "line 5", "driver.log.2": "line 4", "driver.log.3": "line 3"}
+
+
+def test_a_log_that_another_process_cut_is_read_anew_for_an_app_that_is_new(tmp_path):
+    path = tmp_path / "table"
+    write_deltalake(str(path), pa.table({"x": [1]}))
+    for batch in range(3):
+        small_commits.commit([], path, "before", batch, "")
+    housekeeping.begin_with(path, 3)
+    assert small_commits.commit([], path, "after", 0, "") == 4

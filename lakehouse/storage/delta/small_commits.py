@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 from pyspark.sql.types import StructType
 
@@ -71,8 +72,7 @@ def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadat
     # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so
     # they must not look meanwhile
     with alone(delta_log.commit_lock(path)):
-        table = _table(path)
-        last = table.transaction_version(app)
+        table, last = _last_batch(path, app)
         if last is not None and last >= batch:
             raise CommitError(
                 f"table={path.name}, batch={batch}: {app} has committed batch {last} already, so another process writes the "
@@ -157,6 +157,18 @@ def added(file: Mapping) -> AddAction:
 def identity(path: Path) -> str:
     """The id of the table that is there."""
     return str(_table(path).metadata().id)
+
+
+def _last_batch(path: Path, app: str) -> tuple[DeltaTable, int | None]:
+    """The table's log, and the last batch that an app has committed."""
+    table = _table(path)
+    try:
+        return table, table.transaction_version(app)
+    except (
+        DeltaError
+    ):  # files of the log that are read only now are gone: another process has cut it
+        table = open_table(path)
+        return table, table.transaction_version(app)
 
 
 def _table(path: Path) -> DeltaTable:
