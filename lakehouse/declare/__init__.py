@@ -3,7 +3,6 @@
 kinds              the kinds of tables: what each has, and how it is filled
 table              `@table` and `sql_table`: the one concept
 calling            which table's function is being called
-source_checks      what is asked of each of them
 targets            where tables are published, and the contract of what writes there
 windows            windows, intervals, the horizon of duplicates
 zones              the clock of a time zone, by which windows are counted
@@ -19,5 +18,5 @@ remarks            all that is wrong, said at once
 rules              what is refused or warned of by the declarations alone
 code_version       the code that a function runs, by which a change is noticed
 columns            the names of the columns that the library adds, and those of Spark DDL
-inputs        what tables are computed from
+inputs             what tables are computed from
 """

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Literal, get_args
 
 from lakehouse.declare import columns
-from lakehouse.declare.source_checks import one_of
+from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 

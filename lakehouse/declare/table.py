@@ -24,9 +24,10 @@ from datetime import timedelta
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
-from lakehouse.declare import code_version, columns, kinds, option_rules, source_checks
+from lakehouse.declare import code_version, columns, kinds, option_rules
 from lakehouse.declare.calling import called
 from lakehouse.declare.expectations import Expectation, expect
+from lakehouse.declare.inputs import source_checks
 from lakehouse.declare.inputs.changes import changes
 from lakehouse.declare.inputs.delta import delta_table
 from lakehouse.declare.inputs.sources import files, folder, kafka

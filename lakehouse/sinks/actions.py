@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from lakehouse.declare.source_checks import one_of
+from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import (
     Action,
     Change,

@@ -16,6 +16,6 @@ lag             how far a stream is behind
 waiting         why a table waits or has no rows, in a line
 pauses          for how long a stream may rest
 state_reader    the state of Spark's queries, by key
-reading       sources in steps: which records a step reads
-engines       the engines that fill tables step by step
+reading         sources in steps: which records a step reads
+engines         the engines that fill tables step by step
 """

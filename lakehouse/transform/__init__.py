@@ -14,8 +14,8 @@ keeping           how a keyed table is kept up to date
 zone_windows      the windows of a time zone that hold an instant
 creation          a table made as its plan needs it
 versions          the versions of each key, as-of joins
-decoding      records as rows
-checks        which rows are good, and where the others go
-analysis      what Spark's analysed plan of a function says of it
-functions     process functions and patterns: Python over the rows of a key
+decoding          records as rows
+checks            which rows are good, and where the others go
+analysis          what Spark's analysed plan of a function says of it
+functions         process functions and patterns: Python over the rows of a key
 """

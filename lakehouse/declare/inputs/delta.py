@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+from lakehouse.declare.inputs.source_checks import check_records
 from lakehouse.declare.inputs.sources import DeltaSource, UnknownFields, absolute
-from lakehouse.declare.source_checks import check_records
 from lakehouse.durations import duration
 
 

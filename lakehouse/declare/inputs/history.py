@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from lakehouse.declare.columns import INGESTION
+from lakehouse.declare.inputs.source_checks import check_event_time
 from lakehouse.declare.inputs.sources import FilesSource, KafkaSource, RecordSource, Source
-from lakehouse.declare.source_checks import check_event_time
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 

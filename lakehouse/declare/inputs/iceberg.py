@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
+from lakehouse.declare.inputs.source_checks import check_records
 from lakehouse.declare.inputs.sources import IcebergSource, UnknownFields, absolute
-from lakehouse.declare.source_checks import check_records
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 

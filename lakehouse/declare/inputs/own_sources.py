@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from lakehouse.declare.inputs.readers import SourceReader
+from lakehouse.declare.inputs.source_checks import check_records, null_texts, one_of
 from lakehouse.declare.inputs.sources import EMPTY, PythonSource, UnknownFields
-from lakehouse.declare.source_checks import check_records, null_texts, one_of
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from lakehouse.declare.inputs.readers import SourceReader
-from lakehouse.declare.source_checks import (
+from lakehouse.declare.inputs.source_checks import (
     check_keys,
     check_names,
     check_nulls,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from lakehouse.declare.source_checks import one_of
+from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import (
     Corrections,
     Fault,

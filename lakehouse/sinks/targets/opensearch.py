@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lakehouse.declare.source_checks import one_of
+from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import (
     Corrections,
     Position,

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.declare.source_checks import one_of
+from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import (
     Corrections,
     Position,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from lakehouse.declare.source_checks import one_of
+from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import (
     Corrections,
     Position,
