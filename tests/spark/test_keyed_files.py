@@ -623,7 +623,7 @@ def test_who_reads_a_state_sees_nothing_of_how_it_is_kept(spark, tmp_path):
     stage = Stage(spark, tmp_path, made)
     payments.pay(stage, payments.paid(0, "a", "b", "2.50"))
     stage.run("balances")
-    reference_tables.rebuild(stage.session, made.rich)
+    reference_tables.rebuild(stage.session, stage.session.catalog.table("rich"))
     assert [row.asDict() for row in stage.rows("rich").collect()] == [
         {"person": "b", "balance": Decimal("2.50"), "payments": 1}
     ]
