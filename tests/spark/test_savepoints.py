@@ -260,8 +260,8 @@ from assets import resources as resource
 from assets import savepoints as dagster_savepoints
 from lakehouse.cli import main
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import restoring
 from lakehouse.storage.lakehouse import load
+from lakehouse.storage.versions import restoring
 settings = Settings(root=Path(sys.argv[1]), tables=(sys.argv[2],))
 put, calls = restoring.put, 0
 def killed(source, to):

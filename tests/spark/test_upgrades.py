@@ -167,8 +167,10 @@ from dataclasses import replace
 from pathlib import Path
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log, delta_writer, savepoints, upgrades
+from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log import commit_log
+from lakehouse.storage.versions import savepoints, upgrades
 from support import changing_tables
 from support.changing_tables import changed, more
 root, place, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -51,9 +51,10 @@ import sys
 from dataclasses import replace
 import psutil
 from lakehouse.settings import from_environment
-from streaming_jobs import lease, progress
-from streaming_jobs.supervision.places import here
+from streaming_jobs import progress
 from streaming_jobs.progress import JobStatus
+from streaming_jobs.supervision import lease
+from streaming_jobs.supervision.places import here
 
 settings, me, now = from_environment(), psutil.Process(), progress.now()
 with lease.held(settings, "sensors") as turn:

@@ -57,7 +57,7 @@ from lakehouse.cli import main
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import from_environment
 from lakehouse.storage.lakehouse import load
-from streaming_jobs import supervisor
+from streaming_jobs.supervision import supervisor
 settings = from_environment()
 print(supervisor.status(settings, "sensors"))
 print(supervisor.lives(settings, "sensors"), "is starting elsewhere")
