@@ -92,7 +92,7 @@ def test_a_stream_that_crashes_at_each_commit_point_has_each_record_once_and_equ
     stage.run("per_minute")
     assert numbers(stage) == list(range(sent))
     assert quarantined(stage) == dict.fromkeys(
-        bad, "not a JSON object of the declared types: it is not JSON, at character 2 of 7"
+        bad, "not a JSON object of the declared types: it is not JSON, at character 1 of 7"
     )
     assert set(stage.crashes) == {("readings", point) for point in COMMIT_POINTS}
     assert_stream_equals_batch(stage, "per_minute")

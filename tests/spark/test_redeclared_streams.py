@@ -51,7 +51,7 @@ def test_what_has_read_nothing_begins_as_it_is_declared_now(stage_of):
     stage.run("behind")
     stage.session = replace(stage.session, catalog=present)
     assert {each.action for each in change_plan.planned(stage.session, list(present))} == {"begin"}
-    with pytest.raises(DeclarationError, match=r"columns=value: .*it has read no row"):
+    with pytest.raises(DeclarationError, match=r"columns=value: .*it has no row"):
         creation.create(stage.session, counted)  # as a batch run, beside a job
     queries.prepare(stage.session, [counted, longer])
     stage.feed("clicks", [at(minute, value=minute % 7) for minute in range(1, 200, 20)])
