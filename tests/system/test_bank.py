@@ -26,6 +26,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import functions as F
 
 from lakehouse.declare import catalog
+from lakehouse.declare.inputs.readers import SourceRecord
 from lakehouse.examples import producer
 from lakehouse.examples.bank import tables as bank
 from lakehouse.examples.bank.producer import ACCOUNTS, CUSTOMERS, TRANSACTIONS, records
@@ -79,7 +80,8 @@ def feed(stage: Stage, some: list[Record]) -> None:
     """As one micro-batch a topic, changes first; what has no value comes with its key."""
     for topic, source in SOURCES.items():
         of_topic = [record for record in some if record.topic == topic]
-        if values := [record.value for record in of_topic if record.value is not None]:
+        values = [SourceRecord(r.value, key=r.key) for r in of_topic if r.value is not None]
+        if values:
             stage.feed("bank_events", values, source=source)
         for gone in (record for record in of_topic if record.value is None):
             at = datetime.fromtimestamp(gone.time_ms / 1000, UTC)
