@@ -195,7 +195,7 @@ def _version_reported(instance: dg.DagsterInstance, table: Table, partition: str
 
 @dataclass(frozen=True, slots=True)
 class JobsReported:
-    """What was reported last of each pipeline, and when."""
+    """The state of each pipeline that was reported last, and the time of the report."""
 
     what: dict[str, str] = field(default_factory=dict)
     when: dict[str, datetime] = field(default_factory=dict)
@@ -265,7 +265,7 @@ def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorD
 
 
 def _reported(context: dg.SensorEvaluationContext, name: str, kind: Any) -> Any:
-    """What the sensor's cursor says of this type; nothing if it says something else, which is logged."""
+    """Returns what the cursor holds, as a value of this type: an empty one, with a warning, if it holds anything else."""
     try:
         return checked(kind, json.loads(context.cursor or "{}"), "cursor")
     except (ValueError, TypeError) as err:

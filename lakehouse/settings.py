@@ -63,9 +63,8 @@ class Settings:
     A value, made once at the start and handed down.
     """
 
-    root: Path = Path(
-        settings_values.ROOT
-    )  # tables, checkpoints, log tables, job status, broker data
+    # tables, checkpoints, log tables, job status, broker data
+    root: Path = Path(settings_values.ROOT)
     tables: tuple[str, ...] = EXAMPLES  # modules of declarations
     # folders where these are looked for, beside those where Python looks
     module_path: tuple[Path, ...] = ()

@@ -100,9 +100,8 @@ class Job:
         ui = session.spark.sparkContext.uiWebUrl or ""
         self.say(jvm=jvm, jvm_started=processes.started(jvm), ui=ui)
         self._stage("reference tables")
-        self.references = References(
-            session, tables, self.turn.check if self.turn else lambda: None
-        )
+        check = self.turn.check if self.turn else lambda: None
+        self.references = References(session, tables, check)
         self.references.fill()
         tables = [t for t in tables if t.kind.is_streamed]
         self.previews = Previews(session, tables, lambda message: self.say(error=message))
@@ -115,9 +114,8 @@ class Job:
             )
             for t in tables
         ]
-        _log.info(
-            f"{PROGRESS}pipeline={self.pipeline}: started, pid {self.status.pid}, {len(tables)} tables"
-        )
+        started = f"started, pid {self.status.pid}, {len(tables)} tables"
+        _log.info(f"{PROGRESS}pipeline={self.pipeline}: {started}")
         if available_now:
             self._to_the_present(session, queries)
         else:
@@ -387,9 +385,8 @@ def _failed(job: Job | None, err: Exception) -> int:
 def _jvm_ended(status: JobStatus, err: Exception) -> bool:
     """Whether the JVM is gone; one that answers no more is given the moments that its end takes."""
     with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-        if isinstance(err, ConnectionError | Py4JNetworkError) and progress.is_alive(
-            status.jvm, status.jvm_started
-        ):
+        lost = isinstance(err, ConnectionError | Py4JNetworkError)
+        if lost and progress.is_alive(status.jvm, status.jvm_started):
             psutil.Process(status.jvm).wait(_END_OF_JVM)
     return not progress.is_alive(status.jvm, status.jvm_started)
 

@@ -1,4 +1,4 @@
-"""How the command line talks: errors as one line, tables people like to read, JSON where a script wants it.
+"""Output of the command line: errors as one line, tables that people like to read, JSON where a script wants it.
 
 `rich` is imported by what prints with it: it costs as much CPU as all of `lakehouse --help`.
 """

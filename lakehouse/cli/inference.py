@@ -1,4 +1,4 @@
-"""What a file of JSON lines says of a topic: columns with their types, an event time, a key. Each choice with its reason."""
+"""Columns, event time and key of a topic, inferred from a file of JSON lines, each choice with its reason."""
 
 import json
 import re
@@ -73,7 +73,7 @@ class Values:
         if self.declared or not kinds:
             return self.declared or "STRING"
         if kinds == {"objects"} and self._can_be_struct():
-            below = (f"{quoted(name)}: {each.type()}" for name, each in self.fields.items())
+            below = (f"{quoted(name)}: {values.type()}" for name, values in self.fields.items())
             return f"STRUCT<{', '.join(below)}>"
         if kinds == {"lists"} and self.elements:
             return f"ARRAY<{self.elements.type()}>"
@@ -121,14 +121,14 @@ class Values:
         return f"{kinds}, as large as epoch milliseconds" if "milli" in self.epoch() else kinds
 
     def remarks(self, path: str) -> Iterator[str]:
-        """What is to be said of the fields below that are not plainly of one kind."""
+        """Yields a remark on each field below that is not plainly of one kind."""
         below = dict(self.fields) if self.type().startswith("STRUCT") else {}
         if self.type().startswith("ARRAY") and self.elements:
             below = {"element": self.elements}
-        for name, each in below.items():
-            if not each.kinds or (len(each.kinds) > 1 or each.type() == "DOUBLE"):
-                yield f"{path}.{name}: {each.reason()}"
-            yield from each.remarks(f"{path}.{name}")
+        for name, values in below.items():
+            if len(values.kinds) != 1 or values.type() == "DOUBLE":
+                yield f"{path}.{name}: {values.reason()}"
+            yield from values.remarks(f"{path}.{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,19 +189,20 @@ class Inferred:
         yield "key", self.key or "none", self.key_reason
         for name, values in self.columns.items():
             rare = "" if self.always(name) else f"; in {values.count} of {len(self.lines)} lines"
-            below = "".join(f"; {each}" for each in values.remarks(name))
+            below = "".join(f"; {remark}" for remark in values.remarks(name))
             other = f"; the column is {self.names[name]}" if self.names[name] != name else ""
             yield f"field {name}", values.type(), f"{values.reason()}{rare}{below}{other}"
 
 
 def inferred(file: str, raw: Sequence[bytes]) -> Inferred:
     """What the lines of a file say; raises SettingsError with the line that says nothing."""
-    lines = [_object(file, number, line) for number, line in enumerate(raw, 1) if line.strip()]
+    lines: list[dict] = []
+    whole = Values()
+    for number, line in enumerate(raw, 1):
+        if line.strip():
+            lines.append(_object(file, number, line, whole))
     if not lines:
         raise SettingsError(f"file={file}: a line is an event, and it has none; name another file")
-    whole = Values()
-    for line in lines:
-        whole.add(line)
     lower = [name.lower() for name in whole.fields]
     if twice := [name for name in whole.fields if not name or lower.count(name.lower()) > 1]:
         raise SettingsError(
@@ -217,9 +218,15 @@ def inferred(file: str, raw: Sequence[bytes]) -> Inferred:
                     max(instants), tuple(_remarks(instants, len(lines))))  # fmt: skip
 
 
-def _object(file: str, number: int, line: bytes) -> dict:
+def _object(file: str, number: int, line: bytes, whole: Values) -> dict:
+    """Returns the object of a line, whose values are added to those of the lines before."""
     try:
         value = json.loads(line.decode(), parse_float=Decimal)
+        whole.add(value)
+    except RecursionError as err:
+        raise SettingsError(
+            f"file={file}, line={number}: objects and lists within each other go too deep; shorten the line"
+        ) from err
     except ValueError as err:
         raise SettingsError(
             f"file={file}, line={number}: a line is a JSON object, and this is no JSON ({err}); correct the line"
@@ -320,7 +327,7 @@ def _remarks(instants: list[datetime], lines: int) -> Iterator[str]:
     for instant in instants:
         late += instant < latest - _DELAY
         latest = max(latest, instant)
-    outside = sum(not _OLDEST <= each <= datetime.now(UTC) + _SKEW for each in instants)
+    outside = sum(not _OLDEST <= instant <= datetime.now(UTC) + _SKEW for instant in instants)
     if late:
         yield f"lines more than 10 seconds older than an earlier one: {late}; they may be late, so correct the delay"
     if outside:

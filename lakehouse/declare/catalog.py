@@ -325,9 +325,9 @@ def _placed(table: Table, sources: dict[str, Source], ordered: dict[str, Table])
     """The table as its inputs make it: its kind, and whether it reads a versioned table."""
     inputs = [ordered[name] for name in table.inputs if name in ordered]
     is_fed = any(True for n in table.inputs for _ in history.of_input(n, sources.get(n)))
-    is_timed = any(each.kind.is_timed for each in inputs)
+    is_timed = any(t.kind.is_timed for t in inputs)
     kind = kinds.of(table.report, table.keeps, table.window, is_fed=is_fed, is_timed=is_timed)
-    return replace(table, kind=kind, as_of=any(each.kind.keeps_versions for each in inputs))
+    return replace(table, kind=kind, as_of=any(t.kind.keeps_versions for t in inputs))
 
 
 def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str, Table]:

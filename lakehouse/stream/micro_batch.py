@@ -100,10 +100,8 @@ class StreamRun:
         Those that a batch run wrote are left out: they replace what already went downstream. A
         keyed or versioned table reads all of its ingest table, first as it is.
         """
-        session, path = (
-            self.session,
-            str(self.session.path(self.session.catalog.table(self.plan.driving))),
-        )
+        session = self.session
+        path = str(session.path(session.catalog.table(self.plan.driving)))
         if self.table.kind.is_upserted:
             return delta_stream.whole_table_stream(session.spark, path)
         return delta_stream.table_stream(session.spark, session.settings, path, self.since).where(

@@ -317,10 +317,8 @@ def plan_of(session: Session, table: Table, *, judged: bool = True) -> Plan:
 def _planned(lakehouse: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
     catalog = lakehouse.catalog
     kind, driving = table.kind, catalog.driving_input(table)
-    moment, timed = (
-        catalog.event_time(table),
-        [] if table.kind.is_report else catalog.timed_inputs(table),
-    )
+    moment = catalog.event_time(table)
+    timed = [] if table.kind.is_report else catalog.timed_inputs(table)
     if driving and kind.is_windowed:
         moment = catalog.time_column(driving)
     return Plan(

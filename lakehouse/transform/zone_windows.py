@@ -1,13 +1,12 @@
 """The windows of a time zone that hold an instant, as columns: by the arithmetic of UTC on what the zone's clock shows."""
 
 from datetime import timedelta
-from typing import Any
 
-from pyspark import SparkContext
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from lakehouse.declare.windows import Window
+from lakehouse.transform.decoding.values import java_class
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -17,7 +16,7 @@ def assigned(window: Window, event_time: str) -> Column:
     size, slide, offset = (
         F.lit(span // _MICROSECOND) for span in (window.size, window.slide, window.offset)
     )
-    table, clock = window.clock.table, _clock()
+    table, clock = window.clock.table, java_class("Clock")
     shown = Column(clock.asShown(table, F.unix_micros(event_time)._jc))
     last = shown - F.pmod(shown - offset, slide)
 
@@ -32,9 +31,3 @@ def assigned(window: Window, event_time: str) -> Column:
     first = ended - F.pmod(ended - offset, slide) + slide
     # those whose start and end the clock skips have the bounds of others
     return F.explode(F.array_distinct(F.transform(F.sequence(first, last, slide), bounds)))
-
-
-def _clock() -> Any:
-    context = SparkContext._active_spark_context
-    assert context is not None and context._jvm is not None
-    return context._jvm.lakehouse.values.Clock

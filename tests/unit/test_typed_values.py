@@ -65,6 +65,7 @@ def test_a_line_of_a_commit_log_with_a_value_of_another_type_is_said_and_left_ou
     path.write_text(f"{json.dumps(whole | {'version': 'x'})}\n{encoded(COMMIT)}\n")
     assert list(readable(path)) == [COMMIT]
     assert (
-        "a line holds one commit, and one is torn (version='x' is no int)" in capfd.readouterr().err
+        "a line holds one commit, and one is torn (version='x' is no whole number)"
+        in capfd.readouterr().err
     )
     assert asdict(COMMIT)["version"] == 2

@@ -2,6 +2,7 @@
 
 import random
 from datetime import timedelta
+from zoneinfo import available_timezones
 
 import pytest
 
@@ -119,3 +120,16 @@ def test_no_time_is_reached_before_it_is_shown():
             reached = of_zone.reached(shown)
             assert of_zone.shown(reached) >= shown
             assert of_zone.shown(reached - timedelta(microseconds=1)) < shown
+
+
+def test_each_name_of_a_place_is_accepted_and_its_days_tile_the_years_of_its_changes():
+    names = {name for name in available_timezones() if not name.startswith(("posix/", "right/"))}
+    accepted = sorted(names - {"Factory", "localtime", "posixrules"})
+    assert len(accepted) > 400
+    windows = {name: tumbling("1 day", zone=name) for name in accepted}
+    for name in random.sample(accepted, 20):
+        at = moment("2010-06-01")
+        while at < moment("2012-06-01"):  # Samoa left out a day then
+            span = windows[name].first_with(at)
+            assert span.start <= at < span.end == windows[name].last_end(span.end), name
+            at = span.end

@@ -2,14 +2,9 @@ package lakehouse.values;
 
 import java.io.Serializable;
 import java.nio.ByteBuffer;
-import java.util.List;
+import java.util.Arrays;
 import org.apache.spark.sql.Column;
-import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.Literal;
-import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
-import org.apache.spark.sql.classic.ExpressionUtils;
 import org.apache.spark.sql.types.DataTypes;
-import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * The clock of a time zone, in microseconds, as {@code lakehouse.declare.zones} hands it over: Spark's expressions and the
@@ -25,27 +20,19 @@ public final class Clock implements Serializable {
     long[] values = new long[table.length / Long.BYTES];
     ByteBuffer.wrap(table).asLongBuffer().get(values);
     int periods = values.length / 3;
-    starts = java.util.Arrays.copyOfRange(values, 0, periods);
-    offsets = java.util.Arrays.copyOfRange(values, periods, 2 * periods);
-    latest = java.util.Arrays.copyOfRange(values, 2 * periods, 3 * periods);
+    starts = Arrays.copyOfRange(values, 0, periods);
+    offsets = Arrays.copyOfRange(values, periods, 2 * periods);
+    latest = Arrays.copyOfRange(values, 2 * periods, 3 * periods);
   }
 
   /** The latest time that the clock has shown by an instant. */
   public static Column asShown(byte[] table, Column instant) {
-    return call(table, "shown", instant);
+    return Reader.call(new Clock(table), "shown", DataTypes.LongType, false, instant);
   }
 
   /** The first instant at which the clock has shown a time or a later one. */
   public static Column asReached(byte[] table, Column time) {
-    return call(table, "reached", time);
-  }
-
-  private static Column call(byte[] table, String method, Column argument) {
-    Expression target = Literal.fromObject(new Clock(table));
-    List<Expression> arguments = List.of(ExpressionUtils.expression(argument));
-    return ExpressionUtils.column(
-        new Invoke(target, method, DataTypes.LongType, CollectionConverters.asScala(arguments).toSeq(),
-            CollectionConverters.asScala(List.<org.apache.spark.sql.types.AbstractDataType>of()).toSeq(), true, false, true));
+    return Reader.call(new Clock(table), "reached", DataTypes.LongType, false, time);
   }
 
   public long shown(long instant) {

@@ -44,27 +44,27 @@ public final class Reader implements Serializable {
    * The others then hold what can be read. */
   public static Column asRow(String format, String schema, List<String> nulls, Column value) {
     StructType row = (StructType) DataType.fromJson(schema);
-    return call(new Reader(format, row, row.length() - 1, Set.copyOf(nulls)), "row", row, value);
+    return call(new Reader(format, row, row.length() - 1, Set.copyOf(nulls)), "row", row, true, value);
   }
 
   /** As `asRow`, of JSON objects one after another: an array of such structs, each with its own bytes and its place, from 0. */
   public static Column asRows(String schema, Column value) {
     StructType row = (StructType) DataType.fromJson(schema);
-    return call(new Reader("json", row, row.length() - 3, Set.of()), "rows", new ArrayType(row, false), value);
+    return call(new Reader("json", row, row.length() - 3, Set.of()), "rows", new ArrayType(row, false), true, value);
   }
 
   /** What a text is as a value of a type, by the rules of a line of CSV ("text") or of JSON; null if it is none. */
   public static Column asValue(String format, String type, Column text) {
     DataType wanted = DataType.fromJson(type);
-    return call(new Reader(format, wanted, 0, Set.of()), "exact", wanted, text);
+    return call(new Reader(format, wanted, 0, Set.of()), "exact", wanted, true, text);
   }
 
-  private static Column call(Reader reader, String method, DataType result, Column argument) {
-    Expression target = Literal.fromObject(reader);
+  /** Has Spark call a method of an object with a column; null of null. `nullable`: whether its result may be null as well. */
+  static Column call(Object target, String method, DataType result, boolean nullable, Column argument) {
     List<Expression> arguments = List.of(ExpressionUtils.expression(argument));
     return ExpressionUtils.column(
-        new Invoke(target, method, result, CollectionConverters.asScala(arguments).toSeq(),
-            CollectionConverters.asScala(List.<org.apache.spark.sql.types.AbstractDataType>of()).toSeq(), true, true, true));
+        new Invoke(Literal.fromObject(target), method, result, CollectionConverters.asScala(arguments).toSeq(),
+            CollectionConverters.asScala(List.<org.apache.spark.sql.types.AbstractDataType>of()).toSeq(), true, nullable, true));
   }
 
   public InternalRow row(byte[] value) {

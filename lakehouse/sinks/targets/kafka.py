@@ -38,11 +38,13 @@ from lakehouse.sinks.formats import avro, encoded, protobuf
 from lakehouse.sinks.formats.encoded import Changes
 from lakehouse.sinks.targets.kafka_answers import (
     ANSWER,
+    TOPIC,
     away,
     id_of,
     made_again,
     positions_of,
     refused,
+    topic_of,
 )
 from lakehouse.storage.position.schemas import Schema, number_of
 
@@ -55,10 +57,8 @@ if TYPE_CHECKING:
 Format = Literal["json", "avro", "protobuf"]
 _TYPES = {"avro": "AVRO", "protobuf": "PROTOBUF"}  # of schemas at the registry, by format
 TABLE, VERSION, CHANGE = "lakehouse-table", "lakehouse-version", "lakehouse-change"
-TOPIC = "lakehouse-topic-id"  # a header of the position
 _LOOK = 10.0  # seconds between two looks whether the topic is the one that was opened
-# a transaction that its process left open holds back readers of the topic for so long at most, if
-# no other process takes over
+# a transaction that its process left open holds back readers of the topic for so long at most, if no other process takes over
 _TRANSACTION_MS = 300_000
 _WAIT = 0.1  # seconds in which messages are gathered
 
@@ -123,12 +123,6 @@ def kafka_topic(
     return KafkaTopic(topic, keys, corrections, order, partitions, format)
 
 
-def _topic_of(message: "Message") -> str:
-    """The id of the topic that a position was written of."""
-    found = dict(message.headers() or ()).get(TOPIC)
-    return found.decode() if isinstance(found, bytes) else ""
-
-
 class KafkaSink(Sink):
     """Writes a table to a topic."""
 
@@ -149,12 +143,8 @@ class KafkaSink(Sink):
         from lakehouse.runtime.kafka_broker import ensure_topics
         from lakehouse.runtime.kafka_options import client_config
 
-        compacted = {"cleanup.policy": "compact"}
-        ensure_topics(
-            self._settings,
-            {self._target.name: self._target.partitions, self._positions: 1},
-            compacted,
-        )
+        topics = {self._target.name: self._target.partitions, self._positions: 1}
+        ensure_topics(self._settings, topics, {"cleanup.policy": "compact"})
         deadline = time.monotonic() + ANSWER
         while not (there := len(self._partitions(self._target.name))):  # it was made just now
             if time.monotonic() > deadline:
@@ -184,7 +174,7 @@ class KafkaSink(Sink):
     def position(self) -> Position | None:
         last, of_topic = None, ""
         for message in self._messages(self._positions):
-            last, of_topic = message.value(), _topic_of(message)
+            last, of_topic = message.value(), topic_of(message)
         # an earlier version of the library wrote none, and a comparison, which opens nothing, shows what is missing
         if of_topic and self._topic_id:
             self._check_same(of_topic, self._topic_id)

@@ -1,12 +1,16 @@
-"""What the errors of a broker mean for the follower of a topic."""
+"""Names at the broker, and what its errors mean for the follower of a topic."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.errors import AccessError, LakehouseError, SinkAway, SinkError
 from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
 
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
 ANSWER = 60.0  # seconds for the broker to answer
+TOPIC = "lakehouse-topic-id"  # a header of the position
 
 
 def positions_of(topic: str) -> str:
@@ -17,6 +21,12 @@ def positions_of(topic: str) -> str:
 def id_of(topic: str) -> str:
     """The transactional id of whoever writes the topic."""
     return f"lakehouse.{topic}"
+
+
+def topic_of(message: "Message") -> str:
+    """The id of the topic that a position was written of."""
+    found = dict(message.headers() or ()).get(TOPIC)
+    return found.decode() if isinstance(found, bytes) else ""
 
 
 def away(topic: str, doing: str, said: str) -> SinkAway:

@@ -16,12 +16,12 @@ _WORDS = 256  # characters up to which a text can be sorted and grouped by, as w
 def properties(columns: "Iterable[pa.Field]") -> Properties:
     """What the columns of a table are mapped to. A name with dots is a field of objects, as OpenSearch itself reads it."""
     mapped: Properties = {}
-    for each in columns:
-        *around, name = each.name.split(".")
+    for column in columns:
+        *around, name = column.name.split(".")
         fields = mapped
         for part in around:
             fields = fields.setdefault(part, {}).setdefault("properties", {})
-        own = _mapped(each.type)
+        own = _mapped(column.type)
         inner = fields.get(name, {}).get("properties", {})
         fields[name] = own | ({"properties": own.get("properties", {}) | inner} if inner else {})
     return mapped

@@ -164,9 +164,7 @@ def _last_batch(path: Path, app: str) -> tuple[DeltaTable, int | None]:
     table = _table(path)
     try:
         return table, table.transaction_version(app)
-    except (
-        DeltaError
-    ):  # files of the log that are read only now are gone: another process has cut it
+    except DeltaError:  # another process has cut the log: files that are read only now are gone
         table = open_table(path)
         return table, table.transaction_version(app)
 

@@ -10,6 +10,14 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 Value = TypeVar("Value")
+_WORDS = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    datetime: "instant",
+    type(None): "null",
+}
 
 
 def typed(kind: type[Value], values: object, *, later: bool = False) -> Value:
@@ -41,8 +49,22 @@ def checked(hint: Any, value: Any, name: str = "value", *, later: bool = False) 
     except (TypeError, ValueError) as err:
         if isinstance(err, TypeError) and err.args:  # of a dataclass within, which names its field
             raise TypeError(f"{name}.{err}") from None
-        wanted = getattr(hint, "__name__", hint) if get_origin(hint) is None else hint
-        raise TypeError(f"{name}={reprlib.repr(value)} is no {wanted}") from None
+        raise TypeError(f"{name}={reprlib.repr(value)} is no {_words(hint)}") from None
+
+
+def _words(hint: Any) -> str:
+    """The type in words of JSON."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return " or ".join(map(_words, inner))
+    if kind is Literal:
+        return " or ".join(map(repr, inner))
+    if kind is not None:
+        parts = [_words(part) for part in inner if part is not ...]
+        return (
+            f"object of {parts[-1]}" if issubclass(kind, Mapping) else f"list of {', '.join(parts)}"
+        )
+    return _WORDS.get(hint) or ("object" if is_dataclass(hint) else str(hint))
 
 
 @cache
@@ -58,9 +80,9 @@ def _made(hint: Any, value: Any, later: bool) -> Any:
     if hint is Any:
         return value
     if kind in (Union, UnionType):
-        for each in inner:
+        for choice in inner:
             with suppress(TypeError, ValueError):
-                return _made(each, value, later)
+                return _made(choice, value, later)
         raise TypeError
     if kind is Literal:
         return _one_of(value in inner, value)

@@ -88,16 +88,15 @@ def is_one_aggregation(rows: DataFrame, keys: Sequence[str]) -> bool:
     shown = {output[key] for key in keys if key in output}
     while node.nodeName() != "Aggregate":
         if node.nodeName() == "Project":
-            named = [unaliased(each) for each in seq(node.projectList()) if _id(each) in shown]
-            shown = {_id(each) for each in named if kind_of(each) == "AttributeReference"}
+            named = [unaliased(e) for e in seq(node.projectList()) if _id(e) in shown]
+            shown = {_id(e) for e in named if kind_of(e) == "AttributeReference"}
         elif node.nodeName() != "SubqueryAlias":
             return False
         node = node.children().apply(0)
-    computed = [unaliased(each) for each in seq(node.aggregateExpressions()) if _id(each) in shown]
-    grouping = [unaliased(each) for each in seq(node.groupingExpressions())]
+    computed = [unaliased(e) for e in seq(node.aggregateExpressions()) if _id(e) in shown]
+    grouping = [unaliased(e) for e in seq(node.groupingExpressions())]
     return all(
-        kind_of(by) == "Literal" or any(each.semanticEquals(by) for each in computed)
-        for by in grouping
+        kind_of(by) == "Literal" or any(e.semanticEquals(by) for e in computed) for by in grouping
     )
 
 

@@ -122,6 +122,11 @@ def _parts(type_: DataType) -> list[DataType]:
 
 
 def _reader() -> Any:
+    return java_class("Reader")
+
+
+def java_class(name: str) -> Any:
+    """Returns a class of `runtime/java` in Spark's JVM."""
     context = SparkContext._active_spark_context
     assert context is not None and context._jvm is not None
-    return context._jvm.lakehouse.values.Reader
+    return getattr(context._jvm.lakehouse.values, name)
