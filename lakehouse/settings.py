@@ -283,9 +283,18 @@ def settings_file(environment: Mapping[str, str] | None = None) -> Path | None:
     """The file that LAKEHOUSE_CONFIG names, else the nearest `lakehouse.toml`, here or in a folder above."""
     if named := (os.environ if environment is None else environment).get(_CONFIG):
         return Path(named).expanduser().resolve()
-    here = Path.cwd()
+    here = _here()
     files = (folder / settings_values.NAME for folder in (here, *here.parents))
     return next(filter(Path.is_file, files), None) if environment is None else None
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as err:
+        raise SettingsError(
+            "the current folder has been removed, and settings are looked for from there; cd to another one"
+        ) from err
 
 
 def use_examples() -> None:
@@ -295,7 +304,7 @@ def use_examples() -> None:
 
 def _check_named(env: Mapping[str, str], file: Path | None) -> None:
     """Raises SettingsError if nothing names a lakehouse; reports a file that was found above."""
-    here = Path.cwd()
+    here = _here()
     if file is None and not {_TABLES, _ROOT} & env.keys():
         raise SettingsError(
             f"folder={here}: no lakehouse.toml here or above; cd to a project, make one (`lakehouse init DIRECTORY`), "

@@ -22,7 +22,7 @@ def lines(files: Sequence[str]) -> Iterator[bytes]:
     for file in files:
         if file != STDIN and not Path(file).is_file():
             raise SettingsError(
-                f"file={file!r}: a log file, plain or .gz, or - for standard input; there is no such file"
+                f"file={file!r}: a file of lines, plain or .gz, or - for standard input; there is no such file"
             )
     return _read(files)
 

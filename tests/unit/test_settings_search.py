@@ -157,3 +157,12 @@ def test_a_level_above_info_leaves_the_line_out(folder, caplog):
         from_environment()
         from_environment()
     assert len(caplog.records) == 1 and caplog.records[0].levelno == logging.INFO
+
+
+def test_a_folder_that_was_removed_is_named_in_one_line(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    done = CliRunner().invoke(main.app(), ["table", "list"])
+    assert done.exit_code == 2 and "the current folder has been removed" in done.stderr, done.output
