@@ -45,12 +45,10 @@ from lakehouse.testing import Stage
 START = datetime(2026, 1, 1, tzinfo=UTC)
 APP = "accounts:stream:1"
 _MICROSECOND = timedelta(microseconds=1)
-_STARTING = (
-    3  # steps that do not count, beside those in which nothing expires yet: an index is read
-)
-_GROUPS = (
-    20_000  # touched in one step, above which the table is computed whole (`stream.engines.groups`)
-)
+# steps that do not count, beside those in which nothing expires yet: an index is read
+_STARTING = 3
+# touched in one step, above which the table is computed whole (`stream.engines.groups`)
+_GROUPS = 20_000
 COLUMNS = ("account", "amount", "city", "at")
 
 

@@ -29,9 +29,8 @@ _COMMITS = "_commits"
 _BESIDE = "__beside"
 _SELECT_AS_TEXT = "select the column as text (CAST(... AS VARCHAR)), or leave the row out by WHERE"
 _COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)
-_BY_PYARROW = re.compile(
-    r"\b(?:Timestamp|Duration)\(ns|\bInterval\("
-)  # types in a schema of deltalake's
+# types in a schema of deltalake's
+_BY_PYARROW = re.compile(r"\b(?:Timestamp|Duration)\(ns|\bInterval\(")
 _FIELD = re.compile(r"[^()]*\[(\w+)\]")  # of a struct, as DataFusion names it
 _UNKNOWN = re.compile(r"table '(?:datafusion\.public\.)?(.+?)' not found")
 

@@ -14,9 +14,8 @@ from lakehouse.transform import lateness
 from support import zoned
 from support.zone_oracle import ZONES, Walk, moment
 
-AS_WEEKS = timedelta(
-    days=4
-)  # windows of a zone are counted from a Monday, the fourth day after 1970 began
+# windows of a zone are counted from a Monday, the fourth day after 1970 began
+AS_WEEKS = timedelta(days=4)
 WINDOWS = {
     "quarters": ("15 minutes", "15 minutes"),
     "hours": ("1 hour", "1 hour"),

@@ -176,9 +176,8 @@ def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
         for name in kept | now
         if _differs(name, kept, now)
     ]
-    of_topics = any(
-        each.what == "topics" for each in changed
-    )  # then what is said of them is other, too
+    # then what is said of them is other, too
+    of_topics = any(change.what == "topics" for change in changed)
     return [
         each
         for each in changed
