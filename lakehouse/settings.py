@@ -26,7 +26,6 @@ from lakehouse.settings_values import Repair, Resources, check_local
 
 _log = logging.getLogger(__name__)
 EXAMPLES = ("lakehouse.examples.sensors.tables", "lakehouse.examples.ads.tables")
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _CONFIG = "LAKEHOUSE_CONFIG"
 _ALL = "LAKEHOUSE_SETTINGS"
 _ROOT = "LAKEHOUSE_ROOT"
@@ -105,9 +104,8 @@ class Settings:
     batch_within: str = "10 minutes"  # for one micro-batch, else its process is replaced
     # a backfill waits while what a streaming query is to read has waited longer
     stream_lag: str = "30 seconds"
-    restarts: int = (
-        5  # more than that within `restarts_within`, and a streaming job is in a crash loop
-    )
+    # more than that within `restarts_within`, and a streaming job is in a crash loop
+    restarts: int = 5
     restarts_within: str = "1 hour"
     healthy_after: str = "2 minutes"  # a streaming job that ran so long without a failure counts its restarts from zero
     query_restarts: int = 3  # of a query alone, before it is paused or its process ends
@@ -120,9 +118,8 @@ class Settings:
     repair: Mapping[str, Repair] = field(default_factory=dict)
     history: str = "1 day"  # so far back versions of a table can be read and replayed, and files stay that none of these has
     versions: int = 1_000  # so many of them at most, unless a reader needs more: each reader of the table lists its log
-    log_level: str = (
-        "info"  # of what the library reports while it works: debug, info, warning or error
-    )
+    # of what the library reports while it works: debug, info, warning or error
+    log_level: str = "info"
     log_format: str = "text"  # or json: one object a line
     # the first day of event time whose partitions are offered for batch runs
     since: str = "2026-01-01"
@@ -377,20 +374,6 @@ def _absolute(settings: Settings) -> Settings:
 def variable(name: str) -> str | None:
     """A variable of the environment that a declaration names, so that a secret stays out of it."""
     return os.environ.get(name)
-
-
-def filled(text: str, lacking: Callable[[str], Exception]) -> str:
-    """The text of a declaration with each `${NAME}` as the environment has it.
-
-    Raises what `lacking` makes of a name that the environment does not have.
-    """
-
-    def value(found: re.Match[str]) -> str:
-        if (known := variable(found[1])) is None:
-            raise lacking(found[1])
-        return known
-
-    return _VARIABLE.sub(value, text)
 
 
 def java(environment: Mapping[str, str] | None = None) -> str:

@@ -1,9 +1,13 @@
-"""Secrets that a table's function uses: named in the declaration, kept in the environment, written nowhere."""
+"""Secrets of a declaration: named in it, kept in the environment, written nowhere."""
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import variable
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 class Secret(str):
@@ -36,3 +40,17 @@ def secret(name: str) -> Secret:
     made = Secret(value)
     made.name = name
     return made
+
+
+def filled(text: str, lacking: Callable[[str], Exception]) -> str:
+    """The text of a declaration with each `${NAME}` as the environment has it.
+
+    Raises what `lacking` makes of a name that the environment does not have.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        if (known := variable(found[1])) is None:
+            raise lacking(found[1])
+        return known
+
+    return _VARIABLE.sub(value, text)

@@ -1,6 +1,6 @@
 """`${NAME}` in a declaration is a variable in the environment of the follower, so that secrets stay out of code."""
 
-from lakehouse import settings
+from lakehouse.declare import secrets
 from lakehouse.errors import SinkError
 
 
@@ -16,4 +16,4 @@ def filled(target: str, text: str) -> str:
             "does not have it; set it there and start the follower again"
         )
 
-    return settings.filled(text, lacking)
+    return secrets.filled(text, lacking)

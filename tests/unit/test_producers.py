@@ -369,7 +369,9 @@ def test_files_are_read_one_after_the_other_packed_or_not(tmp_path: Path) -> Non
     packed.write_bytes(gzip.compress(b"three\nfour\n"))
     cut.write_bytes(packed.read_bytes()[:-9])
     assert list(lines([str(packed), str(plain)])) == [b"three", b"four", b"one", b"", b"two"]
-    with pytest.raises(SettingsError, match=r"none.log': a log file, .* there is no such file"):
+    with pytest.raises(
+        SettingsError, match=r"none.log': a file of lines, .* there is no such file"
+    ):
         lines([str(plain), str(tmp_path / "none.log")])
     packed.write_bytes(b"not packed")
     for broken in (cut, packed):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lakehouse import settings
+from lakehouse.declare import secrets
 from lakehouse.declare.inputs.sources import IcebergSource
 from lakehouse.errors import LakehouseError, SourceError
 from lakehouse.storage.foreign.file_register import Registered
@@ -69,8 +69,7 @@ class IcebergTable:
             return StaticTable.from_metadata(self.name)
         if self._catalog is None:
             given = {
-                key: settings.filled(value, self._lacking)
-                for key, value in self._properties.items()
+                key: secrets.filled(value, self._lacking) for key, value in self._properties.items()
             }
             if given.get("type") == "sql":  # a reader makes no tables in the database of others
                 given.setdefault("init_catalog_tables", "false")
