@@ -92,7 +92,12 @@ Exposed = dict[str, list[tuple[Labels, float]]]
 
 def beside_a_job(test: Callable) -> Callable:
     """Of the tests that look at one running job: they take turns at it."""
-    for mark in (pytest.mark.slow, pytest.mark.parallel, pytest.mark.xdist_group("metrics")):
+    for mark in (
+        pytest.mark.slow,
+        pytest.mark.parallel,
+        pytest.mark.timeout(900),  # the first one starts the job, beside two other workers
+        pytest.mark.xdist_group("metrics"),
+    ):
         test = mark(test)
     return test
 
@@ -204,7 +209,7 @@ def of_query(settings: Settings, table: str) -> progress.QueryStatus:
     return next(q for q in progress.read(settings, "sensors").queries if q.table == table)
 
 
-def awaited(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
+def awaited(condition: Callable[[], bool], what: str, seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
