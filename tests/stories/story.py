@@ -213,6 +213,12 @@ ONCE_FAILED = {
             ("begin", "rows"),
             tables=("keyed_tables", "keyed_of_keyed"),
         ),
+        # found by seed 720000000: before 1970 days are closed by steps, and the input goes on in time by less than a day
+        Story(
+            (Batch((Event(7203, 1, 0, 43), Event(7209, 1, 1, 166))),),
+            tables=("days_of_a_zone",),
+            start=STARTS[2],
+        ),
         # found by seed 747220: no window held a row, so there is nothing to compare of windows of them
         Story(
             (
