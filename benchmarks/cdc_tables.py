@@ -3,20 +3,20 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import changes, table
+from lakehouse import changes, ingest_table, keyed_table
 
 account_changes = changes(
     "bank.public.accounts", key="id", schema="id BIGINT, balance DECIMAL(12,2), moved BIGINT"
 )
 
 
-@table(layer="bronze", event_time="sent", delay="2 seconds")
+@ingest_table(layer="bronze", event_time="sent", delay="2 seconds")
 def account_log(account_changes: DataFrame) -> DataFrame:
     """What the database's log says."""
     return account_changes
 
 
-@table(layer="silver", keeps="latest", keys=["id"])
+@keyed_table(layer="silver", keys=["id"])
 def accounts(account_log: DataFrame) -> DataFrame:
     """The database's table."""
     newest = F.max_by(F.struct("balance", "moved", "deleted"), "position").alias("row")

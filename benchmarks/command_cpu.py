@@ -47,18 +47,18 @@ _MODULE = '''"""Tables whose commands are measured."""
 
 from pyspark.sql import DataFrame
 
-from lakehouse import kafka, table
+from lakehouse import ingest_table, kafka, row_table
 
 topic = kafka("events", schema="id BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="1 second")
+@ingest_table(layer="bronze", event_time="at", delay="1 second")
 def events(topic: DataFrame) -> DataFrame:
     return topic
 '''
 _ROWS = """
 
-@table(layer="silver")
+@row_table(layer="silver")
 def {name}(events: DataFrame) -> DataFrame:
     return events
 """

@@ -4,7 +4,7 @@
     python -m benchmarks.keyed_step --ttl --keys 10000000 --changed 10000 --steps 120
 
 First through the store alone: a table of so many rows, of which each step replaces some by chance. Then through the stream: a
-record that fills a table with `keeps="latest"`, one with `keeps="versions"`, and one that joins the record with the first; first
+record that fills a keyed table, a versioned one, and one that joins the record with the first; first
 a commit of all keys, then of a few.
 
 With `--ttl` a keyed table with a `ttl` holds so many keys instead. In each step as many expire as come. Of the first and the

@@ -3,22 +3,22 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse import ingest_table, kafka, keyed_table, tumbling, window_table
 
 many_key_topic = kafka("many-keys", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="1 second")
+@ingest_table(layer="bronze", event_time="at", delay="1 second")
 def keyed_events(many_key_topic: DataFrame) -> DataFrame:
     return many_key_topic
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["id"])
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["id"])
 def hourly(keyed_events: DataFrame) -> DataFrame:
     return keyed_events.groupBy("window", "id").agg(F.count("*").alias("n"))
 
 
-@table(layer="gold", keeps="latest", keys=["id"])
+@keyed_table(layer="gold", keys=["id"])
 def totals(keyed_events: DataFrame) -> DataFrame:
     last = F.max_by("at", "at").alias(
         "last"

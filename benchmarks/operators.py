@@ -6,17 +6,22 @@ from datetime import timedelta
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import (
+from lakehouse import (
     around,
     count,
     duplicates,
+    ingest_table,
     kafka,
+    keyed_table,
     lookup,
+    reference_table,
+    row_table,
     session,
     sliding,
-    sql_table,
-    table,
+    sql,
     tumbling,
+    versioned_table,
+    window_table,
 )
 from lakehouse.transform.functions.patterns import Pattern, begin, followed_by, not_followed_by
 from lakehouse.transform.functions.process import KeyedProcess, Row, process
@@ -28,13 +33,13 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver")
-def row_table(clicks: DataFrame) -> DataFrame:
+@row_table(layer="silver")
+def single_rows(clicks: DataFrame) -> DataFrame:
     return clicks.where("value > 20").withColumn("twice", F.col("value") * 2)
 
 
@@ -50,17 +55,17 @@ async def service(user: str, value: int) -> dict[str, int]:
     return {"answer": number}
 
 
-@table(layer="silver", lookup=service)
+@row_table(layer="silver", lookup=service)
 def looked_up(clicks: DataFrame) -> DataFrame:
     return clicks.withColumn("answer", F.col("service.answer")).drop("service")
 
 
-@table(layer="silver", deduplicate=duplicates("user", "value", within="20 seconds"))
+@row_table(layer="silver", deduplicate=duplicates("user", "value", within="20 seconds"))
 def deduplicated(clicks: DataFrame) -> DataFrame:
     return clicks
 
 
-@table(layer="silver", context=around(before="4 seconds", after="6 seconds"))
+@row_table(layer="silver", context=around(before="4 seconds", after="6 seconds"))
 def interval_joins(clicks: DataFrame) -> DataFrame:
     renamed = {"user": "other", "at": "then", "id": "with"}
     others = clicks.where("value <= 50").select(
@@ -72,7 +77,7 @@ def interval_joins(clicks: DataFrame) -> DataFrame:
     return clicks.where("value > 50").join(others, near, "left").drop("other")
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def window_joins(clicks: DataFrame) -> DataFrame:
     others = clicks.where("value <= 50").select("window", "user", F.col("id").alias("with"))
     both = clicks.where("value > 50").join(others, ["window", "user"], "full")
@@ -81,14 +86,14 @@ def window_joins(clicks: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["rank"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["rank"])
 def ranks_in_windows(clicks: DataFrame) -> DataFrame:
     counted = clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
     most = Window.partitionBy("window").orderBy(F.desc("clicks"), "user")
     return counted.withColumn("rank", F.row_number().over(most)).where("rank <= 2")
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def tumbling_windows(clicks: DataFrame) -> DataFrame:
     return (
         clicks.where("value > 20")
@@ -97,7 +102,7 @@ def tumbling_windows(clicks: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"], late="update")
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"], late="update")
 def updated_windows(clicks: DataFrame) -> DataFrame:
     return (
         clicks.where("value > 20")
@@ -106,12 +111,12 @@ def updated_windows(clicks: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", window=sliding("20 seconds", "5 seconds"), keys=["user"])
+@window_table(layer="gold", window=sliding("20 seconds", "5 seconds"), keys=["user"])
 def sliding_windows(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.max("value").alias("value"))
 
 
-@table(layer="gold", window=sliding("10 minutes", "5 minutes"), keys=["user"])
+@window_table(layer="gold", window=sliding("10 minutes", "5 minutes"), keys=["user"])
 def long_windows(clicks: DataFrame) -> DataFrame:
     """By Spark's own aggregate and its state, as all windows of ten minutes and longer."""
     return clicks.groupBy("window", "user").agg(
@@ -119,45 +124,44 @@ def long_windows(clicks: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", window=session("4 seconds"), keys=["user"])
+@window_table(layer="gold", window=session("4 seconds"), keys=["user"])
 def sessions(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=count(3), keys=["user"])
+@window_table(layer="gold", window=count(3), keys=["user"])
 def count_windows(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=count(4, every=2), keys=["user"])
+@window_table(layer="gold", window=count(4, every=2), keys=["user"])
 def sliding_count_windows(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(
+@window_table(
     layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], partition_by="day"
 )
 def days_of_a_zone(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-windows_in_sql = sql_table(
-    "windows_in_sql",
-    "SELECT window, user, count(*) AS clicks FROM {clicks} GROUP BY window, user",
-    layer="gold",
-    window=tumbling("10 seconds"),
-    keys=["user"],
+windows_in_sql = window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])(
+    sql(
+        "windows_in_sql",
+        "SELECT window, user, count(*) AS clicks FROM {clicks} GROUP BY window, user",
+    )
 )
 
 
-@table(layer="gold", window=tumbling("1 minute"))
+@window_table(layer="gold", window=tumbling("1 minute"))
 def windows_of_windows(tumbling_windows: DataFrame) -> DataFrame:
     return tumbling_windows.groupBy("window").agg(
         F.sum("clicks").alias("clicks"), F.max("value").alias("most")
     )
 
 
-@table(layer="silver", context=around(before="30 seconds"))
+@row_table(layer="silver", context=around(before="30 seconds"))
 def rows_of_windows(tumbling_windows: DataFrame) -> DataFrame:
     """The results that are higher than one of the same user shortly before."""
     before = tumbling_windows.select(
@@ -171,22 +175,22 @@ def rows_of_windows(tumbling_windows: DataFrame) -> DataFrame:
     return tumbling_windows.drop("window").join(before, near, "left_semi")
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
-def joins_of_tables(row_table: DataFrame, tumbling_windows: DataFrame) -> DataFrame:
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+def joins_of_tables(single_rows: DataFrame, tumbling_windows: DataFrame) -> DataFrame:
     """Several inputs, of which one is the results of windows."""
-    large = row_table.groupBy("window", "user").agg(F.max("twice").alias("twice"))
+    large = single_rows.groupBy("window", "user").agg(F.max("twice").alias("twice"))
     counted = tumbling_windows.select("window", "user", "clicks")
     return large.join(counted, ["window", "user"], "full")
 
 
-@table(layer="silver")
-def unions_of_tables(row_table: DataFrame, deduplicated: DataFrame) -> DataFrame:
+@row_table(layer="silver")
+def unions_of_tables(single_rows: DataFrame, deduplicated: DataFrame) -> DataFrame:
     columns = ["id", "user", "at", "value", "_arrival"]
-    one, other = (each.select(*columns) for each in (row_table, deduplicated))
+    one, other = (each.select(*columns) for each in (single_rows, deduplicated))
     return one.withColumn("of", F.lit("rows")).unionByName(other.withColumn("of", F.lit("others")))
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def keyed_tables(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(
         F.count("*").alias("clicks"),
@@ -194,7 +198,7 @@ def keyed_tables(clicks: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def merged_keys(clicks: DataFrame) -> DataFrame:
     """Sums and bounds: those of the rows that came are merged with those that are there."""
     return clicks.groupBy("user").agg(
@@ -202,38 +206,38 @@ def merged_keys(clicks: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", keeps="latest", keys=["user"], ttl="3710 seconds")
+@keyed_table(layer="gold", keys=["user"], ttl="3710 seconds")
 def expiring_keys(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(
         F.count("*").alias("clicks"), F.count_distinct("value").alias("values")
     )
 
 
-@table(layer="gold", keeps="latest", keys=["user"], final_rows=True)
+@keyed_table(layer="gold", keys=["user"], final_rows=True)
 def final_keys(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(F.count("*").alias("clicks"), F.max("value").alias("most"))
 
 
-@table(layer="silver", keys=["user"], refresh="1 minute")
+@reference_table(layer="silver", keys=["user"], refresh="1 minute")
 def latest_values(keyed_tables: DataFrame) -> DataFrame:
     """What moves under `refreshed_references`, by which a click sees what was known when it arrived."""
     return keyed_tables.select("user", "clicks", "latest")
 
 
-@table(layer="silver", keys=["id"], late="update")
+@row_table(layer="silver", keys=["id"], late="update")
 def refreshed_references(clicks: DataFrame, latest_values: DataFrame) -> DataFrame:
     return clicks.where("value > 20").join(latest_values, "user", "left")
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
-def unbounded_joins(row_table: DataFrame, keyed_tables: DataFrame) -> DataFrame:
+@keyed_table(layer="gold", keys=["user"])
+def unbounded_joins(single_rows: DataFrame, keyed_tables: DataFrame) -> DataFrame:
     """Rows joined with a table that changes; distinct values, and a filter behind them."""
-    joined = row_table.drop("_arrival").join(keyed_tables, "user").where("value >= latest")
+    joined = single_rows.drop("_arrival").join(keyed_tables, "user").where("value >= latest")
     counted = joined.groupBy("user", "clicks").agg(F.count_distinct("value").alias("values"))
     return counted.where("values > 1")
 
 
-@table(layer="gold", keeps="latest", keys=["values"])
+@keyed_table(layer="gold", keys=["values"])
 def keyed_of_keyed(unbounded_joins: DataFrame) -> DataFrame:
     """Users move from one row to another."""
     return unbounded_joins.groupBy("values").agg(
@@ -241,12 +245,12 @@ def keyed_of_keyed(unbounded_joins: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="silver", keeps="versions", keys=["user"])
+@versioned_table(layer="silver", keys=["user"])
 def versioned_tables(clicks: DataFrame) -> DataFrame:
     return clicks.where("value <= 30").select("user", "value", "at", "_arrival")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def as_of_joins(clicks: DataFrame, versioned_tables: DataFrame) -> DataFrame:
     return as_of_join(clicks, versioned_tables, on="user", at="at", take={"valid": "value"})
 
@@ -261,7 +265,7 @@ SMALL_THEN_LARGE = Pattern(
 )
 
 
-@table(layer="gold", context=around(before="15 seconds"))
+@row_table(layer="gold", context=around(before="15 seconds"))
 def patterns(clicks: DataFrame) -> DataFrame:
     return process(
         clicks, by=["user"], function=SMALL_THEN_LARGE, within=SMALL_THEN_LARGE.within, at="at"
@@ -292,7 +296,7 @@ def _ids(small: tuple[Row, ...], larger: Row | None, large: tuple[Row, ...]) -> 
     }
 
 
-@table(layer="gold", context=around(before=SMALL_ONES_THEN_LARGER.reach))
+@row_table(layer="gold", context=around(before=SMALL_ONES_THEN_LARGER.reach))
 def repeated_patterns(clicks: DataFrame) -> DataFrame:
     reach = SMALL_ONES_THEN_LARGER.reach
     return process(clicks, by=["user"], function=SMALL_ONES_THEN_LARGER, within=reach, at="at")
@@ -315,6 +319,6 @@ class RunningTotal(KeyedProcess):
         yield {"user": state["user"], "n": -state["n"], "total": sum(state["values"])}
 
 
-@table(layer="gold", ttl="1 minute")
+@row_table(layer="gold", ttl="1 minute")
 def lasting_states(clicks: DataFrame) -> DataFrame:
     return process(clicks, by=["user"], function=RunningTotal(), at="at")

@@ -2,19 +2,18 @@
 
 from pyspark.sql import DataFrame
 
-from lakehouse import kafka_topic, postgres
-from lakehouse.declare.table import kafka, table
+from lakehouse import ingest_table, kafka, kafka_topic, postgres, row_table
 
 payment_topic = kafka("payments-in", schema="n BIGINT, account STRING, cents BIGINT, at TIMESTAMP")
 TOPIC, DATABASE = "published-payments", "published_payments"
 
 
-@table(layer="bronze", event_time="at")
+@ingest_table(layer="bronze", event_time="at")
 def payment_events(payment_topic: DataFrame) -> DataFrame:
     return payment_topic
 
 
-@table(
+@row_table(
     layer="silver",
     publish=[kafka_topic(TOPIC, key="n"), postgres(DATABASE, key="n")],
 )

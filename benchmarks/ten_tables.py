@@ -3,7 +3,16 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import expect, kafka, sliding, table, tumbling
+from lakehouse import (
+    expect,
+    ingest_table,
+    kafka,
+    keyed_table,
+    row_table,
+    sliding,
+    tumbling,
+    window_table,
+)
 
 PIPELINE = "ten_tables"
 payment_topic = kafka(
@@ -12,54 +21,54 @@ payment_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="2 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="2 seconds")
 def payments(payment_topic: DataFrame) -> DataFrame:
     return payment_topic
 
 
-@table(layer="silver", expectations=[expect.column_values_to_be_between("cents", min_value=0)])
+@row_table(layer="silver", expectations=[expect.column_values_to_be_between("cents", min_value=0)])
 def valid_payments(payments: DataFrame) -> DataFrame:
     return payments.withColumn("amount", (F.col("cents") / 100).cast("decimal(12,2)"))
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def large_payments(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.where("cents > 90000")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def small_payments(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.where("cents < 1000").withColumn("fee", F.lit(5).cast("bigint"))
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def named_payments(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.withColumn("name", F.concat(F.lit("account "), F.col("account")))
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def rounded_payments(named_payments: DataFrame) -> DataFrame:
     return named_payments.withColumn("rounded", F.round("amount", 0)).drop("amount", "cents")
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["account"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["account"])
 def account_sums(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.groupBy("window", "account").agg(
         F.sum("cents").alias("cents"), F.count("*").alias("payments")
     )
 
 
-@table(layer="gold", window=sliding("30 seconds", "10 seconds"), keys=["account"])
+@window_table(layer="gold", window=sliding("30 seconds", "10 seconds"), keys=["account"])
 def account_peaks(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.groupBy("window", "account").agg(F.max("cents").alias("largest"))
 
 
-@table(layer="gold", window=tumbling("5 minutes"), keys=["account"])
+@window_table(layer="gold", window=tumbling("5 minutes"), keys=["account"])
 def account_minutes(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.groupBy("window", "account").agg(F.sum("cents").alias("cents"))
 
 
-@table(layer="gold", keeps="latest", keys=["account"])
+@keyed_table(layer="gold", keys=["account"])
 def balances(payments: DataFrame) -> DataFrame:
     return payments.groupBy("account").agg(
         F.sum("cents").alias("cents"), F.count("*").alias("payments")

@@ -2,23 +2,23 @@
 
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.table import table, tumbling
+from lakehouse import ingest_table, reference_table, tumbling, window_table
 from lakehouse.examples.ads import tables as ads
 
 ad_topic, ad_campaigns = ads.ad_topic, ads.ad_campaigns
 
 
-@table(layer="bronze", event_time="event_time", delay="1 second")
+@ingest_table(layer="bronze", event_time="event_time", delay="1 second")
 def ad_events(ad_topic: DataFrame) -> DataFrame:
     return ads.ad_events(ad_topic)
 
 
-@table(layer="bronze", keys=["ad_id"], expectations=ads.campaigns.expectations)
+@reference_table(layer="bronze", keys=["ad_id"], expectations=ads.campaigns.expectations)
 def campaigns(ad_campaigns: DataFrame) -> DataFrame:
     return ads.campaigns(ad_campaigns)
 
 
-@table(
+@window_table(
     layer="gold",
     window=tumbling("10 seconds"),
     keys=["campaign_id"],

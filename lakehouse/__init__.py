@@ -1,7 +1,7 @@
 """One declaration of a table, filled by a stream and in batch, and certificates that both agree.
 
-A module of tables takes what it needs from here: `from lakehouse import expect, kafka, table,
-tumbling`.
+A module of tables takes what it needs from here: `from lakehouse import expect, ingest_table,
+kafka, tumbling, window_table`.
 
 The rooms, each above what it imports:
 
@@ -27,29 +27,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lakehouse.declare.decorators import (
+        ingest_table,
+        keyed_table,
+        reference_table,
+        report_table,
+        row_table,
+        versioned_table,
+        window_table,
+    )
+    from lakehouse.declare.expectations import expect
+    from lakehouse.declare.inputs.changes import changes
+    from lakehouse.declare.inputs.delta import delta_table
     from lakehouse.declare.inputs.iceberg import iceberg_table
     from lakehouse.declare.inputs.own_sources import python_source
     from lakehouse.declare.inputs.readers import SourceReader, SourceRecord
+    from lakehouse.declare.inputs.sources import files, folder, kafka
+    from lakehouse.declare.lookups import lookup
+    from lakehouse.declare.queries import sql
     from lakehouse.declare.secrets import secret
-    from lakehouse.declare.table import (
-        around,
-        changes,
-        count,
-        delta_table,
-        duplicates,
-        expect,
-        files,
-        folder,
-        kafka,
-        lookup,
-        report,
-        session,
-        sliding,
-        sql_table,
-    )
-    from lakehouse.declare.table import table as table
-    from lakehouse.declare.table import tumbling as tumbling
     from lakehouse.declare.targets import Action, Position, RowChange, Sink, Target
+    from lakehouse.declare.windows import around, count, duplicates, session, sliding, tumbling
     from lakehouse.sinks.targets.files import file_folder
     from lakehouse.sinks.targets.kafka import kafka_topic
     from lakehouse.sinks.targets.mail import mail
@@ -109,8 +107,10 @@ __all__ = [
     "folder",
     "followed_by",
     "iceberg_table",
+    "ingest_table",
     "kafka",
     "kafka_topic",
+    "keyed_table",
     "lookup",
     "mail",
     "main_output",
@@ -120,56 +120,58 @@ __all__ = [
     "process",
     "python_source",
     "redis_keys",
-    "report",
+    "reference_table",
+    "report_table",
+    "row_table",
     "secret",
     "session",
     "side_output",
     "sliding",
-    "sql_table",
-    "table",
+    "sql",
     "tumbling",
+    "versioned_table",
     "webhook",
+    "window_table",
 ]
-_ELSEWHERE = {  # what a declaration needs not have: it is imported when it is asked for
-    **dict.fromkeys(
-        ("Pattern", "begin", "directly_followed_by", "followed_by", "not_followed_by"),
-        "transform.functions.patterns",
+_HOMES = {  # imported when a name is asked for
+    "declare.decorators": (
+        "ingest_table", "keyed_table", "reference_table", "report_table", "row_table", "versioned_table",
+        "window_table",
     ),
-    **dict.fromkeys(
-        (
-            "KeyedCoProcess",
-            "KeyedProcess",
-            "OutputTag",
-            "Row",
-            "State",
-            "Timers",
-            "main_output",
-            "process",
-            "side_output",
-        ),
-        "transform.functions.process",
+    "declare.expectations": ("expect",),
+    "declare.inputs.changes": ("changes",),
+    "declare.inputs.delta": ("delta_table",),
+    "declare.inputs.iceberg": ("iceberg_table",),
+    "declare.inputs.own_sources": ("python_source",),
+    "declare.inputs.readers": ("SourceReader", "SourceRecord"),
+    "declare.inputs.sources": ("files", "folder", "kafka"),
+    "declare.lookups": ("lookup",),
+    "declare.queries": ("sql",),
+    "declare.secrets": ("secret",),
+    "declare.targets": ("Action", "Position", "RowChange", "Sink", "Target"),
+    "declare.windows": ("around", "count", "duplicates", "session", "sliding", "tumbling"),
+    "sinks.targets.files": ("file_folder",),
+    "sinks.targets.kafka": ("kafka_topic",),
+    "sinks.targets.mail": ("mail",),
+    "sinks.targets.opensearch": ("opensearch",),
+    "sinks.targets.postgres": ("postgres",),
+    "sinks.targets.redis": ("redis_keys",),
+    "sinks.targets.webhook": ("webhook",),
+    "transform.functions.patterns": (
+        "Pattern", "begin", "directly_followed_by", "followed_by", "not_followed_by",
     ),
-    "as_of_join": "transform.versions",
-    **dict.fromkeys(("Action", "Position", "RowChange", "Sink", "Target"), "declare.targets"),
-    "file_folder": "sinks.targets.files",
-    "iceberg_table": "declare.inputs.iceberg",
-    "kafka_topic": "sinks.targets.kafka",
-    "mail": "sinks.targets.mail",
-    "opensearch": "sinks.targets.opensearch",
-    "postgres": "sinks.targets.postgres",
-    "python_source": "declare.inputs.own_sources",
-    "redis_keys": "sinks.targets.redis",
-    "secret": "declare.secrets",
-    **dict.fromkeys(("SourceReader", "SourceRecord"), "declare.inputs.readers"),
-    "webhook": "sinks.targets.webhook",
-}
+    "transform.functions.process": (
+        "KeyedCoProcess", "KeyedProcess", "OutputTag", "Row", "State", "Timers", "main_output", "process", "side_output",
+    ),
+    "transform.versions": ("as_of_join",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'lakehouse' has no attribute {name!r}")
-    home = f"lakehouse.{_ELSEWHERE.get(name, 'declare.table')}"
-    return getattr(import_module(home), name)
+    return getattr(import_module(f"lakehouse.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

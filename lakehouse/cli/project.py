@@ -23,24 +23,24 @@ _TABLES = '''"""Orders of shops, and their turnover by minute."""
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import expect, kafka, table, tumbling
+from lakehouse import expect, ingest_table, kafka, row_table, tumbling, window_table
 
 order_topic = kafka("orders", schema="order_id STRING NOT NULL, shop STRING NOT NULL, at TIMESTAMP NOT NULL, cents BIGINT")
 
 
-@table(layer="bronze", event_time="at", delay="10 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="10 seconds")
 def orders(order_topic: DataFrame) -> DataFrame:
     """Every order, as it was sent."""
     return order_topic
 
 
-@table(layer="silver", expectations=[expect.column_values_to_be_between("cents", min_value=1)])
+@row_table(layer="silver", expectations=[expect.column_values_to_be_between("cents", min_value=1)])
 def paid_orders(orders: DataFrame) -> DataFrame:
     """Orders with an amount. An amount below one cent is quarantined."""
     return orders.where("cents IS NOT NULL")
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["shop"])
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["shop"])
 def turnover(paid_orders: DataFrame) -> DataFrame:
     """Turnover of each shop and minute, in cents."""
     return paid_orders.groupBy("window", "shop").agg(F.sum("cents").alias("cents"))
@@ -121,7 +121,7 @@ _INFERRED_TABLES = '''"""Tables over the topic $module, inferred from $lines lin
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import kafka, table, tumbling
+from lakehouse import ingest_table, kafka, tumbling, window_table
 
 # Inferred, for correction:
 $choices
@@ -133,13 +133,13 @@ $schema
 )
 
 
-@table(layer="bronze", event_time="$time", delay="10 seconds")
+@ingest_table(layer="bronze", event_time="$time", delay="10 seconds")
 def $module(${module}_topic: DataFrame) -> DataFrame:
     """Every line, as it was sent."""
     return $rows
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=[$quoted_key])
+@window_table(layer="gold", window=tumbling("1 minute"), keys=[$quoted_key])
 def $result($module: DataFrame) -> DataFrame:
     """How many rows there are in each minute, by the key if there is one."""
     return $module.groupBy($groups).agg(F.count("*").alias("row_count"))

@@ -110,7 +110,7 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
 
 
 def _described(table: Table) -> dict[str, object]:
-    return {"table": table.name, "keeps": table.keeps, "keys": list(table.keys)}
+    return {"table": table.name, "kind": table.kind.name, "keys": list(table.keys)}
 
 
 def _json(value: object, status: int = 200) -> Response:

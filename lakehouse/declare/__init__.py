@@ -1,7 +1,9 @@
 """What a user declares, as values: no session, no broker, nothing on disk.
 
 kinds              the kinds of tables: what each has, and how it is filled
-table              `@table` and `sql_table`: the one concept
+table              a declared table: the one concept
+decorators         a decorator for each kind of table
+queries            `sql`: a query as the function of a table
 calling            which table's function is being called
 targets            where tables are published, and the contract of what writes there
 windows            windows, intervals, the horizon of duplicates

@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from types import ModuleType
 from typing import Any
 
-from lakehouse.declare import kinds, rules
+from lakehouse.declare import rules
 from lakehouse.declare.columns import WINDOW, WINDOW_TIME
 from lakehouse.declare.inputs import history
 from lakehouse.declare.inputs.sources import KafkaSource, RecordSource, Source
@@ -321,15 +321,6 @@ def _same(known: Source | Table, value: Source | Table) -> bool:
     return isinstance(value, type(known)) and replace(value, name=known.name) == known
 
 
-def _placed(table: Table, sources: dict[str, Source], ordered: dict[str, Table]) -> Table:
-    """The table as its inputs make it: its kind, and whether it reads a versioned table."""
-    inputs = [ordered[name] for name in table.inputs if name in ordered]
-    is_fed = any(True for n in table.inputs for _ in history.of_input(n, sources.get(n)))
-    is_timed = any(t.kind.is_timed for t in inputs)
-    kind = kinds.of(table.report, table.keeps, table.window, is_fed=is_fed, is_timed=is_timed)
-    return replace(table, kind=kind, as_of=any(t.kind.keeps_versions for t in inputs))
-
-
 def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str, Table]:
     for each in tables.values():
         for name in each.inputs:
@@ -349,7 +340,9 @@ def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str,
         ).static_order()
         ordered: dict[str, Table] = {}
         for name in order:
-            ordered[name] = _placed(tables[name], sources, ordered)
+            inputs = [ordered[each] for each in tables[name].inputs if each in ordered]
+            as_of = any(each.kind.keeps_versions for each in inputs)
+            ordered[name] = replace(tables[name], as_of=as_of)
         return ordered
     except CycleError as err:
         raise DeclarationError(

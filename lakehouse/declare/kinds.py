@@ -85,18 +85,3 @@ REFERENCE = Kind(
 REPORT = Kind(
     name="report", is_streamed=False, is_derived=True, has_partitions=True, is_report=True
 )
-
-
-def of(
-    report: object, keeps: str, window: object, *, is_fed: bool = False, is_timed: bool = True
-) -> Kind:
-    """The kind of a table with these options. `is_fed`: it reads a source; `is_timed`: an input has an event time."""
-    if report:
-        return REPORT
-    if is_fed:
-        return INGEST
-    if keeps:
-        return KEYED if keeps == "latest" else VERSIONED
-    if window is not None:
-        return WINDOW
-    return ROW if is_timed else REFERENCE

@@ -59,7 +59,7 @@ def lookup(
             answer = await client().get(f"https://places.example/{ip_address}")
             return answer.json() if answer.status_code == 200 else None
 
-        @table(layer="silver", lookup=place)
+        @row_table(layer="silver", lookup=place)
         def located_visits(visits: DataFrame) -> DataFrame:
             return visits.withColumn("country", F.col("place.country")).drop("place")
 

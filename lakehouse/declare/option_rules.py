@@ -1,11 +1,10 @@
-"""The rules of single options of a declaration: `ttl`, `final_rows`, `lookup`, `refresh`, `report`, `publish`, `metrics`."""
+"""The rules of single options of a declaration: `ttl`, `final_rows`, `lookup`, `refresh`, `publish`, `metrics`; of reports."""
 
 import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lakehouse.declare.kinds import Kind
 from lakehouse.declare.windows import Window
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import PARTITION_LENGTHS
@@ -18,12 +17,12 @@ SOONEST_REFRESH = timedelta(seconds=1)
 _LABEL = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
 
 
-def check_lasting(table: "Table", kind: Kind) -> None:
+def check_lasting(table: "Table") -> None:
     where = f"table={table.name}, ttl={table.ttl}"
-    if not kind.is_row_by_row or table.context or table.deduplicate:
+    if table.context or table.deduplicate:
         raise DeclarationError(
-            f"{where}: it is the time for which the state of a process function lasts, in a row table without context= and "
-            "deduplicate=; leave ttl= out, or do the rest in a table before or behind"
+            f"{where}: it is the time for which the state of a process function lasts, without context= and deduplicate=; leave "
+            "ttl= out, or do the rest in a table before or after"
         )
     if table.late == "update":
         raise DeclarationError(
@@ -33,7 +32,7 @@ def check_lasting(table: "Table", kind: Kind) -> None:
 
 
 def check_ttl_inputs(catalog: "Catalog", table: "Table", timed: Sequence[str], where: str) -> None:
-    if table.keeps:
+    if table.kind.keeps_latest:
         if not timed:
             raise DeclarationError(
                 f"{where}, ttl={table.ttl}, inputs={list(table.inputs)}: rows count by their event time, and these tables have "
@@ -53,23 +52,15 @@ def check_ttl_inputs(catalog: "Catalog", table: "Table", timed: Sequence[str], w
 
 
 def check_final_rows(catalog: "Catalog", table: "Table", timed: Sequence[str], where: str) -> None:
-    """Raises DeclarationError where rows are final anyway, and where nothing says when a row of an input is."""
+    """Raises DeclarationError where nothing says when a row of an input is final."""
     if not table.final_rows:
         return
     where = f"{where}, final_rows=True"
-    if table.keeps == "versions":
-        raise DeclarationError(
-            f"{where}, keeps='versions': what it says was valid at an instant behind its frontier is final anyway; remove it"
-        )
-    if not table.keeps:
-        raise DeclarationError(
-            f"{where}: it is for keyed tables, which else show rows ahead of their frontier; remove it, or declare keeps='latest'"
-        )
     for each in catalog.followed_inputs(table):
         if each.name in timed:
             continue
         instead = f"read what {each.name} reads"
-        if each.keeps == "latest" and not timed:
+        if each.kind.keeps_latest and not timed:
             instead = (
                 f"declare it on {each.name} instead: this table is then whole because that one is"
             )
@@ -78,26 +69,22 @@ def check_final_rows(catalog: "Catalog", table: "Table", timed: Sequence[str], w
         )
 
 
-def check_lookup(catalog: "Catalog", table: "Table", kind: Kind, where: str) -> None:
+def check_lookup(catalog: "Catalog", table: "Table", where: str) -> None:
     if table.lookup is None:
         return
     several = len(catalog.timed_inputs(table)) > 1
     neighbours = table.context or table.as_of or table.deduplicate or table.ttl
-    if not kind.is_row_by_row or several or neighbours or catalog.refreshed_inputs(table):
+    if several or neighbours or catalog.refreshed_inputs(table):
         raise DeclarationError(
-            f"{where}, kind={kind}, lookup={table.lookup.name}: a service is asked for each row of one input with event time, "
-            "and for no row twice; declare it on a row table without context=, deduplicate=, ttl=, versioned tables and "
-            "refreshed reference tables, and read that"
+            f"{where}, lookup={table.lookup.name}: a service is asked for each row of one input with event time, and for no "
+            "row twice; declare it on a row table without context=, deduplicate=, ttl=, versioned tables and refreshed "
+            "reference tables, and read that"
         )
 
 
-def check_refreshed(catalog: "Catalog", table: "Table", kind: Kind, where: str) -> None:
+def check_refreshed(catalog: "Catalog", table: "Table", where: str) -> None:
     """Raises DeclarationError where it could not be said which version of a refreshed reference table a row saw."""
-    if table.refresh and not kind.is_reference:
-        raise DeclarationError(
-            f"{where}, refresh={table.refresh}: a {kind} table follows its inputs; declare it on a reference table, which has "
-            "no input with event time"
-        )
+    kind = table.kind
     if table.refresh and table.refresh < SOONEST_REFRESH:
         raise DeclarationError(
             f"{where}, refresh={table.refresh}: the job looks once in {SOONEST_REFRESH} at most; raise it"
@@ -123,13 +110,8 @@ def check_refreshed(catalog: "Catalog", table: "Table", kind: Kind, where: str) 
 
 
 def check_report(catalog: "Catalog", table: "Table") -> None:
-    where = f"table={table.name}, report={table.report}"
+    where = f"table={table.name}"
     kinds = {n: catalog.tables[n].kind for n in table.inputs if n in catalog.tables}
-    if sources := [n for n in table.inputs if n not in kinds]:
-        raise DeclarationError(
-            f"{where}, input={sources[0]}: a report reads tables; declare an ingest table (of files, a reference table) and a "
-            "row or window table before it"
-        )
     if ingests := [n for n, kind in kinds.items() if kind.reads_sources]:
         raise DeclarationError(
             f"{where}, input={ingests[0]}: an ingest table takes late rows at any time and never closes; declare a row "
@@ -138,22 +120,13 @@ def check_report(catalog: "Catalog", table: "Table") -> None:
     if not any(kind.has_late_rows for kind in kinds.values()):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: a report is computed when its inputs have closed, and none of these does; read a "
-            "row or window table, or leave report out, and it is a reference table"
+            "row or window table, or declare a @reference_table"
         )
     lengths = {t.name: PARTITION_LENGTHS[t.partition_by] for t in catalog.timed_inputs(table)}
     if longer := [n for n, of in lengths.items() if of > PARTITION_LENGTHS[table.partition_by]]:
         raise DeclarationError(
             f"{where}, partition_by={table.partition_by!r}, input={longer[0]}: rows come to its days until they end, and the "
             "report would be of an hour of one; declare partition_by='day'"
-        )
-    unused = ("event_time", "context", "deduplicate", "early_results", "delay", "keeps")
-    if unfit := [name for name in unused if getattr(table, name)]:
-        raise DeclarationError(
-            f"{where}, {unfit[0]}={getattr(table, unfit[0])}: it is of streams, and batch runs alone compute a report; remove it"
-        )
-    if table.late != "side_output":
-        raise DeclarationError(
-            f"{where}, late={table.late!r}: no row is late for a report, which is computed again when its inputs are; remove it"
         )
     if not any(t.kind.is_streamed for t in catalog if t.pipeline == table.pipeline):
         raise DeclarationError(
@@ -164,8 +137,8 @@ def check_report(catalog: "Catalog", table: "Table") -> None:
 
 def check_targets(catalog: "Catalog", table: "Table", where: str) -> None:
     """Raises DeclarationError for a target in which rows would take each other's place, or that is read to compute the table."""
-    identity = set(table.keys) if table.keeps or table.window else set()
-    identity |= {"valid_from"} if table.keeps == "versions" else set()
+    identity = set(table.keys) if table.kind.is_upserted or table.window else set()
+    identity |= {"valid_from"} if table.kind.keeps_versions else set()
     identity |= {"window"} if table.window else set()
     read = catalog.topics(catalog.ingest_tables_of(table))
     for target in table.publish:
@@ -181,10 +154,10 @@ def check_targets(catalog: "Catalog", table: "Table", where: str) -> None:
             )
 
 
-def check_metrics(metrics: Sequence[str], window: Window | None, keys: Sequence[str]) -> None:
+def check_metrics(metrics: Sequence[str], window: Window, keys: Sequence[str]) -> None:
     if not metrics:
         return
-    if window is None or not window.regular:
+    if not window.regular:
         raise DeclarationError(
             f"metrics={list(metrics)}, window={window}: metrics are shown for the window that closed last, which only windows "
             "of fixed size have for all keys; declare them on a tumbling or sliding window that reads this table"

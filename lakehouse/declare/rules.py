@@ -11,7 +11,6 @@ from lakehouse.declare import expectation_names, option_rules
 from lakehouse.declare.columns import INGESTION
 from lakehouse.declare.inputs import history
 from lakehouse.declare.inputs.sources import FileSource
-from lakehouse.declare.kinds import Kind
 from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.remarks import check_all
 from lakehouse.declare.table import Table
@@ -55,7 +54,7 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
     """Raises DeclarationError for a table that is in no variable of its own name, by which alone tables are found, and for a
     module without one.
 
-    The variable of a function's table has that name by itself; that of `sql_table`, which is given
+    The variable of a decorated function has that name by itself; that of a table of `sql(...)`, which is given
     both, may not.
     """
     for module in modules:
@@ -73,7 +72,7 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
         check_length("pipeline", pipeline)
         if not any(table.pipeline == pipeline for table in tables.values()):
             raise DeclarationError(
-                f"tables={module.__name__!r}: it declares no table; add @table or leave it out"
+                f"tables={module.__name__!r}: it declares no table; add one, such as with @ingest_table, or leave it out"
             )
 
 
@@ -169,7 +168,7 @@ def withholding(catalog: "Catalog", table: Table) -> Table | None:
 
 def check_table(catalog: "Catalog", table: Table) -> None:
     """Raises DeclarationError for a table that cannot be what it is declared to be, with the inputs that it has."""
-    kind, where = table.kind, f"table={table.name}"
+    where = f"table={table.name}"
     driving = [each.name for each in catalog.timed_inputs(table)]
     if ended := [n for n in table.inputs if n in catalog.tables and catalog.tables[n].report]:
         raise DeclarationError(
@@ -178,49 +177,71 @@ def check_table(catalog: "Catalog", table: Table) -> None:
         )
     checks: list[tuple[object, Callable[[], None]]] = [
         (table.report, partial(option_rules.check_report, catalog, table)),
-        (table.keeps, partial(_check_keyed, catalog, table, driving)),
-        (table.as_of, partial(_check_as_of, catalog, table, where)),
+        (True, partial(_check_inputs, catalog, table, driving, where)),
+        (table.kind.is_upserted, partial(_check_upserted, catalog, table, driving)),
+        (table.as_of, partial(_check_as_of, table, where)),
         (True, partial(option_rules.check_targets, catalog, table, where)),
-        (True, partial(_check_ingest, catalog, table, where)),
-        (True, partial(_check_driving, catalog, table, driving, where)),
-        (True, partial(_check_row_by_row, table, kind, where)),
+        (table.kind.reads_sources, partial(_check_ingest, catalog, table, where)),
+        (table.kind.is_row_by_row, partial(_check_row_by_row, table, where)),
+        (not table.report, partial(_check_no_order, catalog, table, driving, where)),
         (table.ttl, partial(option_rules.check_ttl_inputs, catalog, table, driving, where)),
         (True, partial(option_rules.check_final_rows, catalog, table, driving, where)),
-        (True, partial(option_rules.check_lookup, catalog, table, kind, where)),
-        (True, partial(option_rules.check_refreshed, catalog, table, kind, where)),
+        (True, partial(option_rules.check_lookup, catalog, table, where)),
+        (True, partial(option_rules.check_refreshed, catalog, table, where)),
         # those that keep something keep every row, and are judged as a whole
-        (not table.keeps, partial(check_single_rows, table)),
-        (True, partial(_check_meaningless, catalog, table, kind, where)),
+        (not table.kind.is_upserted, partial(check_single_rows, table)),
+        (True, partial(_check_values, table, where)),
     ]
     check_all(*(check for applies, check in checks if applies))
 
 
-def _check_meaningless(catalog: "Catalog", table: Table, kind: Kind, where: str) -> None:
+def _check_values(table: Table, where: str) -> None:
     for name in ("event_time", "marker", "watermark_by"):
         column = getattr(table, name)
         if "." in column:
             raise DeclarationError(
                 f"{where}, {name}={column!r}: a name with a dot is a field of a struct here; have the function rename it"
             )
-    if table.stale_after and (not table.kind.has_partitions or table.stale_after < SOONEST_STALE):
+    if table.stale_after and table.stale_after < SOONEST_STALE:
         raise DeclarationError(
-            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not for a {kind} table, which may stay as "
-            "it is; raise it or remove it"
-        )
-    if kind.is_reference and (table.event_time or table.delay):
-        raise DeclarationError(
-            f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them"
+            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}; raise it or remove it"
         )
 
 
-def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
-    kind, topics = table.kind, catalog.topics_of(table)
-    sources = {n: s for n, s in catalog.sources_of(table).items() if not s.is_history}
-    if sources and len(sources) < len(table.inputs):
+def _check_inputs(catalog: "Catalog", table: Table, driving: Sequence[str], where: str) -> None:
+    """Raises DeclarationError for inputs that are not those of the table's kind, with the kind that reads them."""
+    kind = table.kind
+    sources = [n for n in table.inputs if n in catalog.sources_of(table)]
+    read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
+    if sources and not kind.reads_sources:
+        raise DeclarationError(
+            f"{where}, input={sources[0]}: a {kind} table reads tables; declare an @ingest_table of {sources[0]}, and read that"
+        )
+    if kind.reads_sources and len(sources) < len(table.inputs):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: an ingest table reads topics only, or one folder, or one Delta or Iceberg table of "
             "others, or one source of your own; join other inputs in a table that reads it"
         )
+    if read_files and not kind.is_reference:
+        raise DeclarationError(
+            f"{where}, input={read_files[0]}: files are read by a reference table, so that they have versions; "
+            "declare one and read that"
+        )
+    if kind.is_reference and driving:
+        raise DeclarationError(
+            f"{where}, input={driving[0]}: it has event time, and a reference table is computed whole; declare a @row_table, "
+            "@window_table or @keyed_table"
+        )
+    if (kind.is_row_by_row or kind.is_windowed) and not driving:
+        raise DeclarationError(
+            f"{where}, inputs={list(table.inputs)}: a {kind} table needs an input with event time; read a table that has one, or "
+            "declare a @reference_table"
+        )
+
+
+def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
+    topics = catalog.topics_of(table)
+    sources = {n: s for n, s in catalog.sources_of(table).items() if not s.is_history}
     if len(topics) < len(sources) and len(sources) > 1:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: an ingest table reads topics, or one folder, or one Delta or Iceberg table of "
@@ -240,42 +261,18 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: its topics are read by one consumer, so with one isolation; give all the same"
         )
-    if kind.reads_sources and not table.event_time:
-        raise DeclarationError(
-            f"{where}: an ingest table needs an event time, by which rows are late; add event_time=<column>"
-        )
-    for name, what in (
-        ("marker", "which rows move the watermark"),
-        ("watermark_by", "by which column rows hold the watermark back"),
-    ):
-        if getattr(table, name) and (not kind.reads_sources or table.event_time == INGESTION):
+    for name in ("marker", "watermark_by"):
+        if getattr(table, name) and table.event_time == INGESTION:
             raise DeclarationError(
-                f"{where}, {name}={getattr(table, name)!r}: it says {what}, and only an ingest table with an event time of its "
-                "own has such rows; declare it there, or remove it"
+                f"{where}, {name}={getattr(table, name)!r}: it says which rows move event time, and {INGESTION!r} moves by "
+                "itself; name a column of event time, or remove it"
             )
-    if kind.reads_sources and table.window is not None:
-        raise DeclarationError(
-            f"{where}: an ingest table keeps every row; put the window into a table that reads it"
-        )
-
-
-def _check_driving(catalog: "Catalog", table: Table, driving: Sequence[str], where: str) -> None:
-    read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
-    if catalog.has_no_order(table) and not table.report:
-        _check_no_order(catalog, table, driving, where)
-    if read_files and driving:
-        raise DeclarationError(
-            f"{where}, input={read_files[0]}: files are read by a reference table, so that they have versions; "
-            "declare one and read that"
-        )
-    if table.window is not None and not driving:
-        raise DeclarationError(
-            f"{where}: a window needs an input with event time, and {table.inputs} has none; read a table that has one"
-        )
 
 
 def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], where: str) -> None:
     """What is decided by the order in which rows arrived needs one: rows of one input that no window has brought together."""
+    if not catalog.has_no_order(table):
+        return
     asks = {
         "deduplicate": table.deduplicate,
         "window": table.window if table.window and table.window.kind == "count" else None,
@@ -286,7 +283,7 @@ def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], wh
                 f"{where}, {name}={value}, inputs={list(driving)}: it is decided by the order in which rows arrived, and rows of "
                 "several inputs or results of windows have none; declare it on a table of one input before them"
             )
-    if len(driving) > 1 and (table.early_results or table.as_of) and not table.keeps:
+    if len(driving) > 1 and (table.early_results or table.as_of) and not table.kind.is_upserted:
         what = (
             f"early_results={table.early_results}" if table.early_results else "a versioned table"
         )
@@ -296,73 +293,43 @@ def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], wh
         )
 
 
-def _check_row_by_row(table: Table, kind: Kind, where: str) -> None:
-    if table.deduplicate and not kind.is_row_by_row:
-        raise DeclarationError(
-            f"{where}, deduplicate={table.deduplicate}: duplicates are taken out of single rows; declare it on a row table "
-            "and read that"
-        )
+def _check_row_by_row(table: Table, where: str) -> None:
     if table.deduplicate and table.late == "update":
         raise DeclarationError(
             f"{where}, deduplicate, late='update': a late row merged afterwards could be the first of rows that are already "
             "in the table; use late='side_output' or 'drop'"
         )
-    if table.context and (not kind.is_row_by_row or table.deduplicate):
+    if table.context and table.deduplicate:
         raise DeclarationError(
-            f"{where}, context={table.context}: it is for row tables without deduplicate=; join within a window by the column "
-            "window, and deduplicate in a table that this one reads"
+            f"{where}, context={table.context}: it is for tables without deduplicate=; deduplicate in a table that this one reads"
         )
-    if table.state_ttl:
-        option_rules.check_lasting(table, kind)
-    if table.early_results and table.window is None:
-        raise DeclarationError(
-            f"{where}, early_results={table.early_results}: rows without a window are final at once; remove it"
-        )
+    if table.ttl:
+        option_rules.check_lasting(table)
 
 
-def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> None:
-    where = f"table={table.name}, keeps={table.keeps!r}"
+def _check_upserted(catalog: "Catalog", table: Table, driving: Sequence[str]) -> None:
+    where = f"table={table.name}"
     if not table.keys:
         raise DeclarationError(
-            f"{where}: such a table needs a key; name the columns that identify a row: keys=[...]; for one row of all rows group "
-            "by a constant: groupBy(F.lit('all').alias('of')) and keys=['of']"
+            f"{where}, keys=[]: a {table.kind} table needs a key; name the columns that identify a row; for one row of all rows "
+            "group by a constant: groupBy(F.lit('all').alias('of')) and keys=['of']"
         )
-    if table.keeps == "latest" and not catalog.followed_inputs(table):
+    if table.kind.keeps_latest and not catalog.followed_inputs(table):
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: it is kept up to date from tables that streams fill, and these are none; leave "
-            "keeps= and keys= out, and it is a reference table"
+            f"{where}, inputs={table.inputs}: it is kept up to date from tables that streams fill, and these are none; declare a "
+            "@reference_table"
         )
-    if table.keeps == "versions" and (
+    if table.kind.keeps_versions and (
         len(driving) != 1 or not catalog.tables[driving[0]].kind.reads_sources
     ):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: it is computed from every row of one ingest table, late ones too; read that, and "
             "leave out in the function what does not count"
         )
-    if table.keeps == "versions" and table.ttl:
-        raise DeclarationError(
-            f"{where}, ttl={table.ttl}: it holds what was valid at any instant, however long ago; remove it, or declare it on a "
-            "keyed table (keeps='latest')"
-        )
-    unused = {
-        name: getattr(table, name)
-        for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics")
-    }
-    if unfit := [name for name, value in unused.items() if value]:
-        raise DeclarationError(
-            f"{where}, {unfit[0]}={unused[unfit[0]]}: it has no ranges of event time; remove it"
-        )
-    if table.late != "side_output":
-        why = "no row is late for it"
-        if table.ttl:
-            why = "a row that is late for its ttl never counts"
-        elif table.final_rows:
-            why = "a late row counts once the frontier is past the watermark under which it arrived"
-        raise DeclarationError(f"{where}, late={table.late!r}: {why}; remove it")
 
 
-def _check_as_of(catalog: "Catalog", table: Table, where: str) -> None:
-    if table.keeps == "latest":
+def _check_as_of(table: Table, where: str) -> None:
+    if table.kind.keeps_latest:
         return  # which follows its versions
     if not table.kind.is_row_by_row or table.context or table.deduplicate:
         raise DeclarationError(

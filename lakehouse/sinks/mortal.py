@@ -14,7 +14,9 @@ from typing import Any, overload
 import pyarrow as pa
 
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import Table, kafka, table
+from lakehouse.declare.decorators import ingest_table, keyed_table
+from lakehouse.declare.inputs.sources import kafka
+from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Position, RowChange, Sink, Target
 from lakehouse.settings import Settings
 from lakehouse.sinks.follower import Follower
@@ -139,11 +141,11 @@ def declared(settings: Settings, target: Target) -> tuple[Lakehouse, Table]:
     module = ModuleType(__name__)
     events = kafka("trial-events", schema=_COLUMNS)
 
-    @table(layer="bronze", event_time="at")
+    @ingest_table(layer="bronze", event_time="at")
     def trial_events(events: Any) -> Any:
         return events
 
-    @table(layer="gold", keeps="latest", keys=["account"], publish=[target])
+    @keyed_table(layer="gold", keys=["account"], publish=[target])
     def trial_accounts(trial_events: Any) -> Any:
         return trial_events
 

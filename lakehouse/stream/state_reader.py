@@ -37,8 +37,8 @@ def state(session: Session, table: Table, key: Mapping[str, str] | None = None) 
     if not checkpoint or not checkpoint_files.keeps_state(checkpoint):
         raise RangeError(
             f"table={table.name}: its streaming query keeps no state, or has not run yet; sessions, windows of ten minutes or "
-            "more and tables with keeps= have one, where the range that closes is computed whole (shorter windows, joins) there "
-            "is none"
+            "more, keyed and versioned tables have one; where the range that closes is computed whole (shorter windows, joins) "
+            "there is none"
         )
     session.spark.streams.active  # noqa: B018 - the reader needs what this starts
     store = session.spark.read.format("statestore").load(str(checkpoint))

@@ -231,7 +231,7 @@ class Plan:
         changes = self._called(inputs, {ARRIVAL})
         if self.by_position and "position" not in changes.columns:
             raise DeclarationError(
-                f"table={self.table.name}, keeps='versions', column=position: changes of a database are in the order of its log, "
+                f"table={self.table.name}, column=position: changes of a database are in the order of its log, "
                 "not of their time; have the function keep the column position"
             )
         return versions.changes(changes, self.event_time, by_position=self.by_position)

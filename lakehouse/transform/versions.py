@@ -129,7 +129,7 @@ def as_of_join(
     """Rows, each with columns of the version that was valid at its instant.
 
     :param rows: the rows; all of them are in the result.
-    :param versioned: a table with keeps="versions".
+    :param versioned: a versioned table.
     :param on: the column of both, or of `rows` -> of `versioned`.
     :param at: the column of `rows` that says when.
     :param take: names, or name in the result -> in `versioned`; null where no version was valid, or the

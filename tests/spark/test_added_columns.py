@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill
+from lakehouse import expect
 from lakehouse.cli import change_plan, query
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.table import expect
 from lakehouse.errors import DeclarationError
 from lakehouse.storage.position import declared_state
 from lakehouse.stream import queries

@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import backfill, commands
+from lakehouse import ingest_table, kafka, row_table, session, window_table
 from lakehouse.batch import late_merge
 from lakehouse.declare.catalog import load
 from lakehouse.declare.columns import ARRIVAL
-from lakehouse.declare.table import kafka, session, table
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.reconcile import reconciliation
@@ -42,17 +42,17 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def named_clicks(clicks: DataFrame) -> DataFrame:
     return clicks.where("user != ''")
 
 
-@table(layer="gold", window=session("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=session("10 seconds"), keys=["user"])
 def sessions(named_clicks: DataFrame) -> DataFrame:
     return named_clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 

@@ -5,7 +5,7 @@ from types import ModuleType
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, table
+from lakehouse import ingest_table, kafka
 from lakehouse.errors import DeclarationError
 from lakehouse.examples.ads import producer as ads_producer
 from lakehouse.examples.ads import tables as ads
@@ -110,7 +110,7 @@ def test_a_contract_tells_what_a_producer_adds_or_renames(spark, tmp_path):
     agreed = ModuleType("agreed")
     agreed.topic = kafka("agreed", schema="at TIMESTAMP, note STRING", unknown_fields="quarantine")
 
-    @table(layer="bronze", event_time="at")
+    @ingest_table(layer="bronze", event_time="at")
     def notes(topic):
         return topic
 
@@ -148,7 +148,7 @@ def test_a_record_whose_function_drops_or_multiplies_rows_is_refused_before_it_r
     things = ModuleType("things")
     things.topic = kafka("things", schema="at TIMESTAMP")
 
-    @table(layer="bronze", event_time="at")
+    @ingest_table(layer="bronze", event_time="at")
     def kept(topic):
         return function(topic)
 

@@ -224,12 +224,12 @@ def test_exit_codes_of_the_certificate(session):
 
 
 PRICES = """
-from lakehouse import files, table
+from lakehouse import files, reference_table
 
 price_list = files("prices.csv", schema="item STRING, price INT")
 
 
-@table(layer="bronze", keys=["item"])
+@reference_table(layer="bronze", keys=["item"])
 def prices(price_list):
     return price_list
 """

@@ -15,7 +15,16 @@ from typer.testing import CliRunner
 from assets import definitions
 from batch_jobs import bootstrap as job
 from batch_jobs import commands
-from lakehouse.declare.table import around, kafka, session, sliding, table, tumbling
+from lakehouse import (
+    around,
+    ingest_table,
+    kafka,
+    row_table,
+    session,
+    sliding,
+    tumbling,
+    window_table,
+)
 from lakehouse.errors import JobError
 from lakehouse.maintenance import needs, retention
 from lakehouse.ranges import Range
@@ -34,32 +43,32 @@ visit_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def seen(visit_topic: DataFrame) -> DataFrame:
     return visit_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def plain(seen: DataFrame) -> DataFrame:
     return seen.where("value > 0")
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
 def sums(seen: DataFrame) -> DataFrame:
     return seen.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=sliding("30 minutes", "10 minutes"), keys=["user"])
+@window_table(layer="gold", window=sliding("30 minutes", "10 minutes"), keys=["user"])
 def slid(seen: DataFrame) -> DataFrame:
     return seen.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=session("20 minutes"), keys=["user"])
+@window_table(layer="gold", window=session("20 minutes"), keys=["user"])
 def sessions(seen: DataFrame) -> DataFrame:
     return seen.groupBy("window", "user").agg(F.count(F.lit(1)).alias("n"))
 
 
-@table(layer="silver", context=around(before="20 minutes", after="10 minutes"))
+@row_table(layer="silver", context=around(before="20 minutes", after="10 minutes"))
 def pairs(seen: DataFrame) -> DataFrame:
     others = seen.where("user = 'b'").select(
         F.col("at").alias("then"), F.col("value").alias("other")
@@ -68,12 +77,12 @@ def pairs(seen: DataFrame) -> DataFrame:
     return seen.where("user = 'a'").join(others, near, "left")
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
 def best(plain: DataFrame) -> DataFrame:
     return plain.groupBy("window", "user").agg(F.countDistinct("value").alias("n"))
 
 
-@table(layer="gold", window=sliding("30 minutes", "10 minutes"), keys=["user"])
+@window_table(layer="gold", window=sliding("30 minutes", "10 minutes"), keys=["user"])
 def wide(plain: DataFrame) -> DataFrame:
     return plain.groupBy("window", "user").agg(F.sum("value").alias("value"))
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-from lakehouse import changes, table
+from lakehouse import changes, versioned_table
 from lakehouse.cli import query
 from lakehouse.declare.inputs.sources import KafkaSource
 from lakehouse.errors import DeclarationError
@@ -373,7 +373,7 @@ def test_a_versioned_table_without_the_position_is_refused(spark, tmp_path):
         account_changes=changed_accounts.account_changes, account_log=changed_accounts.account_log
     )
 
-    @table(layer="silver", keeps="versions", keys=["id"])
+    @versioned_table(layer="silver", keys=["id"])
     def owners(account_log):
         return account_log.select("id", "owner", "sent", "_arrival")
 

@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import Table, expect, kafka, table, tumbling
+from lakehouse import expect, ingest_table, kafka, tumbling, window_table
+from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.maintenance import erasure, replay_quarantine
 from lakehouse.ranges import Range
@@ -22,7 +23,7 @@ letter_topic = kafka("letters", schema="text STRING NOT NULL")
 parcel_topic = kafka("parcels", schema="text STRING NOT NULL")
 
 
-@table(
+@ingest_table(
     layer="bronze",
     event_time="ingestion_time",
     expectations=[expect.column_values_to_not_be_null("kilos")],
@@ -39,7 +40,7 @@ def mended(letter_topic: DataFrame, parcel_topic: DataFrame) -> DataFrame:
     return both.withColumn("kilos", F.expr("try_cast(replace(text, ' kg', '') AS INT)"))
 
 
-@table(layer="gold", window=tumbling("30 minutes"))
+@window_table(layer="gold", window=tumbling("30 minutes"))
 def weighed(post: DataFrame) -> DataFrame:
     return post.groupBy("window").agg(F.sum("kilos").alias("kilos"))
 

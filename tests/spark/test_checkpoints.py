@@ -11,7 +11,18 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import around, expect, kafka, session, table, tumbling
+from lakehouse import (
+    around,
+    expect,
+    ingest_table,
+    kafka,
+    keyed_table,
+    row_table,
+    session,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.errors import CommitError
 from lakehouse.storage.disk import layout
 from lakehouse.storage.log.commit_log import CommitLog
@@ -28,36 +39,36 @@ visit_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def seen(visit_topic: DataFrame) -> DataFrame:
     return visit_topic
 
 
-@table(layer="silver", expectations=[expect.column_values_to_be_between("value", max_value=90)])
+@row_table(layer="silver", expectations=[expect.column_values_to_be_between("value", max_value=90)])
 def plain(seen: DataFrame) -> DataFrame:
     return seen.where("value > 0")
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def short(seen: DataFrame) -> DataFrame:
     """Computed range by range, as each closes."""
     return seen.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
 def long(seen: DataFrame) -> DataFrame:
     """Kept in Spark's state."""
     return seen.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=session("2 minutes"), keys=["user"])
+@window_table(layer="gold", window=session("2 minutes"), keys=["user"])
 def sessions(seen: DataFrame) -> DataFrame:
     return seen.groupBy("window", "user").agg(
         F.count("*").alias("n"), F.sum("value").alias("value")
     )
 
 
-@table(layer="silver", context=around(after="30 seconds"))
+@row_table(layer="silver", context=around(after="30 seconds"))
 def near(seen: DataFrame) -> DataFrame:
     others = seen.where("user = 'b'").select(
         F.col("at").alias("then"), F.col("value").alias("other")
@@ -67,20 +78,20 @@ def near(seen: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def sums(seen: DataFrame) -> DataFrame:
     """Merged with what the table holds."""
     return seen.groupBy("user").agg(F.count("*").alias("n"), F.sum("value").alias("value"))
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def totals(seen: DataFrame) -> DataFrame:
     """Kept in Spark's state."""
     last = F.max_by("value", F.struct("at", "value")).alias("last")
     return seen.groupBy("user").agg(F.count("*").alias("n"), F.sum("value").alias("value"), last)
 
 
-@table(layer="silver", keeps="versions", keys=["user"])
+@versioned_table(layer="silver", keys=["user"])
 def latest(seen: DataFrame) -> DataFrame:
     return seen.select("user", "at", "value", "_arrival")
 

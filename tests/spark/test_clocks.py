@@ -5,9 +5,20 @@ from types import ModuleType
 import pytest
 from pyspark.sql import functions as F
 
+from lakehouse import (
+    files,
+    ingest_table,
+    kafka,
+    keyed_table,
+    reference_table,
+    row_table,
+    sql,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.expectations import expect
-from lakehouse.declare.table import files, kafka, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage.session import Session
@@ -20,12 +31,12 @@ entry_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def entries(entry_topic):
     return entry_topic
 
 
-def check(spark, root, function, *, source=None, **declared) -> None:
+def check(spark, root, function, declare=None, *, source=None, **options) -> None:
     """Checks a table that is made by the function of `entries`, or of a `source` of its own."""
 
     def of_entries(entries):
@@ -38,7 +49,7 @@ def check(spark, root, function, *, source=None, **declared) -> None:
     made.__module__, made.__name__ = "my_tables", "made"
     module = ModuleType("my_tables")
     vars(module).update(entry_topic=entry_topic, entries=entries, source=source)
-    vars(module).update(made=table(**{"layer": "silver"} | declared)(made))
+    vars(module).update(made=(declare or row_table(layer="silver", **options))(made))
     catalog = catalog_of([module])
     validation.check(Session(Settings(root=root), catalog, spark), catalog.table("made"))
 
@@ -131,29 +142,36 @@ LOOKS_AT_TIME = [expect.column_values_to_match_regex("time", regex="^12:")]
 
 
 @pytest.mark.parametrize(
-    "function, declared",
+    "function, declare, source",
     [
-        (lambda rows: rows.where("CAST(time AS TIMESTAMP) < at"), {}),
+        (lambda rows: rows.where("CAST(time AS TIMESTAMP) < at"), row_table(layer="silver"), None),
         (
             WITH_TIME,
-            {"layer": "bronze", "event_time": "at", "delay": "5 seconds", "source": SOURCE},
+            ingest_table(layer="bronze", event_time="at", delay="5 seconds"),
+            SOURCE,
         ),
-        (WITH_TIME, {"source": files("f", schema="id STRING, time STRING", format="json")}),
+        (
+            WITH_TIME,
+            reference_table(layer="silver"),
+            files("f", schema="id STRING, time STRING", format="json"),
+        ),
         (
             lambda rows: rows.groupBy("window").agg(F.max(F.to_timestamp("time")).alias("last")),
-            {"window": tumbling("1 minute"), "keys": []},
+            window_table(layer="silver", window=tumbling("1 minute")),
+            None,
         ),
         (
             lambda rows: rows.groupBy("id").agg(F.max(F.to_timestamp("time")).alias("last")),
-            {"keeps": "latest", "keys": ["id"]},
+            keyed_table(layer="silver", keys=["id"]),
+            None,
         ),
-        (WITH_TIME, {"keeps": "versions", "keys": ["id"]}),
+        (WITH_TIME, versioned_table(layer="silver", keys=["id"]), None),
     ],
     ids=["filter", "ingest", "reference", "window", "keyed", "versioned"],
 )
-def test_every_kind_of_table_refuses_times_alone(spark, tmp_path, function, declared):
+def test_every_kind_of_table_refuses_times_alone(spark, tmp_path, function, declare, source):
     with pytest.raises(DeclarationError, match=r"table=made.*is read as an instant of today"):
-        check(spark, tmp_path, function, **declared)
+        check(spark, tmp_path, function, declare, source=source)
 
 
 def test_an_expectation_refuses_times_alone(spark, tmp_path):
@@ -167,7 +185,7 @@ def test_an_expectation_refuses_times_alone(spark, tmp_path):
     "literal", ["TIMESTAMP '12:30:00'", "timestamp_ltz 'T9:05'", "date'today'"]
 )
 def test_sql_with_a_literal_of_today_is_refused(spark, tmp_path, literal):
-    made = sql_table("made", f"SELECT *, {literal} AS x FROM {{entries}}", layer="silver")
+    made = row_table(layer="silver")(sql("made", f"SELECT *, {literal} AS x FROM {{entries}}"))
     made.transformation.__module__ = "my_tables"
     module = ModuleType("my_tables")
     vars(module).update(entry_topic=entry_topic, entries=entries, made=made)

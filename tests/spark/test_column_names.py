@@ -9,8 +9,18 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse import (
+    duplicates,
+    files,
+    ingest_table,
+    kafka,
+    keyed_table,
+    row_table,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.declare.columns import helper
-from lakehouse.declare.table import duplicates, files, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
@@ -34,12 +44,12 @@ row_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def kept(row_topic: DataFrame) -> DataFrame:
     return row_topic.withColumnsRenamed({name: f"x{name}" for name in UNDERSCORED})
 
 
-@table(
+@row_table(
     layer="silver",
     keys=["ours", "expected"],
     deduplicate=duplicates("row", "key", within="1 minute"),
@@ -48,26 +58,26 @@ def passed(kept: DataFrame) -> DataFrame:
     return kept
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["row", "actual"], late="update")
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["row", "actual"], late="update")
 def counted(kept: DataFrame) -> DataFrame:
     return kept.groupBy("window", "row", "actual").agg(
         F.count("*").alias("ours"), F.max("key").alias("expected")
     )
 
 
-@table(layer="gold", keeps="latest", keys=["row", "ours"])
+@keyed_table(layer="gold", keys=["row", "ours"])
 def state(kept: DataFrame) -> DataFrame:
     return kept.groupBy("row", "ours").agg(
         F.count("*").alias("expected"), F.max("value").alias("actual")
     )
 
 
-@table(layer="gold", keeps="versions", keys=["row"])
+@versioned_table(layer="gold", keys=["row"])
 def history(kept: DataFrame) -> DataFrame:
     return kept
 
 
-@table(layer="gold")
+@row_table(layer="gold")
 def then(kept: DataFrame, history: DataFrame) -> DataFrame:
     known = kept.withColumns({"_of_row": F.lit(1), "_of_valid_from": F.lit(2)})
     return as_of_join(known, history, on="row", at="at", take={"known": "ours"}).drop(
@@ -153,7 +163,7 @@ def test_maps_are_compared_whatever_the_order_of_their_entries(spark):
     )
 
 
-def declared(spark, tmp_path, topic, function, **given) -> Stage:
+def declared(spark, tmp_path, topic, function, declare=row_table, **options) -> Stage:
     module = ModuleType("named_here")
     module.topic = topic
 
@@ -161,8 +171,8 @@ def declared(spark, tmp_path, topic, function, **given) -> Stage:
         return topic
 
     record.__module__ = function.__module__ = module.__name__
-    module.record = table(layer="bronze", event_time="at")(record)
-    module.made = table(layer="silver", **given)(function)
+    module.record = ingest_table(layer="bronze", event_time="at")(record)
+    module.made = declare(layer="silver", **options)(function)
     return Stage(spark, tmp_path, module)
 
 
@@ -183,7 +193,14 @@ def test_names_that_the_library_needs_are_refused_with_a_remedy(spark, tmp_path)
         match="column=window: the library gives the input of a window table a column",
     ):
         windowed = kafka("t", schema="`window` STRING, at TIMESTAMP")
-        declared(spark, tmp_path / "window", windowed, made, window=tumbling("1 minute"))
+        declared(
+            spark,
+            tmp_path / "window",
+            windowed,
+            made,
+            declare=window_table,
+            window=tumbling("1 minute"),
+        )
 
     def made(record):
         return record
@@ -193,7 +210,9 @@ def test_names_that_the_library_needs_are_refused_with_a_remedy(spark, tmp_path)
         DeclarationError,
         match="valid_from is added by the library; leave it to it, or rename yours",
     ):
-        declared(spark, tmp_path / "valid", valid, made, keeps="versions", keys=["valid_from"])
+        declared(
+            spark, tmp_path / "valid", valid, made, declare=versioned_table, keys=["valid_from"]
+        )
     with pytest.raises(
         DeclarationError, match="columns=sent: the library adds columns of these names to its rows"
     ):

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse import count, ingest_table, kafka, window_table
 from lakehouse.declare.columns import ORIGIN
-from lakehouse.declare.table import count, kafka, table
 from lakehouse.errors import DeclarationError
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
@@ -20,26 +20,26 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="gold", window=count(3), keys=["user"])
+@window_table(layer="gold", window=count(3), keys=["user"])
 def threes(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(
         F.sum("value").alias("value"), F.count("*").alias("clicks")
     )
 
 
-@table(layer="gold", window=count(3), keys=["user"], late="update")
+@window_table(layer="gold", window=count(3), keys=["user"], late="update")
 def updated_threes(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(
         F.sum("value").alias("value"), F.count("*").alias("clicks")
     )
 
 
-@table(layer="gold", window=count(4, every=2), keys=["user"])
+@window_table(layer="gold", window=count(4, every=2), keys=["user"])
 def last_fours(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(
         F.sum("value").alias("value"), F.count("*").alias("clicks")

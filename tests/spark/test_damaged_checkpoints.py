@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse import ingest_table, kafka, keyed_table, row_table, tumbling, window_table
 from lakehouse.storage.disk import files, layout
 from lakehouse.storage.position import checkpoint_content, checkpoint_files
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -28,25 +28,25 @@ clicks_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(clicks_topic: DataFrame) -> DataFrame:
     return clicks_topic
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
 def hours(clicks: DataFrame) -> DataFrame:
     """Kept in Spark's state."""
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def means(clicks: DataFrame) -> DataFrame:
     """Kept in Spark's state, too."""
     last = F.max_by("value", F.struct("at", "value")).alias("last")
     return clicks.groupBy("user").agg(F.count("*").alias("n"), last)
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def kept(clicks: DataFrame) -> DataFrame:
     return clicks
 

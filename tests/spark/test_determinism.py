@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from lakehouse import around, ingest_table, kafka, keyed_table, row_table, tumbling, window_table
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import around, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
@@ -28,7 +28,7 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic):
     return click_topic
 
@@ -36,17 +36,17 @@ def clicks(click_topic):
 tap_topic = kafka("taps", schema=click_topic.schema)
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def of_two_topics(click_topic, tap_topic):
     return click_topic.unionByName(tap_topic)
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"], deterministic=False)
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["user"], deterministic=False)
 def unreconciled(clicks):
     return clicks.groupBy("window", "user").agg(F.sum("share").alias("share"))
 
 
-def checked(spark, tmp_path, function, source=clicks, **declared) -> None:
+def checked(spark, tmp_path, function, source=clicks, declare=row_table, **options) -> None:
     def made(clicks):
         return function(clicks)
 
@@ -56,7 +56,7 @@ def checked(spark, tmp_path, function, source=clicks, **declared) -> None:
         click_topic=click_topic,
         tap_topic=tap_topic,
         clicks=source,
-        made=table(layer="gold", **declared)(made),
+        made=declare(layer="gold", **options)(made),
     )
     catalog = catalog_of([module])
     validation.check(Session(Settings(root=tmp_path), catalog, spark), catalog.table("made"))
@@ -127,7 +127,7 @@ def test_rows_that_two_runs_would_compute_differently_are_refused(
     ],
 )
 def test_aggregates_that_depend_on_order_are_refused(spark, tmp_path, aggregate, message):
-    declared = {"window": tumbling("1 minute"), "keys": ["user"]}
+    declared = {"declare": window_table, "window": tumbling("1 minute"), "keys": ["user"]}
     with pytest.raises(DeclarationError, match=message):
         checked(spark, tmp_path, per_minute(aggregate().alias("x")), **declared)
     checked(spark, tmp_path, per_minute(aggregate().alias("x")), **declared, deterministic=False)
@@ -136,7 +136,7 @@ def test_aggregates_that_depend_on_order_are_refused(spark, tmp_path, aggregate,
 def test_keys_of_which_texts_that_differ_are_one_are_refused(spark, tmp_path):
     grouped = "SELECT collate(user, 'UTF8_LCASE') user, count(*) n FROM {clicks} GROUP BY 1"
     with pytest.raises(DeclarationError, match=r"keys=user: by its collation .*lower\("):
-        checked(spark, tmp_path, in_sql(grouped), keeps="latest", keys=["user"])
+        checked(spark, tmp_path, in_sql(grouped), declare=keyed_table, keys=["user"])
 
 
 def test_what_two_runs_agree_on_is_not_refused(spark, tmp_path):
@@ -146,11 +146,14 @@ def test_what_two_runs_agree_on_is_not_refused(spark, tmp_path):
         F.mode("value", True), F.expr("listagg(user, ',') WITHIN GROUP (ORDER BY user)"),
         F.max(F.lit("now").cast("string")),
     )  # fmt: skip
-    checked(spark, tmp_path, found, window=tumbling("1 minute"), keys=["user"])
+    checked(
+        spark, tmp_path, found, declare=window_table, window=tumbling("1 minute"), keys=["user"]
+    )
     checked(
         spark,
         tmp_path,
         per_minute(F.sum("share")),
+        declare=window_table,
         window=tumbling("1 minute"),
         keys=["user"],
         tolerance=1e-9,
@@ -165,7 +168,7 @@ def test_what_two_runs_agree_on_is_not_refused(spark, tmp_path):
 def test_what_a_subquery_asks_of_all_rows_is_what_its_table_is_made_of(spark, tmp_path):
     """Of a window table its own window; of a keyed one all rows; within an interval rows that it is tied to."""
     asked = "SELECT window, user, count(*) n FROM {{clicks}} c WHERE EXISTS (SELECT 1 FROM {{clicks}} d WHERE {}) GROUP BY ALL"
-    per_window = {"window": tumbling("1 hour"), "keys": ["user"]}
+    per_window = {"declare": window_table, "window": tumbling("1 hour"), "keys": ["user"]}
     for untied in (
         "d.user = c.user",
         "d.window.start <= c.window.start",
@@ -234,7 +237,7 @@ def test_a_process_function_that_remembers_for_longer_than_its_table_reads_back_
 
 
 def test_places_in_a_window_that_rows_may_share_are_refused(spark, tmp_path):
-    per_window = {"window": tumbling("1 hour")}
+    per_window = {"declare": window_table, "window": tumbling("1 hour")}
     placed = "SELECT window, user, value FROM (SELECT *, {} AS p FROM {}) WHERE p = 1"
     counted = "(SELECT window, user, count(*) AS value FROM {clicks} GROUP BY window, user)"
     number = "row_number() OVER (PARTITION BY window ORDER BY {})"
@@ -302,7 +305,15 @@ def test_partition_and_offset_are_a_place_in_one_topic(
     made = in_sql(f"SELECT window, user FROM (SELECT *, {number} AS p FROM {rows}) WHERE p = 1")
     with nullcontext() if is_total else pytest.raises(DeclarationError, match="its topic, part"):
         source = replace(globals()[source], name="clicks")
-        checked(spark, tmp_path, made, source, window=tumbling("1 hour"), keys=["user"])
+        checked(
+            spark,
+            tmp_path,
+            made,
+            source,
+            declare=window_table,
+            window=tumbling("1 hour"),
+            keys=["user"],
+        )
 
 
 def test_all_that_a_function_is_refused_for_is_said_at_once(spark, tmp_path):
@@ -310,7 +321,9 @@ def test_all_that_a_function_is_refused_for_is_said_at_once(spark, tmp_path):
         "SELECT max(window) AS window, user, first(value) AS v, now() AS n FROM {clicks} GROUP BY user"
     )
     with pytest.raises(DeclarationError) as refused:
-        checked(spark, tmp_path, made, window=tumbling("1 hour"), keys=["user"])
+        checked(
+            spark, tmp_path, made, declare=window_table, window=tumbling("1 hour"), keys=["user"]
+        )
     across, order, clock = sorted(
         str(refused.value).splitlines(), key=lambda line: "two clocks" in line or "first" in line
     )

@@ -8,8 +8,19 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse import (
+    expect,
+    files,
+    ingest_table,
+    kafka,
+    keyed_table,
+    row_table,
+    sql,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import expect, files, kafka, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.storage.delta.digest import differences
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -32,7 +43,7 @@ log_topic = kafka("logs", schema=f"{ddl(*NAMES)}, `n.of` INT, at TIMESTAMP NOT N
 plain_topic = kafka("plain", schema="`log.level` STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(
+@ingest_table(
     layer="bronze",
     event_time="at",
     delay="5 seconds",
@@ -49,32 +60,28 @@ def log_lines(log_topic: DataFrame) -> DataFrame:
     ).withColumn("host_name", F.col("`host.name`"))
 
 
-@table(layer="silver", keys=["log.level", "host_name"])
+@row_table(layer="silver", keys=["log.level", "host_name"])
 def log_rows(log_lines: DataFrame) -> DataFrame:
     return log_lines
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["log.level"], late="update")
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["log.level"], late="update")
 def log_counts(log_lines: DataFrame) -> DataFrame:
     return log_lines.groupBy("window", "`log.level`").agg(F.count("*").alias("n"))
 
 
-@table(layer="gold", keeps="latest", keys=["log.level"])
+@keyed_table(layer="gold", keys=["log.level"])
 def log_states(log_lines: DataFrame) -> DataFrame:
     return log_lines.groupBy("`log.level`").agg(F.count("*").alias("n"))
 
 
-@table(layer="gold", keeps="versions", keys=["log.level"])
+@versioned_table(layer="gold", keys=["log.level"])
 def log_versions(log_lines: DataFrame) -> DataFrame:
     return log_lines
 
 
-sql_lines = sql_table(
-    "sql_lines",
-    "SELECT * FROM {plain_topic}",
-    layer="bronze",
-    event_time="at",
-    delay="5 seconds",
+sql_lines = ingest_table(layer="bronze", event_time="at", delay="5 seconds")(
+    sql("sql_lines", "SELECT * FROM {plain_topic}")
 )
 
 
@@ -135,7 +142,9 @@ def test_expectations_hold_of_fields_with_dots(spark, tmp_path):
 def test_a_column_that_places_rows_in_time_has_no_dot(option):
     module = ModuleType(__name__)
     module.source = kafka("t", schema="`event.created` TIMESTAMP NOT NULL")
-    module.rows = table(layer="bronze", **{"event_time": "at", option: "event.created"})(rows)
+    module.rows = ingest_table(layer="bronze", **{"event_time": "at", option: "event.created"})(
+        rows
+    )
     with pytest.raises(DeclarationError, match=rf"{option}='event.created': a name with a dot"):
         catalog_of([module])
 

@@ -5,8 +5,8 @@ from types import ModuleType
 import pytest
 from pyspark.sql import functions as F
 
+from lakehouse import files, ingest_table, kafka, reference_table, versioned_table
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import files, kafka, table
 from lakehouse.settings import Settings
 from lakehouse.storage.session import Session
 from lakehouse.testing import Stage
@@ -20,12 +20,12 @@ customer_topic = kafka(
 country_files = files("countries.csv", schema="id STRING, name STRING")
 
 
-@table(layer="bronze", event_time="at", delay="0 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="0 seconds")
 def customer_changes(customer_topic):
     return customer_topic.withColumn("at", F.coalesce("at", "sent"))
 
 
-@table(layer="bronze", keys=["id"])
+@reference_table(layer="bronze", keys=["id"])
 def countries(country_files):
     return country_files
 
@@ -43,7 +43,7 @@ def module_of(function, inputs=("customer_changes",)) -> ModuleType:
     vars(module).update(customer_topic=customer_topic, customer_changes=customer_changes)
     if len(inputs) > 1:
         vars(module).update(country_files=country_files, countries=countries)
-    module.customers = table(layer="silver", keeps="versions", keys=["key"])(made)
+    module.customers = versioned_table(layer="silver", keys=["key"])(made)
     return module
 
 

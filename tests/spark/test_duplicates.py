@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import duplicates, kafka, table, tumbling
+from lakehouse import duplicates, ingest_table, kafka, row_table, tumbling, window_table
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]
@@ -16,17 +16,17 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 order_topic = kafka("orders", schema="id STRING, at TIMESTAMP NOT NULL, amount BIGINT NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def orders(order_topic: DataFrame) -> DataFrame:
     return order_topic
 
 
-@table(layer="silver", deduplicate=duplicates("id", within="1 minute"))
+@row_table(layer="silver", deduplicate=duplicates("id", within="1 minute"))
 def distinct_orders(orders: DataFrame) -> DataFrame:
     return orders
 
 
-@table(layer="gold", window=tumbling("1 hour"))
+@window_table(layer="gold", window=tumbling("1 hour"))
 def turnover(distinct_orders: DataFrame) -> DataFrame:
     return distinct_orders.groupBy("window").agg(F.sum("amount").alias("amount"))
 

@@ -8,8 +8,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse import ingest_table, kafka, session, tumbling, window_table
 from lakehouse.cli import query
-from lakehouse.declare.table import kafka, session, table, tumbling
 from lakehouse.stream.engines import early_results
 from lakehouse.testing import Stage
 from streaming_jobs.previews import Previews
@@ -20,17 +20,17 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"], early_results="1 second")
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["user"], early_results="1 second")
 def minutes(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=session("10 seconds"), keys=["user"], early_results="1 second")
+@window_table(layer="gold", window=session("10 seconds"), keys=["user"], early_results="1 second")
 def sessions(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 

@@ -7,16 +7,21 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import (
+from lakehouse import (
     around,
     duplicates,
     expect,
     files,
+    ingest_table,
     kafka,
+    keyed_table,
+    reference_table,
+    row_table,
     session,
-    sql_table,
-    table,
+    sql,
     tumbling,
+    versioned_table,
+    window_table,
 )
 from lakehouse.reconcile import reconciliation
 from lakehouse.stream.engines import early_results
@@ -36,12 +41,12 @@ ad_campaigns = files(
 constant_topic = kafka("constants", schema="at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(
+@ingest_table(
     layer="bronze",
     event_time="at",
     expectations=[expect.column_values_to_be_between("one", min_value=2)],
@@ -51,120 +56,118 @@ def constants(constant_topic: DataFrame) -> DataFrame:
     return constant_topic.withColumn("one", F.lit(1))
 
 
-@table(layer="silver")
+@reference_table(layer="silver")
 def nobody(ad_campaigns: DataFrame) -> DataFrame:
     return ad_campaigns.where("ad_id = 'nobody'").withColumnRenamed("ad_id", "user")
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def totals(clicks: DataFrame) -> DataFrame:
     """A keyed table, not run here: it has no rows yet."""
     return clicks.groupBy("user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def known(clicks: DataFrame, nobody: DataFrame) -> DataFrame:
     return clicks.join(F.broadcast(nobody), "user")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def wide(clicks: DataFrame, nobody: DataFrame) -> DataFrame:
     return clicks.join(F.broadcast(nobody), "user")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def known_from_left(clicks: DataFrame, nobody: DataFrame) -> DataFrame:
     return nobody.join(clicks, "user")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def known_in_full(clicks: DataFrame, nobody: DataFrame) -> DataFrame:
     """An inner join by sorting."""
     return clicks.join(nobody.hint("merge"), "user")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def with_totals(clicks: DataFrame, totals: DataFrame) -> DataFrame:
     return clicks.join(totals, "user")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def never(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0")
 
 
-@table(layer="silver", late="update")
+@row_table(layer="silver", late="update")
 def never_updated(clicks: DataFrame) -> DataFrame:
     return clicks.where("id = 1 AND id = 2")
 
 
-@table(layer="silver", deduplicate=duplicates("id", within="1 minute"))
+@row_table(layer="silver", deduplicate=duplicates("id", within="1 minute"))
 def never_twice(clicks: DataFrame) -> DataFrame:
     return clicks.where(F.lit(False))
 
 
-@table(layer="silver", context=around(after="10 seconds"))
+@row_table(layer="silver", context=around(after="10 seconds"))
 def never_joined(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0")
 
 
-@table(layer="silver", expectations=[expect.column_values_to_be_between("one", min_value=2)])
+@row_table(layer="silver", expectations=[expect.column_values_to_be_between("one", min_value=2)])
 def all_quarantined(clicks: DataFrame) -> DataFrame:
     return clicks.withColumn("one", F.lit(1))
 
 
-@table(layer="silver", keeps="versions", keys=["user"])
+@versioned_table(layer="silver", keys=["user"])
 def never_kept(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def never_then(clicks: DataFrame, never_kept: DataFrame) -> DataFrame:
     return as_of_join(clicks, never_kept, on="user", at="at", take={"known": "id"}).where(
         "known IS NOT NULL"
     )
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def never_totalled(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def never_latest(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("user").agg(F.max_by("id", "at").alias("id"))
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], early_results="1 second")
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"], early_results="1 second")
 def never_counted(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def never_counted_soon(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=session("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=session("10 seconds"), keys=["user"])
 def never_in_session(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
 def known_counted(clicks: DataFrame, nobody: DataFrame) -> DataFrame:
     return clicks.join(nobody, "user").groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"])
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["user"])
 def never_seen_counted(never: DataFrame) -> DataFrame:
     """Behind a table that stays empty."""
     return never.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-in_sql = sql_table(
-    "in_sql",
-    "SELECT clicks.* FROM {nobody} nobody JOIN {clicks} clicks USING (user)",
-    layer="silver",
+in_sql = row_table(layer="silver")(
+    sql("in_sql", "SELECT clicks.* FROM {nobody} nobody JOIN {clicks} clicks USING (user)")
 )
 ROWS = [
     "known",

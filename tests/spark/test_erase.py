@@ -15,7 +15,17 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import commands
-from lakehouse.declare.table import expect, kafka, lookup, report, session, table, tumbling
+from lakehouse import (
+    expect,
+    ingest_table,
+    kafka,
+    lookup,
+    report_table,
+    row_table,
+    session,
+    tumbling,
+    window_table,
+)
 from lakehouse.maintenance import erasure
 from lakehouse.ranges import Range
 from lakehouse.stream.engines import early_results
@@ -31,7 +41,7 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
@@ -41,7 +51,7 @@ async def profile(user: str) -> dict:
     return {"greeting": f"dear {user}"}
 
 
-@table(
+@row_table(
     layer="silver",
     expectations=[expect.column_values_to_be_between("value", max_value=1000)],
     lookup=profile,
@@ -50,7 +60,7 @@ def valid_clicks(clicks: DataFrame) -> DataFrame:
     return clicks.withColumn("twice", F.col("value") * 2).drop("profile")
 
 
-@table(
+@window_table(
     layer="gold",
     window=tumbling("1 minute"),
     keys=["user"],
@@ -61,20 +71,21 @@ def minutes(valid_clicks: DataFrame) -> DataFrame:
     return valid_clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=session("10 minutes"), keys=["value"])
+@window_table(layer="gold", window=session("10 minutes"), keys=["value"])
 def sessions(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "value").agg(F.max("user").alias("user"))
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["user"])
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["user"])
 def hourly(valid_clicks: DataFrame) -> DataFrame:
     return valid_clicks.groupBy("window", "user").agg(F.sum("twice").alias("twice"))
 
 
-@table(
+@report_table(
     layer="gold",
     keys=["user"],
-    report=report("txt", lambda rows, span: "\n".join(rows["user"].to_pylist())),
+    suffix="txt",
+    draw=(lambda rows, span: "\n".join(rows["user"].to_pylist())),
 )
 def users_of_an_hour(valid_clicks: DataFrame) -> DataFrame:
     return valid_clicks.groupBy("user").agg(F.count("*").alias("clicks"))

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import delta_table, folder, table, tumbling
+from lakehouse import delta_table, folder, ingest_table, tumbling, window_table
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.foreign import foreign_sources
@@ -46,9 +46,11 @@ def stage_of(
 ) -> Stage:
     module = ModuleType(__name__)
     module.source = source
-    module.readings = table(layer="bronze", event_time=event_time, delay="5 seconds")(readings)
+    module.readings = ingest_table(layer="bronze", event_time=event_time, delay="5 seconds")(
+        readings
+    )
     if derived:
-        module.per_minute = table(layer="gold", window=tumbling("1 minute"))(per_minute)
+        module.per_minute = window_table(layer="gold", window=tumbling("1 minute"))(per_minute)
     return Stage(spark, root, module, **settings)
 
 

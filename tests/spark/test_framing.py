@@ -11,8 +11,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import erase
+from lakehouse import (
+    around,
+    duplicates,
+    expect,
+    folder,
+    ingest_table,
+    kafka,
+    row_table,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.declare.columns import RECORD
-from lakehouse.declare.table import around, duplicates, expect, folder, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.maintenance import replay_quarantine
 from lakehouse.storage.position import declared_state
@@ -31,29 +42,29 @@ plain_topic = kafka("plain", schema=SCHEMA)
 mended = expect.column_values_to_be_between("n", max_value=99)
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def log_lines(log_topic: DataFrame, plain_topic: DataFrame) -> DataFrame:
     return log_topic.unionByName(plain_topic)
 
 
-@table(layer="silver", deduplicate=duplicates("id", within="1 minute"))
+@row_table(layer="silver", deduplicate=duplicates("id", within="1 minute"))
 def first_lines(log_lines: DataFrame) -> DataFrame:
     return log_lines
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["id"])
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["id"])
 def sums(first_lines: DataFrame) -> DataFrame:
     return first_lines.groupBy("window", "id").agg(
         F.sum("n").alias("n"), F.count("*").alias("rows")
     )
 
 
-@table(layer="gold", keeps="versions", keys=["id"])
+@versioned_table(layer="gold", keys=["id"])
 def versions(log_lines: DataFrame) -> DataFrame:
     return log_lines
 
 
-@table(layer="silver", context=around(before="1 minute"))
+@row_table(layer="silver", context=around(before="1 minute"))
 def pairs(log_lines: DataFrame) -> DataFrame:
     return process(log_lines, by=["id"], function=Before(), at="at", within=timedelta(minutes=1))
 
@@ -216,7 +227,9 @@ def lines(source: DataFrame) -> DataFrame:
 def framed(source=None, **declared) -> ModuleType:
     module = ModuleType(__name__)
     module.source = source or kafka("logs", schema=SCHEMA, framing="concatenated")
-    module.lines = table(layer="bronze", event_time="at", delay="5 seconds", **declared)(lines)
+    module.lines = ingest_table(layer="bronze", event_time="at", delay="5 seconds", **declared)(
+        lines
+    )
     return module
 
 

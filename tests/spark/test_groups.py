@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from lakehouse import keyed_table, tumbling, window_table
 from lakehouse.batch import reference_tables
-from lakehouse.declare.table import table, tumbling
 from lakehouse.errors import JobError
 from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.keyed import keyed_files, point_reads
@@ -212,10 +212,10 @@ def test_rows_of_an_input_that_are_replaced_or_taken_away_are_followed(spark, tm
         return minutes.groupBy("auction").agg(F.max("price").alias("price"))
 
     minutes.__module__ = highest.__module__ = "replaced"
-    module.minutes = table(
+    module.minutes = window_table(
         layer="gold", window=tumbling("1 minute"), keys=["auction"], late="update"
     )(minutes)
-    module.highest = table(layer="gold", keeps="latest", keys=["auction"])(highest)
+    module.highest = keyed_table(layer="gold", keys=["auction"])(highest)
     stage = Stage(spark, tmp_path, module)
     stage.feed("bids", [bid(1, 5, 10, 1), bid(2, 5, 20, 2)])
     stage.advance("bids", bid(3, 5, 1, 4000))
@@ -293,7 +293,7 @@ def test_a_reference_table_that_has_changed_is_in_all_rows_and_null_is_a_key(spa
         return counted.join(F.broadcast(category_names), "category", "left")
 
     sizes.__module__ = "named"
-    module.sizes = table(layer="gold", keeps="latest", keys=["category"])(sizes)
+    module.sizes = keyed_table(layer="gold", keys=["category"])(sizes)
     stage = Stage(spark, tmp_path / "root", module)
     reference_tables.rebuild(stage.session, stage.session.catalog.table("category_names"))
     stage.feed("auctions", [auction(1, 1, 1), auction(2, 1, None), auction(3, 2, None)])
@@ -322,7 +322,7 @@ def test_two_rows_of_one_key_are_refused_with_the_key(spark, tmp_path):
         return bids.select("auction", "price").distinct()
 
     twice.__module__ = "twice"
-    module.twice = table(layer="gold", keeps="latest", keys=["auction"])(twice)
+    module.twice = keyed_table(layer="gold", keys=["auction"])(twice)
     stage = Stage(spark, tmp_path, module)
     stage.feed("bids", [bid(1, 5, 10, 1), bid(2, 5, 10, 1), bid(2, 5, 20, 2)])
     with pytest.raises(

@@ -30,7 +30,7 @@ from pyiceberg.types import (
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import table, tumbling
+from lakehouse import ingest_table, tumbling, window_table
 from lakehouse.storage.foreign.file_register import Register
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.reading.topic_check import check
@@ -50,8 +50,8 @@ def per_minute(orders: DataFrame) -> DataFrame:
 def stage_of(spark, root: Path, source, **settings) -> Stage:
     module = ModuleType(__name__)
     module.order_rows = source
-    module.orders = table(layer="bronze", event_time="at", delay="5 seconds")(orders)
-    module.per_minute = table(layer="gold", window=tumbling("1 minute"))(per_minute)
+    module.orders = ingest_table(layer="bronze", event_time="at", delay="5 seconds")(orders)
+    module.per_minute = window_table(layer="gold", window=tumbling("1 minute"))(per_minute)
     return Stage(spark, root, module, **settings)
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse import ingest_table, kafka, tumbling, window_table
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]
@@ -15,12 +15,12 @@ HERE = sys.modules[__name__]
 message_topic = kafka("messages", schema="text STRING NOT NULL")
 
 
-@table(layer="bronze", event_time="ingestion_time")
+@ingest_table(layer="bronze", event_time="ingestion_time")
 def messages(message_topic: DataFrame) -> DataFrame:
     return message_topic
 
 
-@table(layer="gold", window=tumbling("2 seconds"))
+@window_table(layer="gold", window=tumbling("2 seconds"))
 def message_counts(messages: DataFrame) -> DataFrame:
     return messages.groupBy("window").agg(F.count("*").alias("messages"))
 

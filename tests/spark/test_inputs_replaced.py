@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse import ingest_table, kafka, row_table, tumbling, versioned_table, window_table
 from lakehouse.errors import CommitError
 from lakehouse.storage.position import checkpoints
 from lakehouse.stream import generations, positions, queries
@@ -30,27 +30,27 @@ drop_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def drops(drop_topic: DataFrame) -> DataFrame:
     return drop_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def positive(drops: DataFrame) -> DataFrame:
     return drops.where("value > 0")
 
 
-@table(layer="gold")
+@row_table(layer="gold")
 def large(positive: DataFrame) -> DataFrame:
     return positive.where("value > 1")
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def briefly(positive: DataFrame) -> DataFrame:
     return positive.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="silver", keeps="versions", keys=["user"])
+@versioned_table(layer="silver", keys=["user"])
 def latest(drops: DataFrame) -> DataFrame:
     return drops.select("user", "at", "value", "_arrival")
 

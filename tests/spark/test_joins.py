@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from assets import partitions
+from lakehouse import around, duplicates, ingest_table, kafka, row_table, tumbling, window_table
 from lakehouse.cli import table_status
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import around, duplicates, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.examples import producer
 from lakehouse.examples.ads import tables as ads
@@ -36,7 +36,7 @@ click_topic = kafka(
 WITHIN = "clicked_at >= at AND clicked_at <= at + interval 10 seconds"
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def events(view_topic: DataFrame, click_topic: DataFrame) -> DataFrame:
     """Two streams that are joined are one record, with one watermark."""
     views = view_topic.withColumn("kind", F.lit("view"))
@@ -53,7 +53,7 @@ def sides(events: DataFrame) -> tuple[DataFrame, DataFrame]:
     return events.where("kind = 'view'").drop("kind"), clicks
 
 
-@table(layer="silver", context=around(after="10 seconds"))
+@row_table(layer="silver", context=around(after="10 seconds"))
 def clicked(events: DataFrame) -> DataFrame:
     views, clicks = sides(events)
     return views.join(clicks, "user").where(WITHIN).drop("_clicked")
@@ -67,17 +67,17 @@ def counted(events: DataFrame) -> DataFrame:
     return both.groupBy("_arrival", "user", "at", "id").agg(F.count("click").alias("clicks"))
 
 
-@table(layer="silver", context=around(after="10 seconds"))
+@row_table(layer="silver", context=around(after="10 seconds"))
 def views_with_clicks(events: DataFrame) -> DataFrame:
     return counted(events)
 
 
-@table(layer="silver", context=around(after="10 seconds"), late="update")
+@row_table(layer="silver", context=around(after="10 seconds"), late="update")
 def updated_views(events: DataFrame) -> DataFrame:
     return counted(events)
 
 
-@table(layer="silver", context=around(before="10 seconds", after="10 seconds"))
+@row_table(layer="silver", context=around(before="10 seconds", after="10 seconds"))
 def either(events: DataFrame) -> DataFrame:
     """Views with their clicks, views without one, clicks without a view."""
     views, clicks = sides(events)
@@ -89,14 +89,14 @@ def either(events: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-@table(layer="gold", window=tumbling("1 minute"))
+@window_table(layer="gold", window=tumbling("1 minute"))
 def click_rate(views_with_clicks: DataFrame) -> DataFrame:
     return views_with_clicks.groupBy("window").agg(
         F.count("*").alias("views"), F.count_if(F.col("clicks") > 0).alias("clicked")
     )
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def in_one_window(events: DataFrame) -> DataFrame:
     """Pairs of a view and a click of one user in one window; users with a view alone have none."""
     views, clicks = (
@@ -200,31 +200,30 @@ def test_streams_are_joined_within_an_interval_and_within_a_window(spark, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "declared, function, told",
+    "declare, function, told",
     [
         (
-            {}, lambda rows, other: rows.join(other, "user"),
+            row_table(layer="silver"), lambda rows, other: rows.join(other, "user"),
             r"operators=Join: a row table is computed row by row.*context=around\(\.\.\.\)",
         ),
-        ({"window": tumbling("1 minute")}, lambda rows, other: rows.join(other, "user").groupBy("window").count(), "add window"),
         (
-            {"context": around(after="1 minute")}, lambda rows, other: rows.join(other.distinct(), "user"),
+            window_table(layer="silver", window=tumbling("1 minute")),
+            lambda rows, other: rows.join(other, "user").groupBy("window").count(), "add window",
+        ),
+        (
+            row_table(layer="silver", context=around(after="1 minute")), lambda rows, other: rows.join(other.distinct(), "user"),
             "operators=Deduplicate: a row table is computed row by row",
         ),
         (
-            {"context": around(after="1 minute"), "deduplicate": duplicates("user", within="1 minute")},
+            row_table(layer="silver", context=around(after="1 minute"), deduplicate=duplicates("user", within="1 minute")),
             lambda rows, other: rows.join(other, "user"),
-            "context=0:00:00 before to 0:01:00 after: it is for row tables",
-        ),
-        (
-            {"context": around(after="1 minute"), "window": tumbling("10 seconds")}, lambda rows, other: rows,
-            "it is for row tables",
+            "context=0:00:00 before to 0:01:00 after: it is for tables without deduplicate=",
         ),
     ],
-    ids=["without an interval", "across windows", "of all rows", "duplicates", "window and interval"],
+    ids=["without an interval", "across windows", "of all rows", "duplicates"],
 )  # fmt: skip
 def test_a_join_that_depends_on_how_much_is_read_at_once_is_refused(
-    spark, tmp_path, declared, function, told
+    spark, tmp_path, declare, function, told
 ):
     module = ModuleType("joined_module")
     module.view_topic, module.click_topic, module.events = view_topic, click_topic, events
@@ -235,7 +234,7 @@ def test_a_join_that_depends_on_how_much_is_read_at_once_is_refused(
         )
 
     joined.__module__ = "joined_module"
-    module.joined = table(layer="silver", **declared)(joined)
+    module.joined = declare(joined)
     with pytest.raises(DeclarationError, match=told):
         Stage(spark, tmp_path, module)
 

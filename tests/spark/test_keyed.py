@@ -9,10 +9,10 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill
+from lakehouse import kafka, keyed_table, tumbling, versioned_table, window_table
 from lakehouse.batch import reference_tables
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import ARRIVAL
-from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import DeclarationError, JobError, RangeError
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.position import checkpoints
@@ -80,7 +80,7 @@ def test_one_row_of_all_rows_is_declared_as_its_refusal_says(spark, tmp_path):
     made = ModuleType("made")
     counted.__module__ = "made"
     made.happened, made.payment_topic, made.person_topic = happened, payment_topic, person_topic
-    made.counted = table(layer="gold", keeps="latest")(counted)
+    made.counted = keyed_table(layer="gold", keys=[])(counted)
     advice = r"group by a constant: (groupBy\(.*\)) and (keys=\['of'\])"
     with pytest.raises(DeclarationError, match=advice):
         catalog_of([made])
@@ -89,7 +89,7 @@ def test_one_row_of_all_rows_is_declared_as_its_refusal_says(spark, tmp_path):
         return happened.groupBy(F.lit("all").alias("of")).agg(F.count("*").alias("n"))
 
     counted.__module__ = "made"
-    made.counted = table(layer="gold", keeps="latest", keys=["of"])(counted)
+    made.counted = keyed_table(layer="gold", keys=["of"])(counted)
     stage = Stage(spark, tmp_path, made)
     for n in range(3):
         pay(stage, paid(n, "a", "b", "2.50"), paid(n, "b", "c", "1.00"))
@@ -121,7 +121,7 @@ def test_two_rows_of_a_key_stop_their_table_with_a_line(spark, tmp_path, functio
     kept.__module__ = "made"
     made = ModuleType("made")
     made.happened, made.payment_topic, made.person_topic = happened, payment_topic, person_topic
-    made.kept = table(layer="gold", keeps="latest", keys=["payer"])(kept)
+    made.kept = keyed_table(layer="gold", keys=["payer"])(kept)
     stage = Stage(spark, tmp_path, made)
     pay(stage, paid(0, "a", "b", "2.50"))
     stage.run("kept", by_spark=by_spark)
@@ -131,7 +131,7 @@ def test_two_rows_of_a_key_stop_their_table_with_a_line(spark, tmp_path, functio
     cause = failed.value.__cause__
     assert isinstance(cause, JobError)
     assert str(cause) == (
-        "table=kept, payer=a: its function returned 2 rows of this key, and keeps='latest' keeps one; group by the keys, or "
+        "table=kept, payer=a: its function returned 2 rows of this key, and a keyed table keeps one; group by the keys, or "
         "name in keys= all columns by which its rows differ"
     )
     assert stage.rows("kept").count() == 1
@@ -275,46 +275,44 @@ def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stre
 
 
 def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
-    def declared(function, **given) -> ModuleType:
+    def declared(function, declare=keyed_table(layer="gold", keys=["kind"])) -> ModuleType:  # noqa: B008
         made = ModuleType("made")
         function.__module__ = "made"
         made.happened, made.payment_topic, made.person_topic = happened, payment_topic, person_topic
-        made.cities, made.kept = cities, table(layer="gold", **given)(function)
+        made.cities, made.kept = cities, declare(function)
         return made
 
     def kept(happened):
         return happened.groupBy("kind").agg(F.count("*").alias("n")).where("n > 1")
 
     with pytest.raises(
-        DeclarationError, match="keeps='latest': such a table needs a key; name the columns"
+        DeclarationError, match=r"keys=\[\]: a keyed table needs a key; name the columns"
     ):
-        catalog_of([declared(kept, keeps="latest")])
-    with pytest.raises(DeclarationError, match="late='update': no row is late for it"):
-        catalog_of([declared(kept, keeps="latest", keys=["kind"], late="update")])
+        catalog_of([declared(kept, keyed_table(layer="gold", keys=[]))])
 
     def kept(happened):
         return happened.groupBy("kind", "person").count().limit(3)
 
     with pytest.raises(DeclarationError, match="operators=GlobalLimit: which rows it takes is"):
-        Stage(spark, tmp_path, declared(kept, keeps="latest", keys=["kind"]))
+        Stage(spark, tmp_path, declared(kept))
 
     def kept(happened):
         return happened.dropDuplicates(["kind"]).select("kind", "person")
 
     with pytest.raises(DeclarationError, match="operators=Deduplicate: which rows it takes is"):
-        Stage(spark, tmp_path, declared(kept, keeps="latest", keys=["kind"]))
+        Stage(spark, tmp_path, declared(kept))
 
     def kept(cities):
         return cities
 
     with pytest.raises(DeclarationError, match="it is computed from every row of one ingest table"):
-        catalog_of([declared(kept, keeps="versions", keys=["city"])])
+        catalog_of([declared(kept, versioned_table(layer="gold", keys=["city"]))])
 
     def kept(happened, cities):
         return happened.join(cities, "person").groupBy("window").count()
 
     with pytest.raises(DeclarationError, match="a versioned table is read row by row"):
-        catalog_of([declared(kept, window=tumbling("1 minute"))])
+        catalog_of([declared(kept, window_table(layer="gold", window=tumbling("1 minute")))])
 
 
 @pytest.mark.parametrize("kind", ["DOUBLE", "TIMESTAMP", "STRUCT<n: INT>"])
@@ -326,23 +324,25 @@ def test_the_key_of_a_compacted_topic_is_text_or_a_whole_number(kind):
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.parallel
-@pytest.mark.parametrize("keeps", ["latest", "versions"])
+@pytest.mark.parametrize("declare", [keyed_table, versioned_table])
 def test_rows_computed_with_what_a_reference_table_said_before_are_computed_again(
-    spark, tmp_path, keeps
+    spark, tmp_path, declare
 ):
     module, file = auctions.with_names(tmp_path, "category,name\n1,art\n2,coins\n")
 
     def kept(auctions, category_names):
         named = auctions.join(F.broadcast(category_names), "category")
-        if keeps == "versions":
+        if declare is versioned_table:
             return named.select("category", "id", "name", "at", ARRIVAL)
         return named.groupBy("category").agg(F.max("name").alias("name"), F.count("id").alias("id"))
 
     kept.__module__ = "named"
-    module.kept = table(layer="gold", keeps=keeps, keys=["category"])(kept)
+    module.kept = declare(layer="gold", keys=["category"])(kept)
     stage = Stage(spark, tmp_path / "root", module)
     session = stage.session
-    assert strategy(session, session.catalog.table("kept")) == {"latest": "merge"}.get(keeps, keeps)
+    assert strategy(session, session.catalog.table("kept")) == (
+        "versions" if declare is versioned_table else "merge"
+    )
     reference_tables.rebuild(session, session.catalog.table("category_names"))
     stage.feed("auctions", [auction(1, 1, 1), auction(2, 1, 2)])
     stage.run("kept")

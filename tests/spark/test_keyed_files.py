@@ -22,9 +22,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
+from lakehouse import reference_table
 from lakehouse.batch import reference_tables
 from lakehouse.cli.main import app as command_line
-from lakehouse.declare.table import table as lakehouse_table
 from lakehouse.errors import CommitError, RangeError
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
@@ -619,7 +619,7 @@ def test_who_reads_a_state_sees_nothing_of_how_it_is_kept(spark, tmp_path):
     rich.__module__, made = "made", ModuleType("made")
     for name in ("happened", "payment_topic", "person_topic", "balances"):
         setattr(made, name, getattr(payments, name))
-    made.rich = lakehouse_table(layer="gold")(rich)
+    made.rich = reference_table(layer="gold")(rich)
     stage = Stage(spark, tmp_path, made)
     payments.pay(stage, payments.paid(0, "a", "b", "2.50"))
     stage.run("balances")

@@ -8,9 +8,22 @@ import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from lakehouse import (
+    around,
+    files,
+    ingest_table,
+    kafka,
+    keyed_table,
+    reference_table,
+    row_table,
+    session,
+    sql,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.batch import reference_tables
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import around, files, kafka, session, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
@@ -35,62 +48,67 @@ ad_campaigns = files(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver")
+@reference_table(layer="silver")
 def campaigns(ad_campaigns: DataFrame) -> DataFrame:
     return ad_campaigns
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def from_the_left(clicks: DataFrame, campaigns: DataFrame) -> DataFrame:
     return campaigns.join(clicks, "ad_id")
 
 
-in_sql = sql_table(
-    "in_sql",
-    "SELECT clicks.*, campaign_id FROM {clicks} clicks JOIN {campaigns} USING (ad_id)",
-    layer="silver",
+in_sql = row_table(layer="silver")(
+    sql(
+        "in_sql", "SELECT clicks.*, campaign_id FROM {clicks} clicks JOIN {campaigns} USING (ad_id)"
+    )
 )
-snapshot_first = sql_table(
-    "snapshot_first", "SELECT clicks.*, campaign_id FROM {campaigns} JOIN {clicks} clicks USING (ad_id)", layer="silver"
-)  # fmt: skip
-history_in_sql = sql_table(
-    "history_in_sql", "SELECT clicks.*, campaign_id FROM {clicks} clicks JOIN {campaigns} USING (ad_id)",
-    layer="silver", keeps="versions", keys=["ad_id"],
-)  # fmt: skip
+snapshot_first = row_table(layer="silver")(
+    sql(
+        "snapshot_first",
+        "SELECT clicks.*, campaign_id FROM {campaigns} JOIN {clicks} clicks USING (ad_id)",
+    )
+)
+history_in_sql = versioned_table(layer="silver", keys=["ad_id"])(
+    sql(
+        "history_in_sql",
+        "SELECT clicks.*, campaign_id FROM {clicks} clicks JOIN {campaigns} USING (ad_id)",
+    )
+)
 
 
-@table(layer="gold", window=session("10 seconds"))
+@window_table(layer="gold", window=session("10 seconds"))
 def sessions_of_all(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", keeps="latest", keys=["ad_id"])
+@keyed_table(layer="gold", keys=["ad_id"])
 def totals(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("ad_id").agg(F.sum("price").alias("paid"))
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def with_totals(clicks: DataFrame, totals: DataFrame) -> DataFrame:
     return clicks.join(totals, "ad_id", "left")
 
 
-@table(layer="gold")
+@reference_table(layer="gold")
 def well_paid(totals: DataFrame) -> DataFrame:
     """A reference table of a state."""
     return totals.where("paid > 10")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def with_well_paid(clicks: DataFrame, well_paid: DataFrame) -> DataFrame:
     return clicks.join(well_paid, "ad_id", "left")
 
 
-@table(layer="silver", context=around(before="10 seconds"))
+@row_table(layer="silver", context=around(before="10 seconds"))
 def framed_by_time(clicks: DataFrame) -> DataFrame:
     frame = Window.partitionBy("ad_id").orderBy(F.unix_micros("at")).rangeBetween(-10_000_000, 0)
     return clicks.withColumn("paid_lately", F.sum("price").over(frame))
@@ -153,7 +171,7 @@ def test_a_snapshot_of_a_state_is_empty_before_the_state_exists_and_follows_it_t
     assert paid.paid > 20
 
 
-def declared(spark, tmp_path, function, **given) -> None:
+def declared(spark, tmp_path, function, declare) -> None:
     module = ModuleType("declared_here")
     module.click_topic, module.clicks, module.ad_campaigns, module.campaigns = (
         click_topic,
@@ -162,7 +180,7 @@ def declared(spark, tmp_path, function, **given) -> None:
         campaigns,
     )
     function.__module__ = module.__name__
-    setattr(module, function.__name__, table(layer="silver", **given)(function))
+    setattr(module, function.__name__, declare(function))
     session = Session(Settings(root=tmp_path), catalog_of([module]), spark)
     made = session.catalog.table(function.__name__)
     plan.stored_schema(session, made)
@@ -190,8 +208,15 @@ def test_a_frame_that_counts_rows_is_refused_in_an_interval(spark, tmp_path, mea
         DeclarationError,
         match=r"table=made, expression=.*: its frame counts rows, .*; take a frame of",
     ):
-        declared(spark, tmp_path, made, context=around(before="10 seconds"))
-    declared(spark, tmp_path, made, context=around(before="10 seconds"), deterministic=False)
+        declared(
+            spark, tmp_path, made, row_table(layer="silver", context=around(before="10 seconds"))
+        )
+    declared(
+        spark,
+        tmp_path,
+        made,
+        row_table(layer="silver", context=around(before="10 seconds"), deterministic=False),
+    )
 
 
 def ranked(clicks):
@@ -207,29 +232,33 @@ def chosen(clicks):
 
 
 @pytest.mark.parametrize(
-    "function, given, told",
+    "function, declare, told",
     [
         (
             ranked,
-            {"keeps": "latest", "keys": ["ad_id"]},
+            keyed_table(layer="silver", keys=["ad_id"]),
             "_arrival belongs to a single row, and a keyed table has .* each ad_id",
         ),
         (
             ranked,
-            {"window": tumbling("1 minute")},
+            window_table(layer="silver", window=tumbling("1 minute")),
             "_arrival belongs to a single row, and a window table has .* each window",
         ),
         (
             grouped,
-            {},
-            "operators=Aggregate: a row table has a row for each .*; .* declare a window and .*, or keeps='latest'",
+            row_table(layer="silver"),
+            "operators=Aggregate: a row table has a row for each .*; .* declare a @window_table and .*, or a @keyed_table",
         ),
         (
             grouped,
-            {"keeps": "versions", "keys": ["ad_id"]},
+            versioned_table(layer="silver", keys=["ad_id"]),
             "operators=Aggregate: a versioned table has a row for each row",
         ),
-        (chosen, {}, "a row-preserving table keeps _arrival, .* or add the column to select"),
+        (
+            chosen,
+            row_table(layer="silver"),
+            "a row-preserving table keeps _arrival, .* or add the column to select",
+        ),
     ],
     ids=[
         "a rank in a state",
@@ -239,9 +268,9 @@ def chosen(clicks):
         "a select",
     ],
 )
-def test_a_refusal_names_the_remedy(spark, tmp_path, function, given, told):
+def test_a_refusal_names_the_remedy(spark, tmp_path, function, declare, told):
     with pytest.raises(DeclarationError, match=told):
-        declared(spark, tmp_path, function, **given)
+        declared(spark, tmp_path, function, declare)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +330,12 @@ def test_a_rank_of_reference_rows_is_no_rank_across_windows(spark, tmp_path):
             .agg(F.count("*").alias("clicks"))
         )
 
-    declared(spark, tmp_path, best, window=tumbling("1 minute"), keys=["campaign_id"])
+    declared(
+        spark,
+        tmp_path,
+        best,
+        window_table(layer="silver", window=tumbling("1 minute"), keys=["campaign_id"]),
+    )
 
 
 @pytest.mark.slow

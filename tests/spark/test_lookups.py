@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse import ingest_table, kafka, lookup, row_table
 from lakehouse.batch import compute
 from lakehouse.cli import query
-from lakehouse.declare.table import kafka, lookup, table
 from lakehouse.errors import DeclarationError, LookupFailed
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
@@ -39,7 +39,7 @@ PLACES = Places()
 visit_topic = kafka("visits", schema="id BIGINT NOT NULL, at TIMESTAMP NOT NULL, address STRING")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def visits(visit_topic: DataFrame) -> DataFrame:
     return visit_topic
 
@@ -73,7 +73,7 @@ async def lenient(address: str) -> object:
     return await asyncio.to_thread(get, address)
 
 
-@table(layer="silver", lookup=place)
+@row_table(layer="silver", lookup=place)
 def located(visits: DataFrame) -> DataFrame:
     return (
         visits.withColumn("country", F.col("place.country"))
@@ -82,12 +82,12 @@ def located(visits: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="silver", lookup=strict, late="update")
+@row_table(layer="silver", lookup=strict, late="update")
 def checked(visits: DataFrame) -> DataFrame:
     return visits.withColumn("opinion", F.col("strict.opinion")).drop("strict")
 
 
-@table(layer="silver", lookup=lenient)
+@row_table(layer="silver", lookup=lenient)
 def loose(visits: DataFrame) -> DataFrame:
     return visits
 

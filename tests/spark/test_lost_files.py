@@ -14,9 +14,17 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import commands
+from lakehouse import (
+    expect,
+    ingest_table,
+    kafka,
+    row_table,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.batch import late_merge
 from lakehouse.declare.columns import ORIGIN, PARTITION
-from lakehouse.declare.table import expect, kafka, table, tumbling
 from lakehouse.errors import CommitError
 from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.storage.delta import delta_writer
@@ -32,27 +40,29 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver", expectations=[expect.column_values_to_be_between("value", max_value=100)])
+@row_table(
+    layer="silver", expectations=[expect.column_values_to_be_between("value", max_value=100)]
+)
 def valid_clicks(clicks: DataFrame) -> DataFrame:
     return clicks
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
 def sums(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", late="update")
+@row_table(layer="gold", late="update")
 def large_clicks(valid_clicks: DataFrame) -> DataFrame:
     return valid_clicks.where("value > 0")
 
 
-@table(layer="gold", keeps="versions", keys=["user"])
+@versioned_table(layer="gold", keys=["user"])
 def last_clicks(clicks: DataFrame) -> DataFrame:
     return clicks.select("user", "at", "value", "_arrival")
 

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, table
+from lakehouse import ingest_table, kafka, keyed_table
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 
@@ -21,12 +21,12 @@ sale_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def sales(sale_topic: DataFrame) -> DataFrame:
     return sale_topic
 
 
-@table(layer="gold", keeps="latest", keys=["shop"])
+@keyed_table(layer="gold", keys=["shop"])
 def shops(sales: DataFrame) -> DataFrame:
     """Each kind that can be merged; columns renamed and left out behind the aggregation; a key that may be null."""
     grouped = sales.groupBy(F.upper("shop").alias("name")).agg(
@@ -44,7 +44,7 @@ def shops(sales: DataFrame) -> DataFrame:
     return grouped.select(F.col("name").alias("shop"), *grouped.drop("name", "not_kept").columns)
 
 
-@table(layer="gold", keeps="latest", keys=["shop", "day"])
+@keyed_table(layer="gold", keys=["shop", "day"])
 def days(sales: DataFrame) -> DataFrame:
     return sales.groupBy("shop", F.to_date("at").alias("day")).agg(F.count("*").alias("n"))
 
@@ -125,5 +125,5 @@ def test_what_cannot_be_had_from_its_parts_is_left_to_spark(stage_of):
     sums = by_shop(lambda: [F.sum("weight").alias("s")])
     for name, function in (OTHERS | {"fractions": sums}).items():
         function.__name__ = name
-        declared = table(layer="gold", keeps="latest", keys=["shop"])(function)
+        declared = keyed_table(layer="gold", keys=["shop"])(function)
         assert strategy(stage.session, declared) == "state", name

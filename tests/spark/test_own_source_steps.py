@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-from lakehouse import SourceRecord, python_source, table, tumbling
+from lakehouse import SourceRecord, ingest_table, python_source, tumbling, window_table
 from lakehouse.errors import CommitError, SourceAway, SourceError
 from lakehouse.runtime import own_source
 from lakehouse.settings import to_environment
@@ -40,9 +40,9 @@ def per_minute(readings: DataFrame) -> DataFrame:
 def stage_of(spark, root, source, *, derived: bool = False, **settings) -> Stage:
     module = ModuleType(__name__)
     module.source = source
-    module.readings = table(layer="bronze", event_time="at", delay="5 seconds")(readings)
+    module.readings = ingest_table(layer="bronze", event_time="at", delay="5 seconds")(readings)
     if derived:
-        module.per_minute = table(layer="gold", window=tumbling("1 minute"))(per_minute)
+        module.per_minute = window_table(layer="gold", window=tumbling("1 minute"))(per_minute)
     return Stage(spark, root, module, **settings)
 
 

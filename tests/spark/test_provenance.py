@@ -19,23 +19,23 @@ SHOP = """
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import files, kafka, table, tumbling
+from lakehouse import files, ingest_table, kafka, reference_table, tumbling, window_table
 
 sale_topic = kafka("sales", schema="item STRING NOT NULL, at TIMESTAMP NOT NULL")
 price_list = files("prices.csv", schema="item STRING, price BIGINT")
 
 
-@table(layer="bronze", keys=["item"])
+@reference_table(layer="bronze", keys=["item"])
 def prices(price_list: DataFrame) -> DataFrame:
     return price_list
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def sales(sale_topic: DataFrame) -> DataFrame:
     return sale_topic
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["item"])
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["item"])
 def takings(sales: DataFrame, prices: DataFrame) -> DataFrame:
     return sales.join(prices, "item").groupBy("window", "item").agg(F.sum("price").alias("cents"))
 """

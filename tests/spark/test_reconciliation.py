@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import commands, repair
-from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse import ingest_table, kafka, tumbling, window_table
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, diagnosis, reconciliation
 from lakehouse.reconcile.invalidation import looked_at
@@ -35,12 +35,12 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="side_output")
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="side_output")
 def sums(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 

@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 from pyspark.sql import DataFrame
 
+from lakehouse import expect, ingest_table, kafka, versioned_table
 from lakehouse.declare.columns import HEADERS_TYPE, RECORD
 from lakehouse.declare.inputs.sources import KafkaSource
-from lakehouse.declare.table import expect, kafka, table
 from lakehouse.errors import DeclarationError
 from lakehouse.maintenance import replay_quarantine
 from lakehouse.storage.position import declared_state
@@ -25,12 +25,12 @@ DECLARE = "; declare by key_format how keys are written"
 accounts = kafka("accounts", schema="`the.id` STRING NOT NULL, owner STRING", key="the.id")
 
 
-@table(layer="bronze", event_time="sent", delay="0 seconds")
+@ingest_table(layer="bronze", event_time="sent", delay="0 seconds")
 def account_rows(accounts: DataFrame) -> DataFrame:
     return accounts.withColumnRenamed("the.id", "id")
 
 
-@table(layer="silver", keeps="versions", keys=["id"])
+@versioned_table(layer="silver", keys=["id"])
 def account_owners(account_rows: DataFrame) -> DataFrame:
     return account_rows
 
@@ -210,7 +210,7 @@ def test_a_row_that_is_replayed_has_its_headers(spark, tmp_path):
     def stage(**declared) -> Stage:
         module = ModuleType(__name__)
         module.traced = traced
-        module.with_trace = table(layer="bronze", event_time="at", **declared)(with_trace)
+        module.with_trace = ingest_table(layer="bronze", event_time="at", **declared)(with_trace)
         return Stage(spark, tmp_path, module)
 
     first = stage(expectations=[expect.column_values_to_be_between("n", max_value=9)])

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill, bootstrap
+from lakehouse import session, tumbling, window_table
 from lakehouse.cli import change_plan
-from lakehouse.declare.table import session, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
@@ -27,7 +27,7 @@ from support import changing_tables
 from support.changing_tables import START, at, changed, doubled, larger, more
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["user"])
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["user"])
 def behind(counted: DataFrame) -> DataFrame:
     return counted.groupBy("window", "user").agg(F.sum("value").alias("value"))
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from lakehouse import files, reference_table
 from lakehouse.batch import reference_tables
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import files, table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage.session import Session
@@ -82,7 +82,7 @@ def test_a_table_of_such_files_keeps_its_rows_until_they_are_declared_as_they_ar
     campaigns.__module__ = "made"
     made.ad_campaigns, made.campaigns = (
         files(str(file), schema=SCHEMA),
-        table(layer="bronze", keys=["ad_id"])(campaigns),
+        reference_table(layer="bronze", keys=["ad_id"])(campaigns),
     )
     session = Session(Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]), spark)
     reference_tables.refresh(session, session.catalog.table("campaigns"))
@@ -107,7 +107,7 @@ def test_a_delta_table_of_others_is_read_again_only_when_it_has_a_new_version(sp
     made = ModuleType("made")
     campaigns.__module__ = "made"
     made.ad_campaigns = files(str(theirs), schema=SCHEMA, format="delta")
-    made.campaigns = table(layer="bronze", keys=["ad_id"], refresh="1 minute")(campaigns)
+    made.campaigns = reference_table(layer="bronze", keys=["ad_id"], refresh="1 minute")(campaigns)
     session = Session(Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]), spark)
     mine = session.catalog.table("campaigns")
     assert reference_tables.refresh(session, mine).written == 1

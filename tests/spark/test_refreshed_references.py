@@ -29,33 +29,33 @@ SHOP = """
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import files, kafka, table, tumbling
+from lakehouse import files, ingest_table, kafka, keyed_table, reference_table, row_table, tumbling, window_table
 
 sale_topic = kafka("sales", schema="id BIGINT NOT NULL, item STRING NOT NULL, at TIMESTAMP NOT NULL")
 price_list = files("prices.csv", schema="item STRING, price BIGINT")
 
 
-@table(layer="bronze", keys=["item"], refresh="5 minutes")
+@reference_table(layer="bronze", keys=["item"], refresh="5 minutes")
 def prices(price_list: DataFrame) -> DataFrame:
     return price_list
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def sales(sale_topic: DataFrame) -> DataFrame:
     return sale_topic
 
 
-@table(layer="silver", keys=["id"], late="update")
+@row_table(layer="silver", keys=["id"], late="update")
 def priced(sales: DataFrame, prices: DataFrame) -> DataFrame:
     return sales.join(F.broadcast(prices), "item", "left")
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["item"], late="update")
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["item"], late="update")
 def takings(priced: DataFrame) -> DataFrame:
     return priced.groupBy("window", "item").agg(F.sum("price").alias("cents"), F.count("*").alias("n"))
 
 
-@table(layer="gold", keeps="latest", keys=["item"])
+@keyed_table(layer="gold", keys=["item"])
 def worth(sales: DataFrame, prices: DataFrame) -> DataFrame:
     return sales.join(prices, "item").groupBy("item").agg(F.sum("price").alias("cents"))
 """

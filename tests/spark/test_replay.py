@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from assets import definitions
 from assets.metadata import of_partition
 from batch_jobs import commands, replay
-from lakehouse.declare.table import expect, kafka, session, table, tumbling
+from lakehouse import expect, ingest_table, kafka, row_table, session, tumbling, window_table
 from lakehouse.errors import RangeError
 from lakehouse.maintenance import replay_quarantine
 from lakehouse.ranges import Range
@@ -31,7 +31,7 @@ reading_topic = kafka(
 )
 
 
-@table(
+@ingest_table(
     layer="bronze",
     event_time="at",
     delay="5 seconds",
@@ -48,19 +48,19 @@ def mended(reading_topic: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def valid(readings: DataFrame) -> DataFrame:
     return readings.where("value < 1000")
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["sensor"])
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["sensor"])
 def minutes(valid: DataFrame) -> DataFrame:
     return valid.groupBy("window", "sensor").agg(
         F.sum("value").alias("value"), F.count(F.lit(1)).alias("n")
     )
 
 
-@table(layer="gold", window=session("15 minutes"), keys=["sensor"])
+@window_table(layer="gold", window=session("15 minutes"), keys=["sensor"])
 def sessions(readings: DataFrame) -> DataFrame:
     return readings.groupBy("window", "sensor").agg(F.count(F.lit(1)).alias("n"))
 

@@ -14,7 +14,8 @@ from assets.testing import materialize
 from batch_jobs import maintain, repair, reports
 from lakehouse.batch import compute
 from lakehouse.cli import main
-from lakehouse.declare import table as declared
+from lakehouse.declare.reports import report
+from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, diagnosis, reconciliation
@@ -51,7 +52,7 @@ def stage(sold, tmp_path) -> Stage:
     return sold.copied(tmp_path / "root")
 
 
-def of(stage: Stage, name: str = "best_shops") -> declared.Table:
+def of(stage: Stage, name: str = "best_shops") -> Table:
     return stage.session.catalog.table(name)
 
 
@@ -194,7 +195,7 @@ def test_a_function_that_fails_leaves_the_table_as_it_was(stage):
         return 5
 
     for draw, error in ((broken, ZeroDivisionError), (number, DeclarationError)):
-        again = replace(of(stage), report=declared.report("txt", draw))
+        again = replace(of(stage), report=report("txt", draw))
         with pytest.raises(error):
             compute.backfill(stage.session, again, HOURS[0])
     assert rows(stage, KEYS[0]) == []

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 from assets import resources as resource
 from assets import savepoints as dagster_savepoints
+from lakehouse import expect, ingest_table, kafka, keyed_table, row_table, tumbling, window_table
 from lakehouse.cli import main
 from lakehouse.declare import catalog
-from lakehouse.declare.table import expect, kafka, table, tumbling
 from lakehouse.errors import SavepointError, SinkError
 from lakehouse.settings import Settings, to_environment
 from lakehouse.sinks.follower import Follower
@@ -43,23 +43,23 @@ visit_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def seen(visit_topic: DataFrame) -> DataFrame:
     return visit_topic
 
 
-@table(layer="silver", expectations=[expect.column_values_to_be_between("value", max_value=90)])
+@row_table(layer="silver", expectations=[expect.column_values_to_be_between("value", max_value=90)])
 def plain(seen: DataFrame) -> DataFrame:
     return seen.where("value > 0")
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
 def long(plain: DataFrame) -> DataFrame:
     """Kept in Spark's state."""
     return plain.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def totals(seen: DataFrame) -> DataFrame:
     return seen.groupBy("user").agg(F.count("*").alias("n"), F.sum("value").alias("value"))
 

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from batch_jobs import replay
+from lakehouse import ingest_table, kafka, tumbling, window_table
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import RegistryAway, SettingsError
 from lakehouse.settings import Settings
 from lakehouse.sinks.formats import avro as written
@@ -43,12 +43,12 @@ order_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def orders(order_topic: DataFrame) -> DataFrame:
     return order_topic
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["shop"])
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["shop"])
 def turnover(orders: DataFrame) -> DataFrame:
     return orders.groupBy("window", "shop").agg(
         F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("n")

@@ -67,7 +67,7 @@ def test_rows_are_served_by_key_as_of_the_newest_version(stage_of):
     with served(stage.session.settings.root) as tables:
         status, known = answer(tables)
         assert status == 200
-        assert {"table": "balances", "keeps": "latest", "keys": ["person"]} in known
+        assert {"table": "balances", "kind": "keyed", "keys": ["person"]} in known
         status, found = answer(f"{tables}/balances?person=a")
         assert status == 200 and found["rows"] == [
             {"person": "a", "balance": "-2.50", "payments": 1}

@@ -10,18 +10,21 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import erase, maintain, planning
-from lakehouse.batch import late_merge, late_view
-from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import (
+from lakehouse import (
     around,
     count,
     duplicates,
+    ingest_table,
     kafka,
+    row_table,
     session,
-    sql_table,
-    table,
+    sql,
     tumbling,
+    versioned_table,
+    window_table,
 )
+from lakehouse.batch import late_merge, late_view
+from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError, JobError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, reconciliation
@@ -42,17 +45,17 @@ ad_topic = kafka(
 sale_topic = kafka("sales", schema="ad BIGINT NOT NULL, sold TIMESTAMP NOT NULL, price BIGINT")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def ads(ad_topic: DataFrame) -> DataFrame:
     return ad_topic
 
 
-@table(layer="bronze", event_time="sold", delay="20 seconds")
+@ingest_table(layer="bronze", event_time="sold", delay="20 seconds")
 def sales(sale_topic: DataFrame) -> DataFrame:
     return sale_topic
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["ad"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["ad"])
 def in_windows(ads: DataFrame, sales: DataFrame) -> DataFrame:
     """What was shown and what was sold of an ad in the same ten seconds."""
     shown = ads.groupBy("window", "ad").agg(F.count("*").alias("shown"))
@@ -60,13 +63,13 @@ def in_windows(ads: DataFrame, sales: DataFrame) -> DataFrame:
     return shown.join(sold, ["window", "ad"], "full").na.fill(0)
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["ad"], late="update")
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["ad"], late="update")
 def in_updated_windows(ads: DataFrame, sales: DataFrame) -> DataFrame:
     sold = sales.groupBy("window", "ad").agg(F.sum("price").alias("turnover"))
     return ads.groupBy("window", "ad").agg(F.count("*").alias("shown")).join(sold, ["window", "ad"])
 
 
-@table(layer="silver", context=around(before="15 seconds"))
+@row_table(layer="silver", context=around(before="15 seconds"))
 def near(sales: DataFrame, ads: DataFrame) -> DataFrame:
     """Sales, with each time that their ad was shown in the fifteen seconds before."""
     shown = ads.select(F.col("ad").alias("of"), F.col("at").alias("shown"))
@@ -74,43 +77,45 @@ def near(sales: DataFrame, ads: DataFrame) -> DataFrame:
     return sales.join(shown, before, "left").drop("of")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def both(ads: DataFrame, sales: DataFrame) -> DataFrame:
     """A union: what happened to an ad, whichever topic says so."""
     sold = sales.select("ad", F.col("sold").alias("at"), F.lit("sold").alias("what"), "_arrival")
     return ads.select("ad", "at", F.lit("shown").alias("what"), "_arrival").unionByName(sold)
 
 
-@table(layer="gold", window=session("10 seconds"), keys=["ad"])
+@window_table(layer="gold", window=session("10 seconds"), keys=["ad"])
 def visits(ads: DataFrame, sales: DataFrame) -> DataFrame:
     every = ads.select("window", "ad").unionByName(sales.select("window", "ad"))
     return every.groupBy("window", "ad").agg(F.count("*").alias("events"))
 
 
-in_sql = sql_table(
-    "in_sql",
-    "SELECT window, what, count(*) AS events FROM {both} LEFT SEMI JOIN {in_windows} USING (window, ad) GROUP BY window, what",
-    layer="gold", window=tumbling("20 seconds"), keys=["what"],
-)  # fmt: skip
+in_sql = window_table(layer="gold", window=tumbling("20 seconds"), keys=["what"])(
+    sql(
+        "in_sql",
+        "SELECT window, what, count(*) AS events FROM {both} LEFT SEMI JOIN {in_windows} USING (window, ad) "
+        "GROUP BY window, what",
+    )
+)
 change_topic = kafka("changes", schema="ad BIGINT NOT NULL, since TIMESTAMP NOT NULL, owner STRING")
 
 
-@table(layer="bronze", event_time="since", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="since", delay="5 seconds")
 def changes(change_topic: DataFrame) -> DataFrame:
     return change_topic
 
 
-@table(layer="silver", keeps="versions", keys=["ad"])
+@versioned_table(layer="silver", keys=["ad"])
 def owners(changes: DataFrame) -> DataFrame:
     return changes
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def owned_sales(sales: DataFrame, owners: DataFrame) -> DataFrame:
     return as_of_join(sales, owners, on="ad", at="sold", take=["owner"])
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["owner"])
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["owner"])
 def turnover(owned_sales: DataFrame) -> DataFrame:
     return owned_sales.groupBy("window", "owner").agg(F.sum("price").alias("turnover"))
 
@@ -283,32 +288,35 @@ def test_what_was_valid_then_may_come_from_another_topic(stage):
     )
 
 
-def declared(**arguments) -> None:
+def declared(declare) -> None:
     def refused(ads: DataFrame, sales: DataFrame) -> DataFrame:
         return ads
 
     module = ModuleType("refusing")
     refused.__module__ = module.__name__
     module.__dict__.update(ad_topic=ad_topic, sale_topic=sale_topic, ads=ads, sales=sales)
-    module.refused = table(layer="gold", **arguments)(refused)
+    module.refused = declare(refused)
     catalog_of([module])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "rule"),
+    ("declare", "rule"),
     [
-        ({"deduplicate": duplicates("ad", within="1 minute")}, "order in which rows arrived"),
-        ({"window": count(3), "keys": ["ad"]}, "order in which rows arrived"),
         (
-            {"window": tumbling("1 minute"), "early_results": "5 seconds"},
+            row_table(layer="gold", deduplicate=duplicates("ad", within="1 minute")),
+            "order in which rows arrived",
+        ),
+        (window_table(layer="gold", window=count(3), keys=["ad"]), "order in which rows arrived"),
+        (
+            window_table(layer="gold", window=tumbling("1 minute"), early_results="5 seconds"),
             "follows one input with event time",
         ),
-        ({"keeps": "versions", "keys": ["ad"]}, "every row of one ingest table"),
+        (versioned_table(layer="gold", keys=["ad"]), "every row of one ingest table"),
     ],
 )
-def test_what_follows_one_input_is_refused_of_several(arguments, rule):
+def test_what_follows_one_input_is_refused_of_several(declare, rule):
     with pytest.raises(DeclarationError, match=rule):
-        declared(**arguments)
+        declared(declare)
 
 
 def test_a_join_of_inputs_without_a_bound_is_refused(stage):
@@ -318,7 +326,7 @@ def test_a_join_of_inputs_without_a_bound_is_refused(stage):
     catalog = stage.session.catalog
     unbounded.__module__ = __name__
     without = replace(
-        catalog, tables={**catalog.tables, "unbounded": table(layer="silver")(unbounded)}
+        catalog, tables={**catalog.tables, "unbounded": row_table(layer="silver")(unbounded)}
     )
     with pytest.raises(DeclarationError, match=r"operators=Join.*context=around"):
         validation.check(replace(stage.session, catalog=without), without.table("unbounded"))

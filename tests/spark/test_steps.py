@@ -10,7 +10,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
-from lakehouse.declare.table import around, count, kafka, session, sliding, table, tumbling
+from lakehouse import (
+    around,
+    count,
+    ingest_table,
+    kafka,
+    keyed_table,
+    row_table,
+    session,
+    sliding,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.errors import RangeError
 from lakehouse.stream import advance, queries
 from lakehouse.stream.advance import StepFailed
@@ -28,12 +40,12 @@ hit_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def hits(hit_topic: DataFrame) -> DataFrame:
     return hit_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def positive(hits: DataFrame) -> DataFrame:
     return hits.where("value > 0")
 
@@ -44,37 +56,37 @@ def slowly(value):  # of type hints Spark would make another kind of function
     return value
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def slow(hits: DataFrame) -> DataFrame:
     return hits.withColumn("value", slowly("value"))
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def short(hits: DataFrame) -> DataFrame:
     return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
 def long(hits: DataFrame) -> DataFrame:
     return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=sliding("20 seconds", "10 seconds"), keys=["user"])
+@window_table(layer="gold", window=sliding("20 seconds", "10 seconds"), keys=["user"])
 def slid(hits: DataFrame) -> DataFrame:
     return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=session("2 minutes"), keys=["user"])
+@window_table(layer="gold", window=session("2 minutes"), keys=["user"])
 def sessions(hits: DataFrame) -> DataFrame:
     return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=count(3), keys=["user"])
+@window_table(layer="gold", window=count(3), keys=["user"])
 def threes(hits: DataFrame) -> DataFrame:
     return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="silver", context=around(after="30 seconds"))
+@row_table(layer="silver", context=around(after="30 seconds"))
 def near(hits: DataFrame) -> DataFrame:
     others = hits.select(F.col("at").alias("then"), F.col("user").alias("other"))
     return hits.join(
@@ -82,17 +94,17 @@ def near(hits: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def totals(hits: DataFrame) -> DataFrame:
     return hits.groupBy("user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def averages(hits: DataFrame) -> DataFrame:
     return hits.groupBy("user").agg(F.avg(F.col("value").cast("decimal(18,0)")).alias("value"))
 
 
-@table(layer="silver", keeps="versions", keys=["user"])
+@versioned_table(layer="silver", keys=["user"])
 def latest(hits: DataFrame) -> DataFrame:
     return hits.select("user", "at", "value", "_arrival")
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse import ingest_table, kafka, keyed_table, sql
 from lakehouse.batch import reference_tables
-from lakehouse.declare.table import kafka, sql_table, table
 from lakehouse.stream.engines import groups, sums
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import keeping, plan
@@ -23,19 +23,19 @@ account_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def account_log(account_topic: DataFrame) -> DataFrame:
     return account_topic
 
 
-@table(layer="silver", keeps="latest", keys=["id"])
+@keyed_table(layer="silver", keys=["id"])
 def accounts(account_log: DataFrame) -> DataFrame:
     """The last row of each; an account without a country is closed."""
     last = F.max_by(F.struct("country", "balance"), "at").alias("last")
     return account_log.groupBy("id").agg(last).select("id", "last.*").where("country IS NOT NULL")
 
 
-@table(layer="gold", keeps="latest", keys=["country"])
+@keyed_table(layer="gold", keys=["country"])
 def by_country(accounts: DataFrame) -> DataFrame:
     rich = F.count_if(F.col("balance") > 50).alias("rich")
     filled = F.count("balance").alias("filled")
@@ -44,19 +44,15 @@ def by_country(accounts: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", keeps="latest", keys=["first"])
+@keyed_table(layer="gold", keys=["first"])
 def by_letter(accounts: DataFrame) -> DataFrame:
     """By an expression, which no column of an input is equal to."""
     grouped = accounts.where("balance > 0").groupBy(F.substring("country", 1, 1).alias("first"))
     return grouped.agg(F.sum("balance").alias("balance"))
 
 
-of_all = sql_table(
-    "of_all",
-    "SELECT 1 AS one, sum(balance) AS balance, count(*) AS accounts FROM {accounts}",
-    layer="gold",
-    keeps="latest",
-    keys=["one"],
+of_all = keyed_table(layer="gold", keys=["one"])(
+    sql("of_all", "SELECT 1 AS one, sum(balance) AS balance, count(*) AS accounts FROM {accounts}")
 )
 
 
@@ -92,8 +88,8 @@ def names(stage: Stage, name: str) -> list[str]:
 @pytest.mark.parallel
 def test_which_functions_are_sums_is_found_in_the_plan(spark, tmp_path):
     def of(what: str) -> Any:
-        return sql_table(
-            "t", f"SELECT {what}", layer="gold", keeps="latest", keys=["country"], tolerance=0.01
+        return keyed_table(layer="gold", keys=["country"], tolerance=0.01)(
+            sql("t", f"SELECT {what}")
         )
 
     for what, added in {
@@ -177,7 +173,7 @@ def test_an_input_that_has_another_column_since_is_followed(stage, spark, tmp_pa
     stage.feed("account_log", [account(1, "DK", 60, 1), account(2, "SE", 40, 1)])
     stage.run("accounts", "by_country")
 
-    @table(layer="silver", keeps="latest", keys=["id"])
+    @keyed_table(layer="silver", keys=["id"])
     def accounts(account_log: DataFrame) -> DataFrame:
         last = F.max_by(F.struct("country", "balance", "at"), "at").alias("last")
         return account_log.groupBy("id").agg(last).select("id", "last.*").where("country > ''")

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse import delta_table, ingest_table, keyed_table, versioned_table
 from lakehouse.declare.inputs.sources import DeltaSource
-from lakehouse.declare.table import delta_table, table
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
@@ -42,11 +42,11 @@ def account_versions(account_log: DataFrame) -> DataFrame:
 def stage_of(spark, root: Path, source: DeltaSource) -> Stage:
     module: Any = ModuleType(__name__)
     module.source = source
-    module.account_log = table(layer="bronze", event_time="sent", delay="100 milliseconds")(
+    module.account_log = ingest_table(layer="bronze", event_time="sent", delay="100 milliseconds")(
         account_log
     )
-    module.accounts = table(layer="silver", keeps="latest", keys=["id"])(accounts)
-    module.account_versions = table(layer="silver", keeps="versions", keys=["id"])(account_versions)
+    module.accounts = keyed_table(layer="silver", keys=["id"])(accounts)
+    module.account_versions = versioned_table(layer="silver", keys=["id"])(account_versions)
     return Stage(spark, root, module, max_offsets_per_trigger=3)
 
 

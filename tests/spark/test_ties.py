@@ -7,14 +7,14 @@ import pytest
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse import ingest_table, kafka, keyed_table, tumbling, window_table
 from lakehouse.reconcile import diagnosis, reconciliation
 from lakehouse.transform.analysis import determinism
 
 tick_topic = kafka("ticks", schema="id STRING, at TIMESTAMP, price BIGINT")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def ticks(tick_topic: DataFrame) -> DataFrame:
     return tick_topic
 
@@ -24,12 +24,12 @@ def one_of_those_that_tie() -> Column:
     return F.max_by(F.col("price") + int(os.environ.get("OTHER", "0")), "at").alias("price")
 
 
-@table(layer="gold", keeps="latest", keys=["id"])
+@keyed_table(layer="gold", keys=["id"])
 def quotes(ticks: DataFrame) -> DataFrame:
     return ticks.groupBy("id").agg(one_of_those_that_tie())
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["id"])
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["id"])
 def closing_prices(ticks: DataFrame) -> DataFrame:
     return ticks.groupBy("window", "id").agg(one_of_those_that_tie())
 

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import files, kafka, table
+from lakehouse import files, ingest_table, kafka
 from lakehouse.errors import DeclarationError
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import purchases
@@ -166,5 +166,5 @@ def module(function, **sources) -> ModuleType:
     for name, source in sources.items():
         setattr(made, name, source)
     function.__module__ = "united_module"
-    made.united = table(layer="bronze", event_time="at")(function)
+    made.united = ingest_table(layer="bronze", event_time="at")(function)
     return made

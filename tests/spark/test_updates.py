@@ -13,9 +13,18 @@ from typer.testing import CliRunner
 
 from assets import definitions, schedules
 from batch_jobs import commands
+from lakehouse import (
+    expect,
+    ingest_table,
+    kafka,
+    row_table,
+    session,
+    sliding,
+    tumbling,
+    window_table,
+)
 from lakehouse.batch import late_merge
 from lakehouse.declare.columns import ORIGIN, PARTITION
-from lakehouse.declare.table import expect, kafka, session, sliding, table, tumbling
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.delta import delta_writer
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -28,12 +37,12 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(
+@row_table(
     layer="silver",
     late="update",
     expectations=[expect.column_values_to_be_between("value", max_value=1000)],
@@ -42,22 +51,22 @@ def valid_clicks(clicks: DataFrame) -> DataFrame:
     return clicks.withColumn("twice", F.col("value") * 2)
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"], late="update")
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["user"], late="update")
 def minutes(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=sliding("20 seconds", "5 seconds"), keys=["user"], late="update")
+@window_table(layer="gold", window=sliding("20 seconds", "5 seconds"), keys=["user"], late="update")
 def sliding_sums(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=session("10 seconds"), keys=["user"], late="update")
+@window_table(layer="gold", window=session("10 seconds"), keys=["user"], late="update")
 def sessions(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["user"], late="update")
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["user"], late="update")
 def hourly(valid_clicks: DataFrame) -> DataFrame:
     return valid_clicks.groupBy("window", "user").agg(F.sum("twice").alias("twice"))
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from assets import schedules
 from batch_jobs import commands
+from lakehouse import expect, ingest_table, kafka, row_table, tumbling, window_table
 from lakehouse.batch import late_merge, publish
 from lakehouse.declare.columns import ORIGIN
-from lakehouse.declare.table import expect, kafka, table, tumbling
 from lakehouse.storage.delta import delta_writer
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
@@ -28,12 +28,12 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(
+@row_table(
     layer="silver",
     late="update",
     expectations=[expect.column_values_to_be_between("value", max_value=1000)],
@@ -42,12 +42,12 @@ def valid_clicks(clicks: DataFrame) -> DataFrame:
     return clicks
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
 def sums(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["user"], late="update")
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["user"], late="update")
 def hourly(valid_clicks: DataFrame) -> DataFrame:
     return valid_clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
@@ -220,8 +220,8 @@ def schedules_said(stage: Stage, catalog) -> list[str]:
 def test_the_command_names_what_can_never_arrive(stage, tmp_path, monkeypatch):
     (tmp_path / "withholding.py").write_text(
         f"from {__name__} import clicks, click_topic, hourly\n"
-        "from lakehouse import table\n\n\n"
-        "@table(layer='silver', late='drop')\n"
+        "from lakehouse import row_table\n\n\n"
+        "@row_table(layer='silver', late='drop')\n"
         "def valid_clicks(clicks):\n"
         "    return clicks\n"
     )

@@ -13,10 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import upgrade
-from lakehouse import file_folder
+from lakehouse import file_folder, row_table, tumbling
 from lakehouse.batch import late_merge
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.table import table, tumbling
 from lakehouse.errors import DeclarationError, JobError
 from lakehouse.ranges import Range, text
 from lakehouse.sinks import comparison
@@ -156,7 +155,7 @@ def less(clicks: DataFrame) -> DataFrame:
     return clicks.where("value < 0")
 
 
-@table(layer="gold", late="update")
+@row_table(layer="gold", late="update")
 def loud(counted: DataFrame) -> DataFrame:
     return counted.where("value > 1")
 

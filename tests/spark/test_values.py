@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse import changes, files, folder, kafka
 from lakehouse.declare.inputs.sources import DeltaSource, FolderSource, KafkaSource, RecordSource
-from lakehouse.declare.table import changes, files, folder, kafka
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime import java_classes
 from lakehouse.storage.position.schemas import Schema

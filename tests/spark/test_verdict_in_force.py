@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
+from lakehouse import ingest_table, kafka, tumbling, window_table
 from lakehouse.cli import main
-from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.reconcile import reconciliation
 from lakehouse.reconcile.verdicts import Outcomes
 from lakehouse.storage.log import reconcile_attempts
@@ -29,12 +29,12 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="side_output")
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="side_output")
 def sums(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, session, sliding, sql_table, table, tumbling
+from lakehouse import ingest_table, kafka, session, sliding, sql, tumbling, window_table
 from lakehouse.errors import DeclarationError
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
@@ -19,48 +19,49 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["rank"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["rank"])
 def top(clicks: DataFrame) -> DataFrame:
     counted = clicks.groupBy("window", "page").agg(F.count("*").alias("clicks"))
     most = Window.partitionBy("window").orderBy(F.desc("clicks"), "page")
     return counted.withColumn("rank", F.row_number().over(most)).where("rank <= 2")
 
 
-@table(layer="gold", window=sliding("20 seconds", "10 seconds"))
+@window_table(layer="gold", window=sliding("20 seconds", "10 seconds"))
 def audiences(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window").agg(F.count_distinct("user").alias("users"))
 
 
-@table(layer="gold", window=sliding("20 seconds", "15 seconds"))
+@window_table(layer="gold", window=sliding("20 seconds", "15 seconds"))
 def uneven(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=sliding("1 hour", "40 minutes", offset="-10 minutes"))
+@window_table(layer="gold", window=sliding("1 hour", "40 minutes", offset="-10 minutes"))
 def long_and_uneven(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("10 seconds"), late="update")
+@window_table(layer="gold", window=tumbling("10 seconds"), late="update")
 def busiest(clicks: DataFrame) -> DataFrame:
     of_user = clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
     return of_user.groupBy("window").agg(F.max("clicks").alias("most"))
 
 
-@table(layer="gold", window=session("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=session("10 seconds"), keys=["user"])
 def pages_of_sessions(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count_distinct("page").alias("pages"))
 
 
-users_in_sql = sql_table(
-    "users_in_sql", "SELECT window, count(DISTINCT user) AS users FROM {clicks} GROUP BY window",
-    layer="gold", window=tumbling("10 seconds"),
-)  # fmt: skip
+users_in_sql = window_table(layer="gold", window=tumbling("10 seconds"))(
+    sql(
+        "users_in_sql", "SELECT window, count(DISTINCT user) AS users FROM {clicks} GROUP BY window"
+    )
+)
 TABLES = [
     "top",
     "audiences",
@@ -150,6 +151,6 @@ def test_what_depends_on_other_windows_is_refused(spark, tmp_path, function, tol
         return function(clicks.groupBy("window", "user").agg(F.count("*").alias("clicks")))
 
     ranked.__module__ = "ranked_module"
-    module.ranked = table(layer="gold", window=tumbling("1 minute"))(ranked)
+    module.ranked = window_table(layer="gold", window=tumbling("1 minute"))(ranked)
     with pytest.raises(DeclarationError, match=told):
         Stage(spark, tmp_path, module)

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse import session, sql, window_table
 from lakehouse.batch import late_view
-from lakehouse.declare.table import session, sql_table, table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.storage.log.commits import NOTHING
@@ -126,15 +126,15 @@ LONG_SESSIONS = "SELECT window, user, count(*) AS clicks FROM {clicks} GROUP BY 
 
 
 @pytest.mark.parametrize(
-    "declare",
+    "function",
     [
-        lambda **given: table(**given)(long_sessions),
-        lambda **given: sql_table("long_sessions", LONG_SESSIONS, **given),
+        lambda: long_sessions,
+        lambda: sql("long_sessions", LONG_SESSIONS),
     ],
     ids=["a function", "a query"],
 )
-def test_a_filter_after_sessions_is_refused(spark, tmp_path, declare):
-    declared = declare(layer="gold", window=session("10 seconds"), keys=["user"])
+def test_a_filter_after_sessions_is_refused(spark, tmp_path, function):
+    declared = window_table(layer="gold", window=session("10 seconds"), keys=["user"])(function())
     declared.transformation.__module__ = "more"
     more = ModuleType("more")
     more.long_sessions = declared

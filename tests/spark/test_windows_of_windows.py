@@ -8,19 +8,21 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.batch import late_merge
-from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import (
+from lakehouse import (
     around,
     count,
     duplicates,
+    ingest_table,
     kafka,
+    row_table,
     session,
     sliding,
-    sql_table,
-    table,
+    sql,
     tumbling,
+    window_table,
 )
+from lakehouse.batch import late_merge
+from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
@@ -32,35 +34,35 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver", window=tumbling("10 seconds"), keys=["user"], late="update")
+@window_table(layer="silver", window=tumbling("10 seconds"), keys=["user"], late="update")
 def by_ten_seconds(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"])
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["user"])
 def by_minute(by_ten_seconds: DataFrame) -> DataFrame:
     return by_ten_seconds.groupBy("window", "user").agg(
         F.sum("clicks").alias("clicks"), F.max("clicks").alias("most")
     )
 
 
-@table(layer="gold", window=tumbling("1 hour"))
+@window_table(layer="gold", window=tumbling("1 hour"))
 def by_hour(by_minute: DataFrame) -> DataFrame:
     return by_minute.groupBy("window").agg(F.sum("clicks").alias("clicks"))
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def busy(by_ten_seconds: DataFrame) -> DataFrame:
     """Rows of windows: each keeps its window, and the instant at which it ended."""
     return by_ten_seconds.where("clicks >= 3")
 
 
-@table(layer="silver", context=around(before="20 seconds"))
+@row_table(layer="silver", context=around(before="20 seconds"))
 def again(busy: DataFrame) -> DataFrame:
     before = busy.select(F.col("user").alias("other"), F.col("window_time").alias("then"))
     near = F.expr(
@@ -69,20 +71,19 @@ def again(busy: DataFrame) -> DataFrame:
     return busy.drop("window").join(before, near, "left_semi")
 
 
-@table(layer="gold", window=sliding("1 minute", "30 seconds"))
+@window_table(layer="gold", window=sliding("1 minute", "30 seconds"))
 def times_busy(again: DataFrame) -> DataFrame:
     return again.groupBy("window").agg(F.count("*").alias("times"))
 
 
-@table(layer="gold", window=session("20 seconds"), keys=["user"])
+@window_table(layer="gold", window=session("20 seconds"), keys=["user"])
 def bursts(by_ten_seconds: DataFrame) -> DataFrame:
     return by_ten_seconds.groupBy("window", "user").agg(F.sum("clicks").alias("clicks"))
 
 
-in_sql = sql_table(
-    "in_sql", "SELECT window, max(clicks) AS most FROM {by_ten_seconds} GROUP BY window",
-    layer="gold", window=tumbling("20 minutes"),
-)  # fmt: skip
+in_sql = window_table(layer="gold", window=tumbling("20 minutes"))(
+    sql("in_sql", "SELECT window, max(clicks) AS most FROM {by_ten_seconds} GROUP BY window")
+)
 TABLES = [
     "by_ten_seconds", "by_minute", "by_hour", "busy", "again", "times_busy", "bursts", "in_sql",
 ]  # fmt: skip
@@ -219,13 +220,16 @@ def test_a_changed_row_of_a_window_of_windows_is_found_and_repaired(stage):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "rule"),
+    ("declare", "rule"),
     [
-        ({"window": count(3)}, "order in which rows arrived"),
-        ({"deduplicate": duplicates("user", within="1 minute")}, "order in which rows arrived"),
+        (window_table(layer="gold", window=count(3)), "order in which rows arrived"),
+        (
+            row_table(layer="gold", deduplicate=duplicates("user", within="1 minute")),
+            "order in which rows arrived",
+        ),
     ],
 )
-def test_what_needs_an_order_of_arrival_is_refused_behind_windows(wrong, rule):
+def test_what_needs_an_order_of_arrival_is_refused_behind_windows(declare, rule):
     def behind(busy: DataFrame) -> DataFrame:
         return busy
 
@@ -234,6 +238,6 @@ def test_what_needs_an_order_of_arrival_is_refused_behind_windows(wrong, rule):
     module.__dict__.update(
         click_topic=click_topic, clicks=clicks, by_ten_seconds=by_ten_seconds, busy=busy
     )
-    module.behind = table(layer="gold", **wrong)(behind)
+    module.behind = declare(behind)
     with pytest.raises(DeclarationError, match=rule):
         catalog_of([module])

@@ -8,8 +8,18 @@ from types import ModuleType
 import pytest
 from pyspark.sql import functions as F
 
+from lakehouse import (
+    files,
+    ingest_table,
+    kafka,
+    keyed_table,
+    reference_table,
+    row_table,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.cli import query
-from lakehouse.declare.table import files, kafka, table, tumbling
 from lakehouse.errors import DeclarationError, QueryError, SinkError
 from lakehouse.reconcile import reconciliation
 from lakehouse.sinks.follower import Follower
@@ -28,17 +38,17 @@ reading_topic = kafka("readings", schema=_SCHEMA)
 stamped_topic = kafka("stamped", schema=_SCHEMA)
 
 
-@table(layer="bronze", event_time="at", delay="0 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="0 seconds")
 def readings(reading_topic):
     return reading_topic
 
 
-@table(layer="bronze", event_time="at", delay="0 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="0 seconds")
 def stamped(stamped_topic):
     return stamped_topic.withColumn("seen", F.timestamp_seconds("number"))
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def shifted(readings):
     """Each kind of column that can hold such a value, one for each id."""
     seen = F.timestamp_seconds("number")
@@ -54,24 +64,24 @@ def shifted(readings):
     return readings.select("id", "at", "number", "_arrival", *own)
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["id"])
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["id"])
 def seen_by_hour(readings):
     return readings.groupBy("window", "id").agg(F.max(F.timestamp_seconds("number")).alias("last"))
 
 
-@table(layer="gold", keeps="latest", keys=["id"])
+@keyed_table(layer="gold", keys=["id"])
 def last_seen(readings):
     return readings.groupBy("id").agg(F.max(F.timestamp_seconds("number")).alias("last"))
 
 
-@table(layer="gold", keeps="latest", keys=["id"])
+@keyed_table(layer="gold", keys=["id"])
 def places(readings):
     """Computed by groups."""
     last = readings.groupBy("id").agg(F.max(F.timestamp_seconds("number")).alias("last"))
     return last.where("id <> 'none'")
 
 
-@table(layer="gold", keeps="versions", keys=["id"])
+@versioned_table(layer="gold", keys=["id"])
 def versions_seen(readings):
     return readings.withColumn("last", F.timestamp_seconds("number"))
 
@@ -153,7 +163,7 @@ def test_a_reference_table_refuses_such_a_row(spark, tmp_path):
     module = ModuleType("days")
     vars(module).update(
         days=files(str(file), schema="id STRING, number INT", format="json"),
-        known_days=table(layer="bronze", keys=["id"])(known_days),
+        known_days=reference_table(layer="bronze", keys=["id"])(known_days),
     )
     with pytest.raises(DeclarationError, match=r'outside the years 1 to 9999: day .*"id":"a"'):
         Stage(spark, tmp_path / "root", module)

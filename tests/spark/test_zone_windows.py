@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from lakehouse.declare.table import sliding, tumbling
+from lakehouse import sliding, tumbling
 from lakehouse.ranges import EPOCH, Range, utc
 from lakehouse.storage.log.commits import NOTHING
 from lakehouse.testing import assert_stream_equals_batch

@@ -19,9 +19,17 @@ from tempfile import TemporaryDirectory
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse import SourceReader, SourceRecord, python_source
+from lakehouse import (
+    SourceReader,
+    SourceRecord,
+    changes,
+    folder,
+    ingest_table,
+    kafka,
+    python_source,
+)
 from lakehouse.declare.inputs.sources import RecordSource
-from lakehouse.declare.table import Table, changes, folder, kafka, table
+from lakehouse.declare.table import Table
 from lakehouse.testing import Stage
 from stories import hostile, hostile_events
 from stories.hostile import Message
@@ -98,7 +106,9 @@ def _ingest(format: str) -> Table:
     reads = Parameter(f"{format}_source", Parameter.POSITIONAL_OR_KEYWORD)
     rows.__signature__ = Signature([reads])  # type: ignore[attr-defined]  # its parameter names its input
     rows.__name__ = f"{format}_rows"
-    return table(layer="bronze", event_time=_TIMES.get(format, "at"), delay="0 seconds")(rows)
+    return ingest_table(layer="bronze", event_time=_TIMES.get(format, "at"), delay="0 seconds")(
+        rows
+    )
 
 
 for _format, _source in SOURCES.items():

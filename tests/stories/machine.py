@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import repair
+from lakehouse import ingest_table, kafka, row_table, sliding, tumbling, window_table
 from lakehouse.batch import late_merge, publish
-from lakehouse.declare.table import kafka, sliding, table, tumbling
 from lakehouse.ranges import partition_range
 from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.testing import COMMIT_POINTS, Stage
@@ -33,22 +33,22 @@ press_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def presses(press_topic: DataFrame) -> DataFrame:
     return press_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def plain(presses: DataFrame) -> DataFrame:
     return presses.withColumn("double", F.col("value") * 2)
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
 def sums(presses: DataFrame) -> DataFrame:
     return presses.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=sliding("20 minutes", "10 minutes"), keys=["user"])
+@window_table(layer="gold", window=sliding("20 minutes", "10 minutes"), keys=["user"])
 def slid(plain: DataFrame) -> DataFrame:
     return plain.groupBy("window", "user").agg(F.sum("double").alias("value"))
 

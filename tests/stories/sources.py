@@ -9,18 +9,24 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import SourceReader, SourceRecord, iceberg_table, python_source
-from lakehouse.declare.inputs.sources import RecordSource
-from lakehouse.declare.table import (
-    Table,
+from lakehouse import (
+    SourceReader,
+    SourceRecord,
     changes,
     delta_table,
     folder,
+    iceberg_table,
+    ingest_table,
     kafka,
-    sql_table,
-    table,
+    keyed_table,
+    python_source,
+    sql,
     tumbling,
+    versioned_table,
+    window_table,
 )
+from lakehouse.declare.inputs.sources import RecordSource
+from lakehouse.declare.table import Table
 from stories.story import BEGIN, PARTITIONS, START
 
 SCHEMA = "user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT"
@@ -105,18 +111,17 @@ def _ingest(kind: str) -> Table:
     clicks.__signature__ = Signature([reads])  # its parameter names its input
     clicks.__name__ = f"{kind}_clicks"
     time = "sent" if kind in ("changes", "delta_changes") else "at"
-    return table(layer="bronze", event_time=time, delay="5 seconds")(clicks)
+    return ingest_table(layer="bronze", event_time=time, delay="5 seconds")(clicks)
 
 
 for _kind, _source in SOURCES.items():
     _clicks = _ingest(_kind)
-    _windows = sql_table(
-        f"{_kind}_windows",
-        "SELECT window, user, count(*) AS clicks, sum(value) AS value "
-        f"FROM {{{_kind}_clicks}} GROUP BY window, user",
-        layer="gold",
-        window=tumbling("10 seconds"),
-        keys=["user"],
+    _windows = window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])(
+        sql(
+            f"{_kind}_windows",
+            "SELECT window, user, count(*) AS clicks, sum(value) AS value "
+            f"FROM {{{_kind}_clicks}} GROUP BY window, user",
+        )
     )
     globals().update({f"{_kind}_source": _source, _clicks.name: _clicks, _windows.name: _windows})
 
@@ -127,25 +132,25 @@ def _newest(changed: DataFrame) -> DataFrame:
     return rows.where("NOT deleted").drop("deleted")
 
 
-@table(layer="silver", keeps="latest", keys=["user"])
+@keyed_table(layer="silver", keys=["user"])
 def newest_clicks(changes_clicks: DataFrame) -> DataFrame:
     """The database's table."""
     return _newest(changes_clicks)
 
 
-@table(layer="silver", keeps="latest", keys=["user"])
+@keyed_table(layer="silver", keys=["user"])
 def newest_rows(delta_changes_clicks: DataFrame) -> DataFrame:
     """The Delta table of others."""
     return _newest(delta_changes_clicks)
 
 
-@table(layer="silver", keeps="versions", keys=["user"])
+@versioned_table(layer="silver", keys=["user"])
 def click_versions(changes_clicks: DataFrame) -> DataFrame:
     """Its history."""
     return changes_clicks
 
 
-@table(layer="silver", keeps="versions", keys=["user"])
+@versioned_table(layer="silver", keys=["user"])
 def row_versions(delta_changes_clicks: DataFrame) -> DataFrame:
     """Its history."""
     return delta_changes_clicks

@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
-from lakehouse import kafka, mail, table, webhook
+from lakehouse import ingest_table, kafka, mail, row_table, webhook
 
 payment_topic = kafka(
     "payments-in", schema="account STRING, n BIGINT, amount DECIMAL(9,2), at TIMESTAMP"
 )
 
 
-@table(layer="bronze", event_time="at")
+@ingest_table(layer="bronze", event_time="at")
 def payment_events(payment_topic: DataFrame) -> DataFrame:
     return payment_topic
 
 
-@table(
+@row_table(
     layer="silver",
     publish=[
         webhook(

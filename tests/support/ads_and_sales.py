@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import around, kafka, table, tumbling
+from lakehouse import around, ingest_table, kafka, row_table, tumbling, window_table
 
 ad_topic = kafka(
     "shown-ads", schema="ad BIGINT NOT NULL, at TIMESTAMP NOT NULL", quiet_timeout="5 seconds"
@@ -15,30 +15,30 @@ sale_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def ads(ad_topic: DataFrame) -> DataFrame:
     return ad_topic
 
 
-@table(layer="bronze", event_time="at", delay="20 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="20 seconds")
 def sales(sale_topic: DataFrame) -> DataFrame:
     return sale_topic
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["ad"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["ad"])
 def by_window(ads: DataFrame, sales: DataFrame) -> DataFrame:
     shown = ads.groupBy("window", "ad").agg(F.count("*").alias("shown"))
     sold = sales.groupBy("window", "ad").agg(F.sum("price").alias("turnover"))
     return shown.join(sold, ["window", "ad"], "full").na.fill(0)
 
 
-@table(layer="gold", window=tumbling("1 hour"))
+@window_table(layer="gold", window=tumbling("1 hour"))
 def by_hour(by_window: DataFrame) -> DataFrame:
     sums = (F.sum(name).alias(name) for name in ("shown", "turnover"))
     return by_window.groupBy("window").agg(*sums)
 
 
-@table(layer="silver", context=around(before="3 seconds"))
+@row_table(layer="silver", context=around(before="3 seconds"))
 def sold_after(sales: DataFrame, ads: DataFrame) -> DataFrame:
     """Each sale with each time that its ad was shown in the three seconds before."""
     shown = ads.select(F.col("ad").alias("of"), F.col("at").alias("shown"))
@@ -46,7 +46,7 @@ def sold_after(sales: DataFrame, ads: DataFrame) -> DataFrame:
     return sales.join(shown, near).drop("of")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def events(ads: DataFrame, sales: DataFrame) -> DataFrame:
     columns = ["ad", "at", "_arrival"]
     shown, sold = ads.select(*columns), sales.select(*columns)

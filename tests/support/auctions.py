@@ -7,7 +7,7 @@ from types import ModuleType
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import files, kafka, sql_table, table
+from lakehouse import files, ingest_table, kafka, keyed_table, reference_table, sql
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -23,29 +23,29 @@ bid_topic = kafka(
 )  # fmt: skip
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def people(person_topic: DataFrame) -> DataFrame:
     return person_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def auctions(auction_topic: DataFrame) -> DataFrame:
     return auction_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def bids(bid_topic: DataFrame) -> DataFrame:
     return bid_topic
 
 
-@table(layer="silver", keeps="latest", keys=["id"])
+@keyed_table(layer="silver", keys=["id"])
 def residents(people: DataFrame) -> DataFrame:
     """People as they were seen last."""
     last = F.max_by(F.struct("name", "state"), F.struct("at", "state"))
     return people.groupBy("id").agg(last.alias("last")).select("id", "last.*")
 
 
-@table(layer="gold", keeps="latest", keys=["auction"])
+@keyed_table(layer="gold", keys=["auction"])
 def offers(auctions: DataFrame, residents: DataFrame) -> DataFrame:
     """Who sells what in some states: a join without a bound in time, by a column that is not the key."""
     sellers = residents.where("state IN ('OR', 'ID')").withColumnRenamed("id", "resident")
@@ -53,7 +53,7 @@ def offers(auctions: DataFrame, residents: DataFrame) -> DataFrame:
     return offered.join(sellers, F.col("seller") == F.col("resident"))
 
 
-@table(layer="gold", keeps="latest", keys=["auction"])
+@keyed_table(layer="gold", keys=["auction"])
 def winning_bids(auctions: DataFrame, bids: DataFrame) -> DataFrame:
     """The highest bid of each auction in its time; the first of equal ones."""
     best = Window.partitionBy("auction").orderBy(F.desc("price"), "at", "bidder")
@@ -64,7 +64,7 @@ def winning_bids(auctions: DataFrame, bids: DataFrame) -> DataFrame:
     return within.withColumn("place", F.row_number().over(best)).where("place = 1").drop("place")
 
 
-@table(layer="gold", keeps="latest", keys=["category"])
+@keyed_table(layer="gold", keys=["category"])
 def average_prices(winning_bids: DataFrame) -> DataFrame:
     """An average of maxima: a keyed table of a keyed table."""
     return winning_bids.groupBy("category").agg(
@@ -72,72 +72,65 @@ def average_prices(winning_bids: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", keeps="latest", keys=["auction"])
+@keyed_table(layer="gold", keys=["auction"])
 def bid_counts(bids: DataFrame) -> DataFrame:
     """A count, to which each step adds what is new."""
     return bids.groupBy("auction").agg(F.count("*").alias("bids"))
 
 
-@table(layer="gold", keeps="latest", keys=["auction"])
+@keyed_table(layer="gold", keys=["auction"])
 def popular(bids: DataFrame) -> DataFrame:
     """Distinct values, and a filter behind the aggregate."""
     counted = bids.groupBy("auction").agg(F.count_distinct("bidder").alias("bidders"))
     return counted.where("bidders % 2 = 1")
 
 
-@table(layer="gold", keeps="latest", keys=["auction"])
+@keyed_table(layer="gold", keys=["auction"])
 def most_bids(bid_counts: DataFrame) -> DataFrame:
     """The three of all: computed whole at each step."""
     return bid_counts.orderBy(F.desc("bids"), "auction").limit(3)
 
 
-last_bids = sql_table(
-    "last_bids",
-    "WITH ranked AS (SELECT auction, bidder, price, at, row_number() OVER (PARTITION BY bidder ORDER BY at DESC, price DESC, "
-    "auction) AS place FROM {bids}) SELECT bidder, place, auction, price FROM ranked WHERE place <= 2",
-    layer="gold",
-    keeps="latest",
-    keys=["bidder", "place"],
+last_bids = keyed_table(layer="gold", keys=["bidder", "place"])(
+    sql(
+        "last_bids",
+        "WITH ranked AS (SELECT auction, bidder, price, at, row_number() OVER (PARTITION BY bidder ORDER BY at DESC, price DESC, "
+        "auction) AS place FROM {bids}) SELECT bidder, place, auction, price FROM ranked WHERE place <= 2",
+    )
 )
-balances = sql_table(
-    "balances",
-    "SELECT coalesce(paid.id, received.id) AS id, coalesce(received.sum, 0) - coalesce(paid.sum, 0) AS balance FROM "
-    "(SELECT bidder AS id, sum(price) AS sum FROM {bids} GROUP BY bidder) AS paid FULL OUTER JOIN "
-    "(SELECT auction AS id, sum(price) AS sum FROM {bids} GROUP BY auction) AS received ON paid.id = received.id",
-    description="Each bid is a transfer from the bidder to who has the auction's number: the sum of all balances is zero.",
-    layer="gold",
-    keeps="latest",
-    keys=["id"],
+balances = keyed_table(layer="gold", keys=["id"])(
+    sql(
+        "balances",
+        "SELECT coalesce(paid.id, received.id) AS id, coalesce(received.sum, 0) - coalesce(paid.sum, 0) AS balance FROM "
+        "(SELECT bidder AS id, sum(price) AS sum FROM {bids} GROUP BY bidder) AS paid FULL OUTER JOIN "
+        "(SELECT auction AS id, sum(price) AS sum FROM {bids} GROUP BY auction) AS received ON paid.id = received.id",
+        description="Each bid is a transfer from the bidder to who has the auction's number: the sum of all balances is zero.",
+    )
 )
-total = sql_table(
-    "total",
-    "SELECT 1 AS one, sum(balance) AS total, count(*) AS people FROM {balances}",
-    layer="gold",
-    keeps="latest",
-    keys=["one"],
+total = keyed_table(layer="gold", keys=["one"])(
+    sql("total", "SELECT 1 AS one, sum(balance) AS total, count(*) AS people FROM {balances}")
 )
 
-dear_bids = sql_table(
-    "dear_bids",
-    "SELECT auction, count(*) AS bids FROM {bids} WHERE price > (SELECT avg(price) FROM {bids}) GROUP BY auction",
-    description="How many bids are above the average: each bid may change which others are.",
-    layer="gold",
-    keeps="latest",
-    keys=["auction"],
+dear_bids = keyed_table(layer="gold", keys=["auction"])(
+    sql(
+        "dear_bids",
+        "SELECT auction, count(*) AS bids FROM {bids} WHERE price > (SELECT avg(price) FROM {bids}) GROUP BY auction",
+        description="How many bids are above the average: each bid may change which others are.",
+    )
 )
 
 
-@table(layer="gold", keeps="latest", keys=["account"])
+@keyed_table(layer="gold", keys=["account"])
 def debits(bids: DataFrame) -> DataFrame:
     return bids.groupBy(F.col("bidder").alias("account")).agg(F.sum("price").alias("paid"))
 
 
-@table(layer="gold", keeps="latest", keys=["account"])
+@keyed_table(layer="gold", keys=["account"])
 def credits(bids: DataFrame) -> DataFrame:
     return bids.groupBy(F.col("auction").alias("account")).agg(F.sum("price").alias("received"))
 
 
-@table(layer="gold", keeps="latest", keys=["account"])
+@keyed_table(layer="gold", keys=["account"])
 def net(debits: DataFrame, credits: DataFrame) -> DataFrame:
     """Two tables of one ingest table."""
     amounts = (F.coalesce(name, F.lit(0)) for name in ("received", "paid"))
@@ -145,7 +138,7 @@ def net(debits: DataFrame, credits: DataFrame) -> DataFrame:
     return debits.join(credits, "account", "full").select("account", (received - paid).alias("net"))
 
 
-@table(layer="gold", keeps="latest", keys=["one"])
+@keyed_table(layer="gold", keys=["one"])
 def net_total(net: DataFrame) -> DataFrame:
     return net.agg(F.sum("net").alias("total"), F.count("*").alias("accounts")).withColumn(
         "one", F.lit(1)
@@ -197,5 +190,5 @@ def with_names(folder: Path, names: str) -> tuple[ModuleType, Path]:
         return name_file
 
     category_names.__module__ = "named"
-    module.category_names = table(layer="silver")(category_names)
+    module.category_names = reference_table(layer="silver")(category_names)
     return module, file

@@ -3,20 +3,20 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import changes, table
+from lakehouse import changes, ingest_table, keyed_table, versioned_table
 
 account_changes = changes(
     "bank.public.accounts", key="id", schema="id BIGINT, owner STRING, balance DECIMAL(12,2)"
 )
 
 
-@table(layer="bronze", event_time="sent", delay="2 seconds")
+@ingest_table(layer="bronze", event_time="sent", delay="2 seconds")
 def account_log(account_changes: DataFrame) -> DataFrame:
     """What the database's log says."""
     return account_changes
 
 
-@table(layer="silver", keeps="latest", keys=["id"])
+@keyed_table(layer="silver", keys=["id"])
 def accounts(account_log: DataFrame) -> DataFrame:
     """The database's table."""
     newest = F.max_by(F.struct("owner", "balance", "deleted"), "position").alias("row")
@@ -24,7 +24,7 @@ def accounts(account_log: DataFrame) -> DataFrame:
     return rows.where("NOT deleted").drop("deleted")
 
 
-@table(layer="silver", keeps="versions", keys=["id"])
+@versioned_table(layer="silver", keys=["id"])
 def account_versions(account_log: DataFrame) -> DataFrame:
     """Its history."""
     return account_log

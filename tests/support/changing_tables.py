@@ -6,14 +6,17 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare import catalog
-from lakehouse.declare.table import (
+from lakehouse import (
+    ingest_table,
     kafka,
+    keyed_table,
+    row_table,
     session,
-    sql_table,
-    table,
+    sql,
     tumbling,
+    window_table,
 )
+from lakehouse.declare import catalog
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _LEAST = 0
@@ -23,12 +26,12 @@ click_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def counted(clicks: DataFrame) -> DataFrame:
     return _above(clicks, _LEAST)
 
@@ -37,26 +40,25 @@ def _above(rows: DataFrame, least: int) -> DataFrame:
     return rows.where(F.col("value") > least)
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["user"])
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["user"])
 def sums(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def ticks(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def totals(clicks: DataFrame) -> DataFrame:
     """Kept in Spark's state: a sum that may overflow is not one of its parts."""
     return clicks.groupBy("user").agg(F.try_sum("value").alias("value"))
 
 
-visits = sql_table(
-    "visits", "SELECT window, user, count(*) AS n FROM {clicks} GROUP BY window, user",
-    layer="gold", window=session("10 minutes"), keys=["user"],
-)  # fmt: skip
+visits = window_table(layer="gold", window=session("10 minutes"), keys=["user"])(
+    sql("visits", "SELECT window, user, count(*) AS n FROM {clicks} GROUP BY window, user")
+)
 
 
 def larger(clicks: DataFrame) -> DataFrame:

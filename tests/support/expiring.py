@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse import ingest_table, kafka, keyed_table, tumbling, window_table
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TTL = timedelta(minutes=1)
@@ -20,29 +20,29 @@ view_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def sales(sale_topic: DataFrame) -> DataFrame:
     return sale_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def views(view_topic: DataFrame) -> DataFrame:
     return view_topic
 
 
-@table(layer="gold", keeps="latest", keys=["item"], ttl=TTL)
+@keyed_table(layer="gold", keys=["item"], ttl=TTL)
 def sold(sales: DataFrame) -> DataFrame:
     """One aggregate, whose state Spark would keep without the ttl."""
     return sales.groupBy("item").agg(F.count("*").alias("sales"), F.max("at").alias("last"))
 
 
-@table(layer="gold", keeps="latest", keys=["sales"])
+@keyed_table(layer="gold", keys=["sales"])
 def items(sold: DataFrame) -> DataFrame:
     """What goes out of the table before goes out of this one."""
     return sold.groupBy("sales").agg(F.count("*").alias("items"))
 
 
-@table(layer="gold", keeps="latest", keys=["item"], ttl=TTL)
+@keyed_table(layer="gold", keys=["item"], ttl=TTL)
 def interest(views: DataFrame, sales: DataFrame) -> DataFrame:
     """A join without a bound but the ttl."""
     seen = views.groupBy("item").agg(F.count("*").alias("views"))
@@ -50,18 +50,18 @@ def interest(views: DataFrame, sales: DataFrame) -> DataFrame:
     return seen.join(bought, "item", "full")
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["item"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["item"])
 def by_ten_seconds(sales: DataFrame) -> DataFrame:
     return sales.groupBy("window", "item").agg(F.count("*").alias("sales"))
 
 
-@table(layer="gold", keeps="latest", keys=["item"], ttl=TTL)
+@keyed_table(layer="gold", keys=["item"], ttl=TTL)
 def best(by_ten_seconds: DataFrame) -> DataFrame:
     """Over results of windows."""
     return by_ten_seconds.groupBy("item").agg(F.max("sales").alias("most"))
 
 
-@table(layer="gold", keeps="latest", keys=["minute"], ttl=TTL)
+@keyed_table(layer="gold", keys=["minute"], ttl=TTL)
 def by_minute(sales: DataFrame) -> DataFrame:
     """By the minute of the event time, of which rows expire one by one."""
     minute = F.date_trunc("minute", "at").alias("minute")

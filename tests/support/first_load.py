@@ -5,19 +5,29 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import Table, kafka, session, sliding, table, tumbling
+from lakehouse import (
+    ingest_table,
+    kafka,
+    keyed_table,
+    row_table,
+    session,
+    sliding,
+    tumbling,
+    window_table,
+)
+from lakehouse.declare.table import Table
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def of_ann(clicks: DataFrame) -> DataFrame:
     return clicks.where("user = 'ann'")
 
@@ -26,47 +36,47 @@ def _counted(rows: DataFrame) -> DataFrame:
     return rows.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"])
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["user"])
 def by_minute(clicks: DataFrame) -> DataFrame:
     return _counted(clicks)
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["user"])
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["user"])
 def by_hour(clicks: DataFrame) -> DataFrame:
     return _counted(clicks)
 
 
-@table(layer="gold", window=sliding("40 minutes", "20 minutes"), keys=["user"])
+@window_table(layer="gold", window=sliding("40 minutes", "20 minutes"), keys=["user"])
 def by_slide(clicks: DataFrame) -> DataFrame:
     return _counted(clicks)
 
 
-@table(layer="gold", window=tumbling("1 day", zone="Asia/Kolkata"), keys=["user"])
+@window_table(layer="gold", window=tumbling("1 day", zone="Asia/Kolkata"), keys=["user"])
 def by_day(clicks: DataFrame) -> DataFrame:
     return _counted(clicks)
 
 
-@table(layer="gold", window=session("15 minutes"), keys=["user"])
+@window_table(layer="gold", window=session("15 minutes"), keys=["user"])
 def visits(clicks: DataFrame) -> DataFrame:
     return _counted(clicks)
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["user"])
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["user"])
 def hours_of_ann(of_ann: DataFrame) -> DataFrame:
     return _counted(of_ann)
 
 
-@table(layer="gold", window=tumbling("2 hours"), keys=["user"])
+@window_table(layer="gold", window=tumbling("2 hours"), keys=["user"])
 def hours_of_hours(by_hour: DataFrame) -> DataFrame:
     return by_hour.groupBy("window", "user").agg(F.sum("clicks").alias("clicks"))
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def totals(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def moments(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(F.max_by("at", "at").alias("moments"))
 

@@ -9,19 +9,23 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.cli.change_plan import Action
-from lakehouse.declare.table import (
-    Table,
+from lakehouse import (
     around,
     count,
     duplicates,
     expect,
+    ingest_table,
     kafka,
+    keyed_table,
+    row_table,
     session,
     sliding,
-    table,
     tumbling,
+    versioned_table,
+    window_table,
 )
+from lakehouse.cli.change_plan import Action
+from lakehouse.declare.table import Table
 from lakehouse.transform.functions.patterns import Pattern, begin, followed_by
 from lakehouse.transform.functions.process import KeyedProcess, process
 
@@ -31,17 +35,17 @@ click_topic = kafka("clicks", schema=SCHEMA)
 tap_topic = kafka("taps", schema=SCHEMA)
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def taps(tap_topic: DataFrame) -> DataFrame:
     return tap_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def rows(clicks: DataFrame) -> DataFrame:
     return clicks.where("value > 1")
 
@@ -74,7 +78,7 @@ def with_taps(clicks: DataFrame, taps: DataFrame) -> DataFrame:
     return clicks.unionByName(taps).where("value > 1")
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["user"])
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["user"])
 def hours(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
@@ -94,7 +98,7 @@ def of_both(clicks: DataFrame, taps: DataFrame) -> DataFrame:
     return clicks.unionByName(taps).groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="silver", context=around(before="4 minutes"))
+@row_table(layer="silver", context=around(before="4 minutes"))
 def pairs(clicks: DataFrame) -> DataFrame:
     return _joined(clicks, "4 minutes")
 
@@ -127,7 +131,7 @@ class CountingTwice(Counting):
     times = 2
 
 
-@table(layer="silver", context=around(before="10 minutes"))
+@row_table(layer="silver", context=around(before="10 minutes"))
 def recent_totals(clicks: DataFrame) -> DataFrame:
     return process(clicks, by=["user"], function=Counting(), within=10 * MINUTE, at="at")
 
@@ -136,7 +140,7 @@ def recent_doubles(clicks: DataFrame) -> DataFrame:
     return process(clicks, by=["user"], function=CountingTwice(), within=10 * MINUTE, at="at")
 
 
-@table(layer="silver", ttl="30 minutes")
+@row_table(layer="silver", ttl="30 minutes")
 def running_totals(clicks: DataFrame) -> DataFrame:
     return process(clicks, by=["user"], function=Counting(), at="at")
 
@@ -159,7 +163,7 @@ def rising(least: int) -> Pattern:
 RISING, STEEP = rising(4), rising(6)
 
 
-@table(layer="gold", context=around(before="15 minutes"))
+@row_table(layer="gold", context=around(before="15 minutes"))
 def rises(clicks: DataFrame) -> DataFrame:
     return process(clicks, by=["user"], function=RISING, within=RISING.within, at="at")
 
@@ -168,7 +172,7 @@ def steep_rises(clicks: DataFrame) -> DataFrame:
     return process(clicks, by=["user"], function=STEEP, within=STEEP.within, at="at")
 
 
-@table(layer="gold", keeps="latest", keys=["user"])
+@keyed_table(layer="gold", keys=["user"])
 def totals(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(F.sum("value").alias("value"))
 
@@ -177,7 +181,7 @@ def counts(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("value").agg(F.count(F.lit(1)).alias("n"))
 
 
-@table(layer="silver", keeps="versions", keys=["user"])
+@versioned_table(layer="silver", keys=["user"])
 def history(clicks: DataFrame) -> DataFrame:
     return clicks.select("user", "value", "at", "_arrival")
 

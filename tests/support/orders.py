@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.table import kafka, table
+from lakehouse import ingest_table, kafka, row_table
 from lakehouse.transform.functions.process import KeyedCoProcess, process
 
 WAIT = timedelta(minutes=10)
@@ -31,17 +31,17 @@ class Settled(KeyedCoProcess):
         return [dict(state) | {"what": "waited"}]
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def orders(order_topic: DataFrame) -> DataFrame:
     return order_topic
 
 
-@table(layer="bronze", event_time="paid_at", delay="20 seconds")
+@ingest_table(layer="bronze", event_time="paid_at", delay="20 seconds")
 def payments(payment_topic: DataFrame) -> DataFrame:
     return payment_topic
 
 
-@table(layer="gold", ttl="30 minutes")
+@row_table(layer="gold", ttl="30 minutes")
 def settled(orders: DataFrame, payments: DataFrame) -> DataFrame:
     paid = payments.withColumnsRenamed({"order": "id", "paid_at": "at"})
     return process((orders, paid), by=["id"], function=Settled(), at="at")

@@ -17,17 +17,17 @@ NAME = "orders_in_a_folder"
 MODULE = """
 from pyspark.sql import functions as F
 
-from lakehouse import folder, table
+from lakehouse import folder, ingest_table, keyed_table
 
 order_files = folder("incoming", schema="buyer STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="1 hour")
+@ingest_table(layer="bronze", event_time="at", delay="1 hour")
 def orders(order_files):
     return order_files
 
 
-@table(layer="gold", keeps="latest", keys=["buyer"])
+@keyed_table(layer="gold", keys=["buyer"])
 def per_buyer(orders):
     return orders.groupBy("buyer").agg(F.count("*").alias("n"), F.max_by("at", "at").alias("last"))
 """

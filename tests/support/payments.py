@@ -6,7 +6,7 @@ from decimal import Decimal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, table
+from lakehouse import ingest_table, kafka, keyed_table, row_table, versioned_table
 from lakehouse.testing import Stage
 from lakehouse.transform.versions import as_of_join
 
@@ -22,7 +22,7 @@ person_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def happened(payment_topic: DataFrame, person_topic: DataFrame) -> DataFrame:
     people = (
         person_topic.withColumn("at", F.coalesce("at", "sent"))
@@ -34,7 +34,7 @@ def happened(payment_topic: DataFrame, person_topic: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", keeps="latest", keys=["person"])
+@keyed_table(layer="gold", keys=["person"])
 def balances(happened: DataFrame) -> DataFrame:
     legs = F.explode(F.array(
         F.struct(F.col("payer").alias("person"), (-F.col("amount")).alias("amount")),
@@ -46,18 +46,18 @@ def balances(happened: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="silver", keeps="versions", keys=["person"])
+@versioned_table(layer="silver", keys=["person"])
 def cities(happened: DataFrame) -> DataFrame:
     return happened.where("kind = 'person'").select("person", "city", "deleted", "at", "_arrival")
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def payments_with_city(happened: DataFrame, cities: DataFrame) -> DataFrame:
     payments = happened.where("kind = 'payment'").select("payer", "amount", "at", "_arrival")
     return as_of_join(payments, cities, on={"payer": "person"}, at="at", take=["city"])
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def payments_by_all(happened: DataFrame, cities: DataFrame) -> DataFrame:
     """As rules are joined that hold for every row: each payment with all that was valid then."""
     payments = happened.where("kind = 'payment'").select("payer", "at", "_arrival")

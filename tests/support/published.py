@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from lakehouse import kafka, kafka_topic, table
+from lakehouse import ingest_table, kafka, kafka_topic, keyed_table, row_table
 from lakehouse.declare.columns import ARRIVAL, PARTITION
 from lakehouse.storage.delta import delta_writer, small_commits, table_creation
 from lakehouse.storage.delta.row_keys import KEY, of_text
@@ -20,12 +20,12 @@ payment_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at")
+@ingest_table(layer="bronze", event_time="at")
 def payment_events(payment_topic: DataFrame) -> DataFrame:
     return payment_topic
 
 
-@table(
+@row_table(
     layer="silver",
     publish=[kafka_topic("payments", key=["account", "n"], order_by="account", partitions=3)],
 )
@@ -33,9 +33,8 @@ def payments(payment_events: DataFrame) -> DataFrame:
     return payment_events
 
 
-@table(
+@keyed_table(
     layer="gold",
-    keeps="latest",
     keys=["account"],
     publish=[kafka_topic("balances", key="account")],
 )

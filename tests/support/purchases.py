@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse import ingest_table, kafka, tumbling, window_table
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -18,7 +18,7 @@ till_topic = kafka(
 )  # fmt: skip
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def purchases(web_topic: DataFrame, till_topic: DataFrame) -> DataFrame:
     sold = (
         till_topic.withColumnRenamed("card", "customer")
@@ -28,7 +28,7 @@ def purchases(web_topic: DataFrame, till_topic: DataFrame) -> DataFrame:
     return web_topic.unionByName(sold)
 
 
-@table(layer="gold", window=tumbling("10 seconds"))
+@window_table(layer="gold", window=tumbling("10 seconds"))
 def purchase_counts(purchases: DataFrame) -> DataFrame:
     return purchases.groupBy("window").agg(F.count("*").alias("purchases"))
 

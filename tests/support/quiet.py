@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, session, table, tumbling
+from lakehouse import ingest_table, kafka, row_table, session, tumbling, window_table
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "user STRING NOT NULL, at TIMESTAMP NOT NULL"
@@ -14,32 +14,32 @@ click_topic = kafka("clicks", schema=SCHEMA, quiet_timeout="2 seconds")
 still_topic = kafka("still", schema=SCHEMA)
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def of_ann(clicks: DataFrame) -> DataFrame:
     return clicks.where("user = 'ann'")
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def by_ten_seconds(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("1 hour"))
+@window_table(layer="gold", window=tumbling("1 hour"))
 def by_hour(of_ann: DataFrame) -> DataFrame:
     return of_ann.groupBy("window").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=session("1 minute"), keys=["user"])
+@window_table(layer="gold", window=session("1 minute"), keys=["user"])
 def sessions(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def still_too(click_topic: DataFrame, still_topic: DataFrame) -> DataFrame:
     return click_topic.unionByName(still_topic)
 

@@ -3,14 +3,22 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import KeyedProcess, as_of_join, kafka, process, table
+from lakehouse import (
+    KeyedProcess,
+    as_of_join,
+    ingest_table,
+    kafka,
+    process,
+    row_table,
+    versioned_table,
+)
 
 payment_topic = kafka(
     "payments", schema="account STRING NOT NULL, amount BIGINT NOT NULL, at TIMESTAMP NOT NULL"
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def payments(payment_topic: DataFrame) -> DataFrame:
     return payment_topic
 
@@ -23,17 +31,17 @@ rule_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at")
+@ingest_table(layer="bronze", event_time="at")
 def rule_changes(rule_topic: DataFrame) -> DataFrame:
     return rule_topic.withColumn("at", F.coalesce("at", "sent")).drop("sent")
 
 
-@table(layer="silver", keeps="versions", keys=["rule"])
+@versioned_table(layer="silver", keys=["rule"])
 def rules(rule_changes: DataFrame) -> DataFrame:
     return rule_changes
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def ruled_payments(payments: DataFrame, rules: DataFrame) -> DataFrame:
     """Each payment with the rules that held at its time, in the order of their names."""
     each = as_of_join(payments, rules, on={}, at="at", take=["rule", "most"])
@@ -54,6 +62,6 @@ class Limits(KeyedProcess):
                 yield {"account": row["account"], "rule": rule["rule"], "spent": state["spent"]}
 
 
-@table(layer="gold", ttl="1 day")
+@row_table(layer="gold", ttl="1 day")
 def broken_limits(ruled_payments: DataFrame) -> DataFrame:
     return process(ruled_payments, by=["account"], function=Limits(), at="at")

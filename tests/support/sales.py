@@ -4,23 +4,23 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import kafka, report, table, tumbling
+from lakehouse import ingest_table, kafka, report_table, row_table, tumbling, window_table
 from lakehouse.ranges import Range
 
 sale_topic = kafka("sales", schema="shop STRING NOT NULL, cents BIGINT, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def sales(sale_topic: DataFrame) -> DataFrame:
     return sale_topic
 
 
-@table(layer="silver", late="update")
+@row_table(layer="silver", late="update")
 def paid(sales: DataFrame) -> DataFrame:
     return sales.where("cents > 0")
 
 
-@table(layer="silver", window=tumbling("10 minutes"), keys=["shop"], late="update")
+@window_table(layer="silver", window=tumbling("10 minutes"), keys=["shop"], late="update")
 def takings(paid: DataFrame) -> DataFrame:
     return paid.groupBy("window", "shop").agg(F.sum("cents").alias("cents"))
 
@@ -30,7 +30,7 @@ def page(rows: pa.Table, span: Range) -> str:
     return "\n".join([f"from {span.start:%H:%M}", *lines])
 
 
-@table(layer="gold", keys=["place"], report=report("txt", page))
+@report_table(layer="gold", keys=["place"], suffix="txt", draw=page)
 def best_shops(paid: DataFrame, takings: DataFrame) -> DataFrame:
     """The two shops with the highest takings, with the median of their sales and their best ten minutes."""
     sums = paid.groupBy("shop").agg(
@@ -42,7 +42,7 @@ def best_shops(paid: DataFrame, takings: DataFrame) -> DataFrame:
     return found.orderBy("place").limit(2)
 
 
-@table(layer="gold", partition_by="day", report=report())
+@report_table(layer="gold", partition_by="day")
 def day_total(paid: DataFrame) -> DataFrame:
     return paid.agg(
         F.count("*").alias("sales"), F.coalesce(F.sum("cents"), F.lit(0)).alias("cents")

@@ -3,17 +3,17 @@
 SHOP = """
 from pyspark.sql import DataFrame
 
-from lakehouse import kafka, table
+from lakehouse import ingest_table, kafka, row_table
 
 order_topic = kafka("orders", schema="id BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def orders(order_topic: DataFrame) -> DataFrame:
     return order_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def taken(orders: DataFrame) -> DataFrame:
     return orders.where("id > LEAST")
 """

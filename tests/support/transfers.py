@@ -9,7 +9,15 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import changes, table, tumbling
+from lakehouse import (
+    changes,
+    ingest_table,
+    keyed_table,
+    row_table,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.testing import ChangeEvent, change_event
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,12 +43,12 @@ credit_changes = changes(
 )
 
 
-@table(layer="bronze", event_time="sent", delay="2 seconds")
+@ingest_table(layer="bronze", event_time="sent", delay="2 seconds")
 def account_log(account_changes: DataFrame) -> DataFrame:
     return account_changes
 
 
-@table(layer="silver", keeps="latest", keys=["id"], final_rows=True)
+@keyed_table(layer="silver", keys=["id"], final_rows=True)
 def accounts(account_log: DataFrame) -> DataFrame:
     """The database's table as it was at the frontier."""
     newest = F.max_by(F.struct("balance", "deleted"), "position").alias("row")
@@ -48,23 +56,23 @@ def accounts(account_log: DataFrame) -> DataFrame:
     return rows.where("NOT deleted").drop("deleted")
 
 
-@table(layer="silver", keeps="versions", keys=["id"])
+@versioned_table(layer="silver", keys=["id"])
 def account_versions(account_log: DataFrame) -> DataFrame:
     return account_log
 
 
-@table(layer="gold", keeps="latest", keys=["of"])
+@keyed_table(layer="gold", keys=["of"])
 def total(accounts: DataFrame) -> DataFrame:
     """Over the table before: whole because that is."""
     return accounts.groupBy(F.lit("all").alias("of")).agg(F.sum("balance").alias("amount"))
 
 
-@table(layer="bronze", event_time="sent", delay="2 seconds")
+@ingest_table(layer="bronze", event_time="sent", delay="2 seconds")
 def debit_log(debit_changes: DataFrame) -> DataFrame:
     return debit_changes
 
 
-@table(layer="bronze", event_time="sent", delay="2 seconds")
+@ingest_table(layer="bronze", event_time="sent", delay="2 seconds")
 def credit_log(credit_changes: DataFrame) -> DataFrame:
     return credit_changes
 
@@ -74,36 +82,36 @@ def moved(debits: DataFrame, credits: DataFrame) -> DataFrame:
     return out.unionByName(credits.select("account", "amount"))
 
 
-@table(layer="gold", keeps="latest", keys=["account"], final_rows=True)
+@keyed_table(layer="gold", keys=["account"], final_rows=True)
 def movements(debit_log: DataFrame, credit_log: DataFrame) -> DataFrame:
     """What each account has gained, from two topics."""
     return moved(debit_log, credit_log).groupBy("account").agg(F.sum("amount").alias("amount"))
 
 
-@table(layer="gold", keeps="latest", keys=["of"], final_rows=True)
+@keyed_table(layer="gold", keys=["of"], final_rows=True)
 def net(debit_log: DataFrame, credit_log: DataFrame) -> DataFrame:
     """The same of all accounts, computed whole, for no column ties its row to rows of the inputs."""
     of_all = moved(debit_log, credit_log).groupBy(F.lit("all").alias("of"))
     return of_all.agg(F.sum("amount").alias("amount"), F.count("*").alias("rows"))
 
 
-@table(layer="gold", keeps="latest", keys=["account"], ttl=TTL, final_rows=True)
+@keyed_table(layer="gold", keys=["account"], ttl=TTL, final_rows=True)
 def recent(debit_log: DataFrame, credit_log: DataFrame) -> DataFrame:
     """What counts is bounded on both sides."""
     return moved(debit_log, credit_log).groupBy("account").agg(F.sum("amount").alias("amount"))
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def large_debits(debit_log: DataFrame) -> DataFrame:
     return debit_log.where("amount > 2")
 
 
-@table(layer="gold", window=tumbling("5 seconds"), keys=["account"])
+@window_table(layer="gold", window=tumbling("5 seconds"), keys=["account"])
 def debits_by_window(debit_log: DataFrame) -> DataFrame:
     return debit_log.groupBy("window", "account").agg(F.sum("amount").alias("amount"))
 
 
-@table(layer="gold", keeps="latest", keys=["account"], final_rows=True)
+@keyed_table(layer="gold", keys=["account"], final_rows=True)
 def largest(large_debits: DataFrame, debits_by_window: DataFrame) -> DataFrame:
     """Over rows of a row table and results of windows."""
     rows = large_debits.groupBy("account").agg(F.max("amount").alias("debit"))

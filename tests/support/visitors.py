@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.table import kafka, table
+from lakehouse import ingest_table, kafka, row_table
 from lakehouse.transform.functions.process import (
     KeyedProcess,
     OutputTag,
@@ -48,26 +48,26 @@ def told(pages: dict) -> str:
     return " ".join(f"{page}{len(times)}" for page, times in pages.items())
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def visits(visit_topic: DataFrame) -> DataFrame:
     return visit_topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def shown(visits: DataFrame) -> DataFrame:
     return visits.where("page <> 'hidden'")
 
 
-@table(layer="gold", ttl=TTL)
+@row_table(layer="gold", ttl=TTL)
 def outcomes(shown: DataFrame) -> DataFrame:
     return process(shown, by=["user"], function=Visits(), at="at")
 
 
-@table(layer="gold")
+@row_table(layer="gold")
 def numbered(outcomes: DataFrame) -> DataFrame:
     return main_output(outcomes)
 
 
-@table(layer="gold")
+@row_table(layer="gold")
 def absences(outcomes: DataFrame) -> DataFrame:
     return side_output(outcomes, AWAY)

@@ -3,12 +3,12 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, sliding, table, tumbling
+from lakehouse import ingest_table, kafka, sliding, tumbling, window_table
 
 call_topic = kafka("calls", schema="line STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="6 hours")
+@ingest_table(layer="bronze", event_time="at", delay="6 hours")
 def calls(call_topic: DataFrame) -> DataFrame:
     return call_topic
 
@@ -17,17 +17,17 @@ def _counted(rows: DataFrame) -> DataFrame:
     return rows.groupBy("window", "line").agg(F.count("*").alias("calls"))
 
 
-@table(layer="gold", window=tumbling("5 minutes", zone="Asia/Kathmandu"), keys=["line"])
+@window_table(layer="gold", window=tumbling("5 minutes", zone="Asia/Kathmandu"), keys=["line"])
 def few_minutes(calls: DataFrame) -> DataFrame:
     return _counted(calls)
 
 
-@table(layer="gold", window=tumbling("1 hour", zone="Australia/Lord_Howe"), keys=["line"])
+@window_table(layer="gold", window=tumbling("1 hour", zone="Australia/Lord_Howe"), keys=["line"])
 def local_hours(calls: DataFrame) -> DataFrame:
     return _counted(calls)
 
 
-@table(
+@window_table(
     layer="gold",
     window=tumbling("8 hours", offset="6 hours", zone="Europe/Berlin"),
     keys=["line"],
@@ -37,19 +37,21 @@ def shifts(calls: DataFrame) -> DataFrame:
     return _counted(calls)
 
 
-@table(
+@window_table(
     layer="gold", window=tumbling("7 days", zone="Europe/Berlin"), keys=["line"], partition_by="day"
 )
 def weeks(calls: DataFrame) -> DataFrame:
     return _counted(calls)
 
 
-@table(layer="gold", window=sliding("3 hours", "45 minutes", zone="Europe/Berlin"), keys=["line"])
+@window_table(
+    layer="gold", window=sliding("3 hours", "45 minutes", zone="Europe/Berlin"), keys=["line"]
+)
 def slides(calls: DataFrame) -> DataFrame:
     return _counted(calls)
 
 
-@table(layer="gold", window=tumbling("1 hour", zone="America/St_Johns"), keys=["line"])
+@window_table(layer="gold", window=tumbling("1 hour", zone="America/St_Johns"), keys=["line"])
 def busiest(calls: DataFrame) -> DataFrame:
     """Ranked within its window, which Spark's streams cannot: computed as it closes."""
     return _counted(calls).withColumn("most", F.expr("max(calls) OVER (PARTITION BY window)"))

@@ -13,17 +13,17 @@ from lakehouse.settings import Resources, Settings, to_environment
 from support import TESTS
 
 MODULE = """
-from lakehouse import kafka, table, tumbling
+from lakehouse import ingest_table, kafka, tumbling, window_table
 
 thing_topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def things(thing_topic):
     return thing_topic
 
 
-@table(layer="gold", window=tumbling("1 hour"))
+@window_table(layer="gold", window=tumbling("1 hour"))
 def things_per_hour(things):
     return things.groupBy("window").count()
 """

@@ -23,23 +23,23 @@ SHOP = """
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import expect, kafka, table, tumbling
+from lakehouse import expect, ingest_table, kafka, row_table, tumbling, window_table
 from shop_prices import price, vat
 
 order_topic = kafka("orders", schema="shop STRING NOT NULL, at TIMESTAMP NOT NULL, cents BIGINT NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def orders(order_topic: DataFrame) -> DataFrame:
     return order_topic
 
 
-@table(layer="silver", expectations=[expect.column_values_to_be_between("cents", max_value=1000)])
+@row_table(layer="silver", expectations=[expect.column_values_to_be_between("cents", max_value=1000)])
 def paid_orders(orders: DataFrame) -> DataFrame:
     return orders.withColumn("gross", price("cents")).withColumn("vat", vat("cents"))
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["shop"])
+@window_table(layer="gold", window=tumbling("1 minute"), keys=["shop"])
 def turnover(paid_orders: DataFrame) -> DataFrame:
     return paid_orders.groupBy("window", "shop").agg(F.sum("cents").alias("cents"))
 """

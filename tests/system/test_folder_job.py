@@ -18,19 +18,19 @@ from support.sensors_job import awaited
 MODULE = """
 from pyspark.sql import functions as F
 
-from lakehouse import folder, table, tumbling
+from lakehouse import folder, ingest_table, tumbling, window_table
 
 reading_files = folder(
     "incoming", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL", pattern="*.json*", settle="1 second"
 )
 
 
-@table(layer="bronze", event_time="at", delay="1 hour")
+@ingest_table(layer="bronze", event_time="at", delay="1 hour")
 def readings(reading_files):
     return reading_files
 
 
-@table(layer="gold", window=tumbling("1 hour"))
+@window_table(layer="gold", window=tumbling("1 hour"))
 def per_hour(readings):
     return readings.groupBy("window").agg(F.count("*").alias("rows"))
 """

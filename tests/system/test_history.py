@@ -23,7 +23,7 @@ from pyiceberg.types import LongType, NestedField, TimestamptzType
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import delta_table, folder, kafka, table, tumbling
+from lakehouse import delta_table, folder, ingest_table, kafka, tumbling, window_table
 from lakehouse.errors import CommitError
 from lakehouse.ranges import BEGINNING
 from lakehouse.reconcile import reconciliation
@@ -62,8 +62,10 @@ def per_ten_minutes(events: DataFrame) -> DataFrame:
 def module_of(topic) -> ModuleType:
     module = ModuleType(__name__)
     module.event_topic = topic
-    module.events = table(layer="bronze", event_time="at", delay="5 minutes")(events)
-    module.per_ten_minutes = table(layer="gold", window=tumbling("10 minutes"))(per_ten_minutes)
+    module.events = ingest_table(layer="bronze", event_time="at", delay="5 minutes")(events)
+    module.per_ten_minutes = window_table(layer="gold", window=tumbling("10 minutes"))(
+        per_ten_minutes
+    )
     return module
 
 

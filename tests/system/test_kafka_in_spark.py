@@ -11,8 +11,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AclOperation
 from pyspark.sql import DataFrame
 
+from lakehouse import ingest_table, kafka
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import kafka, table
 from lakehouse.errors import AccessError, BrokerError, CommitError
 from lakehouse.runtime import kafka_broker, kafka_client
 from lakehouse.runtime.jars import resolve
@@ -53,7 +53,7 @@ def query(secured, spark) -> Callable[..., Stepped]:
         assert producer.flush(30) == 0
         module = ModuleType(__name__)
         module.event_topic = kafka(topic, schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
-        module.events = table(layer="bronze", event_time="at", delay="5 seconds")(events)
+        module.events = ingest_table(layer="bronze", event_time="at", delay="5 seconds")(events)
         session = Session(replace(settings, step_rows=10), catalog_of([module]), spark)
         queries.prepare(session, list(session.catalog))
         declared = session.catalog.table("events")

@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AdminClient
 from pyspark.sql import DataFrame
 
+from lakehouse import ingest_table, kafka
 from lakehouse.cli import doctor
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import kafka, table
 from lakehouse.errors import AccessError, BrokerError, SettingsError
 from lakehouse.runtime import kafka_address, kafka_broker, kafka_client, kafka_topics
 from lakehouse.runtime.jars import resolve
@@ -37,7 +37,7 @@ HERE = sys.modules[__name__]
 guarded_topic = kafka("guarded", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def guarded(guarded_topic: DataFrame) -> DataFrame:
     return guarded_topic
 

@@ -13,9 +13,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 
 
 def test_to_declare_a_table_loads_no_pyspark():
-    code = (
-        "import sys; from lakehouse import kafka, table, tumbling; print('pyspark' in sys.modules)"
-    )
+    code = "import sys; from lakehouse import kafka, tumbling; print('pyspark' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
@@ -84,9 +82,9 @@ def test_a_command_imports_no_package_that_it_has_no_use_for(small: Settings, co
 
 def test_tables_in_sql_are_listed_without_pyspark(tmp_path: Path):
     (tmp_path / "in_sql.py").write_text(
-        "from lakehouse import kafka, sql_table\n"
+        "from lakehouse import ingest_table, kafka, sql\n"
         "topic = kafka('events', schema='id BIGINT NOT NULL, at TIMESTAMP NOT NULL')\n"
-        "rows = sql_table('rows', layer='bronze', event_time='at', delay='1 second', query='SELECT * FROM {topic}')\n"
+        "rows = ingest_table(layer='bronze', event_time='at')(sql('rows', 'SELECT * FROM {topic}'))\n"
     )
     code = (
         "import sys; sys.argv = ['lakehouse', 'table', 'list']; from lakehouse.cli.main import app\n"

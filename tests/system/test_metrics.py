@@ -61,7 +61,7 @@ WORKLOAD = Workload(
 PATHS = 120  # more than the keys that are shown
 IN_TENTHS = """
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["sensor_id"], late="side_output")
+@window_table(layer="gold", window=tumbling("10 minutes"), keys=["sensor_id"], late="side_output")
 def sensor_tenths(valid_readings):
     return valid_readings.groupBy("window", "sensor_id").agg(F.count("*").alias("readings"))
 """  # long windows, so Spark keeps state for them
@@ -72,7 +72,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 maker_file = files({path!r}, schema="sensor_id STRING, maker STRING")
 
 
-@table(layer="silver", refresh="1 second")
+@reference_table(layer="silver", refresh="1 second")
 def makers(maker_file):
     return maker_file
 
@@ -82,7 +82,7 @@ def owner(sensor_id):
     return {{"known": True}}
 
 
-@table(layer="silver", lookup=owner)
+@row_table(layer="silver", lookup=owner)
 def owned_readings(valid_readings):
     return valid_readings.withColumn("known", F.col("owner.known")).drop("owner")
 """

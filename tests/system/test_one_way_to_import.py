@@ -19,11 +19,11 @@ from streaming_jobs.supervision import origins, supervisor
 from support import ROOT
 
 TABLES = """
-from lakehouse import kafka, table
+from lakehouse import ingest_table, kafka
 
 topic = kafka("rows", schema="n BIGINT, at TIMESTAMP NOT NULL")
 
-@table(layer="bronze", event_time="at", delay="1 second")
+@ingest_table(layer="bronze", event_time="at", delay="1 second")
 def rows_of_WHERE(topic):
     return topic
 

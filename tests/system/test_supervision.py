@@ -186,12 +186,12 @@ def test_killed_at_each_commit_point_every_row_is_there_once(settings, spark):
 ORDERS = '''
 import time
 
-from lakehouse import kafka, table
+from lakehouse import ingest_table, kafka, row_table
 from pyspark.sql import functions as F
 
 order_topic = kafka("orders", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 
-@table(layer="bronze", event_time="at", delay="1 second")
+@ingest_table(layer="bronze", event_time="at", delay="1 second")
 def orders(order_topic):
     return order_topic
 
@@ -199,11 +199,11 @@ def double(n):
     time.sleep(600 if n == 99 else 0)
     return n * 2
 
-@table(layer="silver")
+@row_table(layer="silver")
 def doubled(orders):
     return orders.withColumn("double", F.udf(double, "bigint")("n"))
 
-@table(layer="silver")
+@row_table(layer="silver")
 def remainders(orders):
     return orders.withColumn("remainder", F.expr("REMAINDER"))
 '''  # fmt: skip

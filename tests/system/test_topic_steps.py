@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions, NewTopic
 from pyspark.sql import DataFrame
 
+from lakehouse import ingest_table, kafka
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.inputs.changes import changes
-from lakehouse.declare.table import kafka, table
 from lakehouse.errors import BrokerError, TopicError
 from lakehouse.runtime import jars, kafka_broker, kafka_topics
 from lakehouse.runtime.kafka_address import bootstrap_servers
@@ -52,47 +52,47 @@ traced_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def traced(traced_topic: DataFrame) -> DataFrame:
     return traced_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def plain(plain_topic: DataFrame) -> DataFrame:
     return plain_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def committed(committed_topic: DataFrame) -> DataFrame:
     return committed_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def united(plain_topic: DataFrame, other_topic: DataFrame) -> DataFrame:
     return plain_topic.unionByName(other_topic)
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def marked(marked_topic: DataFrame) -> DataFrame:
     return marked_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def grown(grown_topic: DataFrame) -> DataFrame:
     return grown_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def large(large_topic: DataFrame) -> DataFrame:
     return large_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def coded(coded_topic: DataFrame) -> DataFrame:
     return coded_topic
 
 
-@table(layer="bronze", event_time="sent", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="sent", delay="5 seconds")
 def changed(change_topic: DataFrame) -> DataFrame:
     return change_topic
 

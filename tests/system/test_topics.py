@@ -14,9 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame
 from typer.testing import CliRunner
 
+from lakehouse import ingest_table, kafka
 from lakehouse.cli import main
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import kafka, table
 from lakehouse.errors import CommitError, TopicError
 from lakehouse.runtime import jars, kafka_broker, kafka_topics
 from lakehouse.runtime.kafka_address import bootstrap_servers
@@ -46,22 +46,22 @@ kept_topic = kafka("kept", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 again_topic = kafka("again", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def taken(sent_topic: DataFrame) -> DataFrame:
     return sent_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def taken_again(again_topic: DataFrame) -> DataFrame:
     return again_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def taken_on(lost_topic: DataFrame) -> DataFrame:
     return lost_topic
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def taken_kept(kept_topic: DataFrame) -> DataFrame:
     return kept_topic
 

@@ -13,7 +13,8 @@ WRONG = """
 expect.column_values_to_be_between("views", min_valeu=1)
 expect.column_values_to_not_be_nul("views")
 expect.column_values_to_be_in_set("views")
-table(layer="golden")
+window_table(layer="golden", window=tumbling("1 minute"))
+window_table(layer="gold", window=tumbling("1 minute"), event_time="at")
 """
 
 
@@ -21,7 +22,7 @@ table(layer="golden")
 @pytest.mark.parallel
 def test_the_table_of_the_readme_has_right_types_and_what_is_misspelt_has_not(tmp_path):
     declared = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[0]
-    assert "@table" in declared and "expect." in declared
+    assert "@window_table" in declared and "expect." in declared
     (tmp_path / "right.py").write_text(declared)
     (tmp_path / "wrong.py").write_text(declared + WRONG)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "right.py", "wrong.py"]

@@ -13,9 +13,9 @@ def test_an_expectation_that_is_misspelt_is_refused_without_an_import_of_great_e
     tmp_path,
 ):
     declared = (
-        "from lakehouse import expect, kafka, table\n"
+        "from lakehouse import expect, ingest_table, kafka\n"
         "topic = kafka('things', schema='id STRING, at TIMESTAMP')\n"
-        "@table(layer='bronze', event_time='at', expectations=[expect.column_values_to_not_be_nul('id')])\n"
+        "@ingest_table(layer='bronze', event_time='at', expectations=[expect.column_values_to_not_be_nul('id')])\n"
         "def things(topic): return topic\n"
     )
     done = command(tmp_path, declared, "table", "list")
@@ -37,11 +37,11 @@ assert "great_expectations" not in sys.modules
 
 def test_commands_show_it_beside_the_result(tmp_path):
     declared = (
-        "from lakehouse import kafka, table\n"
+        "from lakehouse import ingest_table, kafka, row_table\n"
         "topic = kafka('things', schema='at TIMESTAMP')\n"
-        "@table(layer='bronze', event_time='at')\ndef things(topic): return topic\n"
-        "@table(layer='silver')\ndef valid(things): return things\n"
-        "@table(layer='silver', late='update')\ndef copied(valid): return valid\n"
+        "@ingest_table(layer='bronze', event_time='at')\ndef things(topic): return topic\n"
+        "@row_table(layer='silver')\ndef valid(things): return things\n"
+        "@row_table(layer='silver', late='update')\ndef copied(valid): return valid\n"
     )
     for arguments in (["table", "list", "--json"], ["table", "show", "copied"]):
         done = command(tmp_path, declared, *arguments)
@@ -71,32 +71,32 @@ def command(
 def test_what_a_start_would_refuse_is_said_without_a_broker(tmp_path):
     declared = """
 from pyspark.sql import functions as F
-from lakehouse import expect, kafka, kafka_topic, postgres, table, tumbling
+from lakehouse import expect, ingest_table, kafka, kafka_topic, postgres, row_table, tumbling, window_table
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL, n DOUBLE")
 
 
-@table(layer="bronze", event_time="at", expectations=[expect.column_values_to_not_be_null("id")])
+@ingest_table(layer="bronze", event_time="at", expectations=[expect.column_values_to_not_be_null("id")])
 def things(topic):
     return topic
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def stamped(things):
     return things.withColumn("now", F.current_timestamp())
 
 
-@table(layer="silver")
+@row_table(layer="silver")
 def wrong(things):
     return things.where("nothing > 1")
 
 
-@table(layer="gold", window=tumbling("1 minute"))
+@window_table(layer="gold", window=tumbling("1 minute"))
 def sums(things):
     return things.groupBy("window").agg(F.sum("n").alias("n"))
 
 
-@table(layer="silver", publish=[kafka_topic("out", key="id"), postgres("out_too", key=["id", "at"])])
+@row_table(layer="silver", publish=[kafka_topic("out", key="id"), postgres("out_too", key=["id", "at"])])
 def mapped(things):
     return things.withColumn("by_id", F.create_map(F.struct("id"), F.lit(1)))
 """
@@ -116,17 +116,17 @@ def mapped(things):
 
 def test_validate_without_spark_checks_what_declarations_alone_decide(tmp_path):
     right = """
-from lakehouse import kafka, sql_table, table
+from lakehouse import ingest_table, kafka, row_table, sql
 
 thing_topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at")
+@ingest_table(layer="bronze", event_time="at")
 def things(thing_topic):
     return thing_topic
 
 
-later = sql_table("later", "SELECT * FROM {things} WHERE at > timestamp '2026-01-01'", layer="silver")
+later = row_table(layer="silver")(sql("later", "SELECT * FROM {things} WHERE at > timestamp '2026-01-01'"))
 """
     done = command(tmp_path, right, "validate", "--no-spark")
     assert done.returncode == 0 and "2 tables, none refused" in done.stdout, done.stderr

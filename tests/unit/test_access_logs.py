@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lakehouse.declare.table import kafka
+from lakehouse import kafka
 from lakehouse.errors import DeclarationError
 from lakehouse.examples.visits import tables as visits
 

@@ -4,8 +4,22 @@ from types import ModuleType
 
 import pytest
 
+from lakehouse import (
+    around,
+    expect,
+    files,
+    ingest_table,
+    kafka,
+    keyed_table,
+    reference_table,
+    report_table,
+    row_table,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 from lakehouse.declare.catalog import catalog_of, load
-from lakehouse.declare.table import expect, files, kafka, table, tumbling
+from lakehouse.declare.decorators import DECORATORS, options_of
 from lakehouse.errors import DeclarationError, UnknownTable
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import tables as sensors
@@ -15,7 +29,7 @@ from lakehouse.settings import Settings
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def things(topic):
     """Every thing."""
     return topic
@@ -80,7 +94,7 @@ def test_the_shipped_tables_have_kinds_and_come_in_order():
 def test_a_pipeline_has_the_name_of_its_module_or_of_the_package_of_a_module_called_tables(
     module, pipeline
 ):
-    @table(layer="bronze", event_time="at", delay="5 seconds")
+    @ingest_table(layer="bronze", event_time="at", delay="5 seconds")
     def orders(topic):
         return topic
 
@@ -96,7 +110,7 @@ def test_an_unknown_table_is_refused_with_the_nearest_name():
 
 
 def test_an_unknown_input_is_refused():
-    @table(layer="gold")
+    @row_table(layer="gold")
     def totals(thing):
         return thing
 
@@ -107,11 +121,11 @@ def test_an_unknown_input_is_refused():
 
 
 def test_a_circle_is_refused():
-    @table(layer="gold")
+    @row_table(layer="gold")
     def one(two):
         return two
 
-    @table(layer="gold")
+    @row_table(layer="gold")
     def two(one):
         return one
 
@@ -119,62 +133,116 @@ def test_a_circle_is_refused():
         declared(one=one, two=two)
 
 
-def test_a_record_without_event_time_is_refused():
-    @table(layer="bronze")
-    def untimed(topic):
+def test_an_ingest_table_needs_an_event_time():
+    with pytest.raises(DeclarationError, match="event_time='': rows are late by their event time"):
+        ingest_table(layer="bronze", event_time="")
+
+
+@pytest.mark.parametrize(
+    "declare, words",
+    [
+        (
+            row_table(layer="gold"),
+            "input=topic: a row table reads tables; declare an @ingest_table",
+        ),
+        (window_table(layer="gold", window=tumbling("1 day")), "input=topic: a window table reads"),
+        (keyed_table(layer="gold", keys=["id"]), "input=topic: a keyed table reads tables"),
+        (versioned_table(layer="gold", keys=["id"]), "input=topic: a versioned table reads tables"),
+        (reference_table(layer="gold"), "input=topic: a reference table reads tables"),
+        (report_table(layer="gold"), "input=topic: a report table reads tables"),
+    ],
+)
+def test_a_source_is_read_by_an_ingest_table(declare, words):
+    def made(topic):
         return topic
 
-    with pytest.raises(DeclarationError, match="an ingest table needs an event time"):
-        declared(untimed=untimed)
+    with pytest.raises(DeclarationError, match=words):
+        declared(made=declare(made))
 
 
-def test_a_window_over_a_record_itself_is_refused():
-    @table(layer="bronze", event_time="at", window=tumbling("10 seconds"))
-    def windowed(topic):
-        return topic
-
-    with pytest.raises(DeclarationError, match="an ingest table keeps every row"):
-        declared(windowed=windowed)
-
-
-def test_a_marker_is_of_an_ingest_table_with_an_event_time_of_its_own():
-    @table(layer="silver", marker="is_end")
-    def marked(things):
+@pytest.mark.parametrize(
+    "declare, words",
+    [
+        (ingest_table(layer="gold", event_time="at"), "an ingest table reads topics only"),
+        (reference_table(layer="gold"), "input=things: it has event time, and a reference table"),
+    ],
+)
+def test_a_table_with_event_time_is_read_by_kinds_that_follow_it(declare, words):
+    def made(things):
         return things
 
-    @table(layer="bronze", event_time="ingestion_time", marker="is_end")
+    with pytest.raises(DeclarationError, match=words):
+        declared(made=declare(made))
+
+
+@pytest.mark.parametrize(
+    "declare, words",
+    [
+        (
+            row_table(layer="gold"),
+            "a row table needs an input with event time; read .* @reference_table",
+        ),
+        (
+            window_table(layer="gold", window=tumbling("1 day")),
+            "a window table needs an input with",
+        ),
+        (keyed_table(layer="gold", keys=["id"]), "from tables that streams fill.*@reference_table"),
+        (versioned_table(layer="gold", keys=["id"]), "computed from every row of one ingest table"),
+        (report_table(layer="gold"), "none of these does"),
+    ],
+)
+def test_a_table_without_event_time_is_read_by_reference_tables(declare, words):
+    def made(names):
+        return names
+
+    @reference_table(layer="silver")
+    def names(addresses):
+        return addresses
+
+    addresses = files("addresses.csv", schema="id STRING")
+    with pytest.raises(DeclarationError, match=words):
+        declared(made=declare(made), names=names, addresses=addresses)
+
+
+@pytest.mark.parametrize("kind", DECORATORS)
+def test_an_option_of_another_kind_is_a_type_error_that_names_the_kinds(kind):
+    of_any = set().union(*map(options_of, DECORATORS))
+    required = {"layer": "gold", "window": tumbling("1 day"), "keys": ["id"], "event_time": "at"}
+    given = {name: required[name] for name in required.keys() & options_of(kind)}
+    for name in sorted(of_any - options_of(kind)):
+        with pytest.raises(
+            TypeError, match=rf"@{kind}_table has no option '{name}'; {name} is an"
+        ) as error:
+            DECORATORS[kind](**given, **{name: "1 minute"})
+        others = [f"@{other}_table" for other in DECORATORS if name in options_of(other)]
+        assert f"an option of {', '.join(others)} (it has" in str(error.value)
+    with pytest.raises(TypeError, match=r"has no option 'ownr'; did you mean owner\?"):
+        DECORATORS[kind](**given, ownr="me")
+    del given["layer"]
+    with pytest.raises(TypeError, match=f"@{kind}_table needs layer=, one of bronze, silver, gold"):
+        DECORATORS[kind](**given)
+
+
+@pytest.mark.parametrize("option", ["marker", "watermark_by"])
+def test_what_moves_event_time_is_no_column_where_arrival_is_event_time(option):
+    @ingest_table(layer="bronze", event_time="ingestion_time", **{option: "id"})
     def arriving(topic):
         return topic
 
-    for each in (marked, arriving):
-        with pytest.raises(DeclarationError, match="marker='is_end': it says which rows move"):
-            declared(**{each.name: each})
-
-
-def test_values_hold_back_the_watermark_of_an_ingest_table_with_an_event_time_of_its_own():
-    @table(layer="silver", watermark_by="id")
-    def waiting(things):
-        return things
-
-    @table(layer="bronze", event_time="ingestion_time", watermark_by="id")
-    def arriving(topic):
-        return topic
-
-    for each in (waiting, arriving):
-        with pytest.raises(DeclarationError, match="watermark_by='id': it says by which column"):
-            declared(**{each.name: each})
+    with pytest.raises(DeclarationError, match=f"{option}='id': it says which rows move"):
+        declared(arriving=arriving)
 
 
 def test_a_table_of_several_inputs_has_the_event_time_of_the_first():
-    @table(layer="silver", window=tumbling("1 minute"), keys=["value"])
+    @window_table(layer="silver", window=tumbling("1 minute"), keys=["value"])
     def counted(things):
         return things
 
-    @table(layer="gold")
+    @row_table(layer="gold")
     def both(things, counted):
         return things
 
-    @table(layer="gold")
+    @row_table(layer="gold")
     def other(counted, things):
         return things
 
@@ -196,13 +264,13 @@ def test_a_table_of_several_inputs_has_the_event_time_of_the_first():
         ({"layer": "platinum"}, "layer='platinum': one of bronze, silver, gold"),
         ({"layer": "gold", "late": "ignore"}, "late='ignore': one of drop, side_output"),
         ({"layer": "gold", "partition_by": "minute"}, "partition_by='minute': one of hour, day"),
-        ({"layer": "gold", "delay": "soon"}, "delay='soon': a duration"),
+        ({"layer": "gold", "ttl": "soon"}, "ttl='soon': a duration"),
     ],
 )
 def test_a_setting_outside_its_values_is_refused(settings, words):
     with pytest.raises(DeclarationError, match=words):
 
-        @table(**settings)
+        @row_table(**settings)
         def anything(things):
             return things
 
@@ -210,7 +278,7 @@ def test_a_setting_outside_its_values_is_refused(settings, words):
 def test_names_that_belong_to_side_tables_are_refused():
     with pytest.raises(DeclarationError, match="'__' marks side tables"):
 
-        @table(layer="gold")
+        @row_table(layer="gold")
         def my__late(things):
             return things
 
@@ -229,21 +297,21 @@ def test_the_code_version_follows_code_and_policy_but_not_comments():
         "def first(things):\n    # other words\n    return things.where(\"id = 'a'\")\n"
     )
     other = compile_again("def first(things):\n    return things.where(\"id = 'b'\")\n")
-    code_version = table(layer="gold")(first).code_version
-    assert table(layer="gold")(same).code_version == code_version
-    assert table(layer="gold")(other).code_version != code_version
-    assert table(layer="gold", late="drop")(first).code_version != code_version
+    code_version = row_table(layer="gold")(first).code_version
+    assert row_table(layer="gold")(same).code_version == code_version
+    assert row_table(layer="gold")(other).code_version != code_version
+    assert row_table(layer="gold", late="drop")(first).code_version != code_version
 
 
 def test_a_code_version_names_the_code_that_was_imported_whatever_becomes_of_the_file(
     tmp_path, monkeypatch
 ):
     declared_in = """
-from lakehouse import kafka, table
+from lakehouse import ingest_table, kafka
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def rows(topic):
     return topic.where("id = 'a'")
 """
@@ -260,7 +328,7 @@ def rows(topic):
 def test_a_function_without_a_file_is_refused():
     made = {"__name__": "my_tables"}
     exec("def rows(topic):\n    return topic", made)  # as typed at a prompt
-    rows = table(layer="bronze", event_time="at", delay="5 seconds")(made["rows"])
+    rows = ingest_table(layer="bronze", event_time="at", delay="5 seconds")(made["rows"])
     with pytest.raises(DeclarationError, match="table=rows: its code cannot be read"):
         catalog_of([module_of(topic=topic, rows=rows)])
 
@@ -286,38 +354,13 @@ def test_an_expectation_is_a_value_with_the_arguments_of_its_namesake():
     assert rule == expect.column_pair_values_a_to_be_greater_than_b("high", "low", or_equal=True)
 
 
-def test_early_results_need_a_window():
-    @table(layer="silver", early_results="1 second")
-    def copied(things):
-        return things
-
-    with pytest.raises(
-        DeclarationError, match="early_results=0:00:01: rows without a window are final at once"
-    ):
-        declared(copied=copied)
-
-
-def test_stale_are_tables_that_are_added_to_and_not_too_soon():
-    @table(layer="silver", stale_after="1 minute")
+def test_a_table_is_not_stale_too_soon():
+    @row_table(layer="silver", stale_after="1 minute")
     def watched(things):
         return things
 
-    @table(layer="silver", stale_after="1 hour")
-    def changing(still):
-        return still
-
-    @table(layer="bronze")
-    def still(addresses):
-        return addresses
-
     with pytest.raises(DeclarationError, match="stale_after=0:01:00: at least 0:05:00"):
         declared(watched=watched)
-    with pytest.raises(
-        DeclarationError, match="not for a reference table, which may stay as it is"
-    ):
-        declared(
-            changing=changing, still=still, addresses=files("addresses.csv", schema="id STRING")
-        )
 
 
 @pytest.mark.parametrize(
@@ -336,11 +379,13 @@ def test_a_column_may_be_named_default_and_a_comment_may_speak_of_it():
 
 
 def test_all_that_is_wrong_with_declarations_is_said_at_once():
-    @table(layer="silver", early_results="1 minute", refresh="1 minute")
+    @row_table(
+        layer="silver", stale_after="1 minute", context=around(before="1 minute"), ttl="1 day"
+    )
     def one(things):
         return things
 
-    @table(layer="gold", keeps="latest", keys=["id"], late="drop", refresh="1 minute")
+    @keyed_table(layer="gold", keys=[])
     def other(things):
         return things
 
@@ -348,8 +393,7 @@ def test_all_that_is_wrong_with_declarations_is_said_at_once():
         declared(one=one, other=other)
     remarks = [line.split(": ")[0] for line in str(refused.value).splitlines()]
     assert remarks == [
-        "table=one, early_results=0:01:00",
-        "table=one, refresh=0:01:00",
-        "table=other, keeps='latest', late='drop'",
-        "table=other, refresh=0:01:00",
+        "table=one, ttl=1 day, 0:00:00",
+        "table=one, stale_after=0:01:00",
+        "table=other, keys=[]",
     ]

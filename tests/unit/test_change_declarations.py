@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from lakehouse import changes, kafka, table
+from lakehouse import changes, ingest_table, kafka
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
 from lakehouse.storage.position import declared_state
@@ -37,7 +37,7 @@ def test_a_key_may_have_several_columns():
 
 
 def test_other_messages_have_no_place_in_a_log():
-    @table(layer="bronze", event_time="sent")
+    @ingest_table(layer="bronze", event_time="sent")
     def both(accounts, others):
         return accounts.unionByName(others)
 
@@ -47,7 +47,7 @@ def test_other_messages_have_no_place_in_a_log():
 
 
 def test_another_key_or_column_is_another_declaration():
-    @table(layer="bronze", event_time="sent")
+    @ingest_table(layer="bronze", event_time="sent")
     def account_log(accounts):
         return accounts
 

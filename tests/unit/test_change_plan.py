@@ -9,9 +9,18 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
+from lakehouse import (
+    expect,
+    ingest_table,
+    kafka,
+    keyed_table,
+    row_table,
+    sql,
+    tumbling,
+    window_table,
+)
 from lakehouse.cli import change_plan, main
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import expect, kafka, sql_table, table, tumbling
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
@@ -27,17 +36,18 @@ EACH = {"events": 3, "rows": 2, "minutes": 1, "totals": 1}
 def declared(**changed) -> ModuleType:
     """The tables of a pipeline, some of them with other arguments."""
     given = {
-        "events": {"event_time": "at", "layer": "bronze"},
-        "rows": {"layer": "silver", "query": "SELECT * FROM {events}"},
+        "events": {"declare": ingest_table, "event_time": "at", "layer": "bronze"},
+        "rows": {"declare": row_table, "layer": "silver", "query": "SELECT * FROM {events}"},
         "minutes": {
+            "declare": window_table,
             "layer": "gold",
             "query": "SELECT window, count(*) AS n FROM {rows} GROUP BY window",
             "window": tumbling("1 minute"),
         },
         "totals": {
+            "declare": keyed_table,
             "layer": "gold",
             "query": "SELECT id, count(*) AS n FROM {rows} GROUP BY id",
-            "keeps": "latest",
             "keys": ["id"],
         },
     }
@@ -49,9 +59,9 @@ def declared(**changed) -> ModuleType:
     def events(topic):
         return topic
 
-    module.events = table(**given.pop("events"))(events)
-    for name, each in given.items():
-        setattr(module, name, sql_table(name, **each))
+    for name, options in given.items():
+        declare, query = options.pop("declare"), options.pop("query", None)
+        setattr(module, name, declare(**options)(sql(name, query) if query else events))
     return module
 
 
@@ -114,7 +124,7 @@ def test_it_says_what_is_read_and_what_is_behind(settings):
 
 
 def test_what_is_new_begins_and_what_is_gone_is_named(settings):
-    more = {"layer": "gold", "query": "SELECT * FROM {rows}"}
+    more = {"declare": row_table, "layer": "gold", "query": "SELECT * FROM {rows}"}
     assert found(settings, more=more)["more"].action == "begin"
     catalog = catalog_of([declared()])
     without = [each for each in catalog if each.name != "totals"]

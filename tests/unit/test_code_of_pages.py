@@ -39,7 +39,7 @@ def test_the_code_of_a_page_is_accepted(page):
     )
     known = {"__name__": f"docs_{page.replace('-', '_')}", **_GIVEN}
     for block in blocks:
-        decorator_alone = block.rstrip().endswith(")") and block.startswith("@table")
+        decorator_alone = block.rstrip().endswith(")") and re.match(r"@\w+_table\(", block)
         exec(
             block + ("def example(rows: DataFrame) -> DataFrame: ...\n" if decorator_alone else ""),
             known,

@@ -1,5 +1,6 @@
 """docs/declarations.md has each option of what a module of tables declares, with the default that it has."""
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -8,6 +9,8 @@ from datetime import datetime
 import pytest
 
 import lakehouse
+from lakehouse.declare.decorators import DECORATORS, options_of
+from lakehouse.declare.table import Table
 from support import ROOT
 
 PAGE = (ROOT / "docs" / "declarations.md").read_text()
@@ -32,7 +35,7 @@ def rows(heading: str) -> Iterator[list[str]]:
 
 
 def names(cell: str) -> list[str]:
-    return re.findall(r"`(\w+)`", cell)
+    return re.findall(r"`@?(\w+)`", cell)
 
 
 def shown(given: object) -> str:
@@ -53,14 +56,45 @@ def declared(function: Callable) -> dict[str, str]:
     }
 
 
+def test_each_decorator_is_there_with_its_options():
+    text = PAGE.split("\n## A table\n")[1].split("\n## ")[0]
+    common = set(names(re.search(r"All of them also take (.*)\.", text)[1]))
+    shown = {
+        names(cells[0])[0]: (set(names(cells[2])), set(names(cells[3])))
+        for cells in rows("A table")
+        if len(cells) == 4 and cells[0].startswith("`@")
+    }
+    assert list(shown) == [f"{kind}_table" for kind in DECORATORS]
+    for kind, decorator in DECORATORS.items():
+        required, optional = shown[f"{kind}_table"]
+        must = {name for name, default in declared(decorator).items() if default == "required"}
+        assert required == {"layer", *must} - {"options"}
+        assert required | optional | common == options_of(kind)
+
+
 def test_each_option_of_a_table_is_there_with_its_default():
     written = {
-        name: cells[1].strip("`") for cells in rows("A table") for name in names(cells[0])
-    } | {"delay": "-"}  # the page writes its default out: no delay is a choice
-    assert written == {
-        name: "-" if default == "0 seconds" else default
-        for name, default in declared(lakehouse.table).items()
+        name: cells[1].strip("`")
+        for cells in rows("A table")
+        if len(cells) == 3
+        for name in names(cells[0])
     }
+    written |= {"delay": "-", "keys": "required"}  # no delay is a choice; keys are required of some
+    fields = {each.name: each.default for each in dataclasses.fields(Table)}
+    given = {
+        "suffix": "-",
+        "draw": "-",
+        "window": "required",
+        "layer": "required",
+        "event_time": "-",
+    }
+    given |= {
+        name: shown(fields[name])
+        for kind in DECORATORS
+        for name in options_of(kind)
+        if name not in given and name not in ("keys",)
+    }
+    assert written == given | {"keys": "required"}
 
 
 @pytest.mark.parametrize("name", [*SOURCES, *TARGETS])

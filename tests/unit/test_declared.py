@@ -9,16 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from lakehouse import around, duplicates, expect, row_table, session, tumbling
 from lakehouse.declare import catalog, kinds
-from lakehouse.declare.table import (
-    Table,
-    around,
-    duplicates,
-    expect,
-    session,
-    table,
-    tumbling,
-)
+from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
@@ -153,7 +146,7 @@ def test_comments_and_docstrings_are_no_change():
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
         names: dict = {"__name__": __name__}
         exec(compile(source, name, "exec"), names)
-        return table(layer="silver")(names["copied"])
+        return row_table(layer="silver")(names["copied"])
 
     one = made('def copied(clicks):\n    """Words."""\n    return clicks  # all\n')
     other = made('def copied(clicks):\n    """Others."""\n\n    return (clicks)\n')

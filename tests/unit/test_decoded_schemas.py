@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from lakehouse import kafka
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import kafka
 from lakehouse.errors import DeclarationError, RegistryAway, SettingsError
 from lakehouse.examples.sensors import tables
 from lakehouse.runtime.protobuf import split

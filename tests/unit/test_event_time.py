@@ -5,13 +5,14 @@ from datetime import UTC, date, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from lakehouse import folder, ingest_table, kafka, window_table
 from lakehouse.declare.inputs import history
 from lakehouse.declare.inputs.changes import changes
 from lakehouse.declare.inputs.delta import delta_table
 from lakehouse.declare.inputs.iceberg import iceberg_table
 from lakehouse.declare.inputs.own_sources import python_source
 from lakehouse.declare.inputs.readers import SourceReader
-from lakehouse.declare.table import Table, folder, kafka, table
+from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Window, count, sliding, tumbling
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, RangeError
@@ -41,7 +42,7 @@ class Places(SourceReader):
         return iter(())
 
 
-@table(layer="bronze", event_time="at")
+@ingest_table(layer="bronze", event_time="at")
 def events(event_topic):
     return event_topic
 
@@ -54,7 +55,7 @@ def declared(window: Window | None) -> Table:
     def computed(rows):
         return rows
 
-    return table(layer="gold", window=window)(computed)
+    return window_table(layer="gold", window=window)(computed)
 
 
 @pytest.mark.parametrize(

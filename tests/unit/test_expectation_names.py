@@ -7,10 +7,10 @@ from types import ModuleType
 
 import pytest
 
+from lakehouse import ingest_table, kafka, keyed_table
 from lakehouse.declare import expectations
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.expectations import Expectation, expect
-from lakehouse.declare.table import kafka, table
 from lakehouse.errors import DeclarationError
 from lakehouse.transform.checks import expectation_stub
 
@@ -96,11 +96,11 @@ topic = kafka("things", schema="id STRING, at TIMESTAMP")
 
 
 def declared(*, ingest: Sequence[Expectation] = (), keyed: Sequence[Expectation] = ()):
-    @table(layer="bronze", event_time="at", expectations=ingest)
+    @ingest_table(layer="bronze", event_time="at", expectations=ingest)
     def things(topic):
         return topic
 
-    @table(layer="silver", keeps="latest", keys=["id"], expectations=keyed)
+    @keyed_table(layer="silver", keys=["id"], expectations=keyed)
     def latest(things):
         return things
 

@@ -1,6 +1,7 @@
 """Keyed tables with `ttl` and `final_rows`: where these can be declared, which rows count, and which may be erased."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import ModuleType
 
 import pyarrow as pa
@@ -8,8 +9,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from lakehouse import ingest_table, kafka, keyed_table, row_table, sql
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import kafka, sql_table, table
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.maintenance import erasure
 from lakehouse.maintenance.erasure import Erasure
@@ -22,21 +23,24 @@ from lakehouse.storage.log.commits import Commit
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-LATEST = {"layer": "gold", "keeps": "latest", "keys": ["id"]}
+ROW = {"kind": "row"}
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
 def module_of(**queries) -> ModuleType:
-    """Keyed tables of one ingest table, each with its query and what else is declared of it."""
+    """Tables of one ingest table, each with its query and options; keyed ones by default."""
     module = ModuleType(__name__)
     module.topic = topic
 
     def things(topic):
         return topic
 
-    module.things = table(layer="bronze", event_time="at")(things)
+    module.things = ingest_table(layer="bronze", event_time="at")(things)
     for name, (query, declared) in queries.items():
-        setattr(module, name, sql_table(name, query, **(LATEST | declared)))
+        declare = partial(keyed_table, keys=["id"])
+        if declared is ROW:
+            declare, declared = row_table, {}
+        setattr(module, name, declare(layer="gold", **declared)(sql(name, query)))
     return module
 
 
@@ -47,14 +51,9 @@ COUNTS = "SELECT id, count(*) AS n FROM {things} GROUP BY id"
     ("query", "declared", "words"),
     [
         ("SELECT id, n FROM {counts}", {"ttl": "1 day"}, r"ttl=1 day.*inputs=\['counts'\].*before it"),
-        (COUNTS, {"ttl": "1 day", "late": "update"}, "a row that is late for its ttl never counts"),
-        (COUNTS, {"late": "drop"}, "no row is late for it"),
         ("SELECT id, n FROM {counts}", {"final_rows": True}, "counts: its rows have no event time.*declare it on counts instead"),
         ("SELECT id, count(*) AS n FROM {things} JOIN {counts} AS c USING (id) GROUP BY id", {"final_rows": True},
          "input=counts: its rows have no event time.*read what counts reads"),
-        (COUNTS, {"final_rows": True, "late": "drop"}, "counts once the frontier is past the watermark under which it arrived"),
-        ("SELECT * FROM {things}", {"final_rows": True, "keeps": "versions"}, "keeps='versions': what it says .* remove it"),
-        ("SELECT * FROM {things}", {"final_rows": True, "keeps": "", "keys": []}, "it is for keyed tables"),
     ],
 )  # fmt: skip
 def test_what_counts_by_time_is_refused_where_rows_have_no_event_time(query, declared, words):
@@ -70,7 +69,7 @@ def test_only_rows_that_expire_may_be_erased_and_only_once_they_have(tmp_path):
         )
 
     expiring, behind = (COUNTS, {"ttl": "1 day"}), ("SELECT id, n FROM {counts}", {})
-    row = ("SELECT things.* FROM {things} JOIN {counts} AS c USING (id)", {"keeps": "", "keys": []})
+    row = ("SELECT things.* FROM {things} JOIN {counts} AS c USING (id)", ROW)
     assert keeping(counts=expiring, behind=behind) == []
     assert keeping(counts=(COUNTS, {}), behind=behind) == ["behind", "counts"]
     assert keeping(counts=expiring, rows=row) == ["counts"], "read as of one version"

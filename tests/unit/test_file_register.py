@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakehouse import row_table
 from lakehouse.declare.columns import column_names
 from lakehouse.declare.inputs.delta import delta_table
 from lakehouse.declare.inputs.sources import FolderSource, folder
-from lakehouse.declare.table import table
 from lakehouse.errors import CommitError, DeclarationError, SourceError
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
@@ -25,7 +25,7 @@ from lakehouse.storage.foreign.foreign_sources import feed_of, passed_over, unre
 MOST = 1_000
 
 
-@table(layer="bronze", event_time="at")
+@row_table(layer="bronze", event_time="at")
 def readings(rows): ...
 
 

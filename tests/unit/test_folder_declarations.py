@@ -7,10 +7,9 @@ from types import ModuleType
 import pytest
 
 from assets import streams, tables
-from lakehouse import iceberg_table
+from lakehouse import delta_table, files, folder, iceberg_table, ingest_table, kafka
 from lakehouse.cli import doctor, table_status
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import delta_table, files, folder, kafka, table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
@@ -32,7 +31,7 @@ def catalog(function=readings, **sources):
     module = ModuleType(__name__)
     for name, source in sources.items():
         setattr(module, name, source)
-    setattr(module, function.__name__, table(layer="bronze", event_time="at")(function))
+    setattr(module, function.__name__, ingest_table(layer="bronze", event_time="at")(function))
     return catalog_of([module])
 
 

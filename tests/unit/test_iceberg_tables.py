@@ -29,8 +29,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from lakehouse import iceberg_table
-from lakehouse.declare.table import table
+from lakehouse import iceberg_table, row_table
 from lakehouse.errors import DeclarationError, SourceError
 from lakehouse.settings import Settings
 from lakehouse.storage.foreign.file_register import Register
@@ -44,7 +43,7 @@ TYPES = {"n": "bigint", "at": "timestamp", "cents": "decimal(12,2)"}
 MOST = 10**9
 
 
-@table(layer="bronze", event_time="at")
+@row_table(layer="bronze", event_time="at")
 def readings(rows): ...
 
 

@@ -9,9 +9,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from lakehouse import row_table
 from lakehouse.batch.kept_states import Kept, Rewrite, holds, worth_keeping
 from lakehouse.declare.columns import ARRIVAL
-from lakehouse.declare.table import table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
@@ -206,7 +206,7 @@ def test_old_states_are_kept_more_sparsely():
 
 
 def test_a_savepoint_takes_the_states_that_are_whole(tmp_path, caplog):
-    @table(layer="gold", ttl="1 day")
+    @row_table(layer="gold", ttl="1 day")
     def remembered(things):
         return things
 

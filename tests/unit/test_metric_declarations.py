@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakehouse.declare.table import session, table, tumbling
+from lakehouse import session, tumbling, window_table
 from lakehouse.errors import DeclarationError
 from lakehouse.reconcile.verdicts import Found, Outcomes
 from streaming_jobs.exporters.metric_families import DECLARED
@@ -37,21 +37,20 @@ def totals(orders): ...
 @pytest.mark.parametrize(
     ("declared", "said"),
     [
-        ({}, "declare them on a tumbling or sliding window"),
         ({"window": session("1 minute"), "keys": ["shop"]}, "only windows of fixed size"),
         ({"window": tumbling("1 minute"), "keys": ["shop", "a shop"]}, "column='a shop'"),
     ],
 )
 def test_metrics_that_cannot_be_shown_are_refused(declared, said):
     with pytest.raises(DeclarationError, match=said):
-        table(layer="gold", metrics=["cents"], **declared)(totals)
+        window_table(layer="gold", metrics=["cents"], **declared)(totals)
 
 
 def test_metrics_decide_no_row():
     window = {"layer": "gold", "window": tumbling("1 minute"), "keys": ["shop"]}
     assert (
-        table(**window, metrics=["cents"])(totals).code_version
-        == table(**window)(totals).code_version
+        window_table(**window, metrics=["cents"])(totals).code_version
+        == window_table(**window)(totals).code_version
     )
 
 

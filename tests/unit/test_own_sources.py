@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from assets import streams, tables
-from lakehouse import SourceReader, SourceRecord, folder, kafka, python_source, table
+from lakehouse import SourceReader, SourceRecord, folder, ingest_table, kafka, python_source
 from lakehouse.cli import table_status
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError, SourceAway, SourceError
@@ -91,7 +91,7 @@ def catalog(function=rates, **sources):
     module = ModuleType(__name__)
     for name, source in sources.items():
         setattr(module, name, source)
-    setattr(module, function.__name__, table(layer="bronze", event_time="at")(function))
+    setattr(module, function.__name__, ingest_table(layer="bronze", event_time="at")(function))
     return catalog_of([module])
 
 

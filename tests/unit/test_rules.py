@@ -5,18 +5,21 @@ from types import ModuleType
 
 import pytest
 
-from lakehouse.declare import rules
-from lakehouse.declare.catalog import Catalog, catalog_of
-from lakehouse.declare.table import (
+from lakehouse import (
     around,
     duplicates,
     files,
+    ingest_table,
     kafka,
     lookup,
-    sql_table,
-    table,
+    reference_table,
+    row_table,
+    sql,
     tumbling,
+    window_table,
 )
+from lakehouse.declare import rules
+from lakehouse.declare.catalog import Catalog, catalog_of
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.maintenance import erasure
 from lakehouse.ranges import EPOCH, Range
@@ -27,7 +30,7 @@ from lakehouse.transform import ranges_of
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
+@ingest_table(layer="bronze", event_time="at", delay="5 seconds")
 def things(topic):
     return topic
 
@@ -43,7 +46,7 @@ def module_of(**names) -> ModuleType:
 
 def counted(name: str, **declared):
     query = "SELECT window, count(*) AS n FROM {things} GROUP BY window"
-    return sql_table(name, query, layer="gold", window=tumbling("1 minute"), **declared)
+    return window_table(layer="gold", window=tumbling("1 minute"), **declared)(sql(name, query))
 
 
 # ---- names
@@ -84,15 +87,15 @@ def test_another_table_of_the_same_name_in_another_variable_is_refused():
 
 
 def chain(silver_late: str, gold_late: str, **silver) -> Catalog:
-    @table(layer="silver", late=silver_late, **silver)
+    @row_table(layer="silver", late=silver_late, **silver)
     def valid(things):
         return things
 
-    @table(layer="silver", late="update")
+    @row_table(layer="silver", late="update")
     def copied(valid):
         return valid
 
-    @table(layer="gold", window=tumbling("1 minute"), late=gold_late)
+    @window_table(layer="gold", window=tumbling("1 minute"), late=gold_late)
     def per_minute(copied):
         return copied.groupBy("window").count()
 
@@ -123,7 +126,7 @@ def test_an_update_that_late_rows_reach_is_not():
 
 
 def lasting(**declared):
-    @table(layer="gold", ttl="1 day", **declared)
+    @row_table(layer="gold", ttl="1 day", **declared)
     def remembered(things):
         return things
 
@@ -134,9 +137,7 @@ def lasting(**declared):
     "declared, words",
     [
         ({"context": around(before="1 minute")}, "without context= and deduplicate="),
-        ({"window": tumbling("1 minute")}, "in a row table"),
         ({"late": "update"}, "would change the state that all later rows"),
-        ({"keeps": "versions", "keys": ["id"]}, "it holds what was valid at any instant"),
     ],
 )
 def test_a_lasting_state_is_refused_where_it_cannot_be_kept(declared, words):
@@ -145,15 +146,15 @@ def test_a_lasting_state_is_refused_where_it_cannot_be_kept(declared, words):
 
 
 def test_a_lasting_state_reads_two_inputs_with_event_time_and_no_other():
-    @table(layer="silver")
+    @row_table(layer="silver")
     def others(things):
         return things
 
-    @table(layer="silver")
+    @row_table(layer="silver")
     def more(things):
         return things
 
-    @table(layer="gold", ttl="1 day")
+    @row_table(layer="gold", ttl="1 day")
     def three(things, others, more):
         return things
 
@@ -162,11 +163,11 @@ def test_a_lasting_state_reads_two_inputs_with_event_time_and_no_other():
 
     prices = files("prices.csv", schema="id STRING", header=True)
 
-    @table(layer="silver")
+    @reference_table(layer="silver")
     def names(prices):
         return prices
 
-    @table(layer="gold", ttl="1 day")
+    @row_table(layer="gold", ttl="1 day")
     def named(things, names):
         return things
 
@@ -203,19 +204,14 @@ def owner(id): ...
 @pytest.mark.parametrize(
     ("query", "declared"),
     [
-        (
-            "SELECT window, count(*) AS n FROM {things} GROUP BY window",
-            {"window": tumbling("1 minute")},
-        ),
         ("SELECT * FROM {things}", {"context": around(before="1 minute")}),
         ("SELECT * FROM {things}", {"deduplicate": duplicates("id", within="1 hour")}),
         ("SELECT * FROM {things} UNION ALL SELECT * FROM {others}", {}),
-        ("SELECT id, count(*) AS n FROM {things} GROUP BY id", {"keeps": "latest", "keys": ["id"]}),
     ],
 )
 def test_a_service_is_asked_for_rows_of_one_input_only(query, declared):
-    asking = sql_table("asking", query, layer="silver", lookup=owner, **declared)
-    others = sql_table("others", "SELECT * FROM {things}", layer="silver")
+    asking = row_table(layer="silver", lookup=owner, **declared)(sql("asking", query))
+    others = row_table(layer="silver")(sql("others", "SELECT * FROM {things}"))
     with pytest.raises(DeclarationError, match=r"table=asking, .*lookup=owner: a service is asked"):
         catalog_of([module_of(asking=asking, others=others)])
 
@@ -226,7 +222,7 @@ def test_what_a_lookup_means_is_part_of_the_code_version_and_how_it_asks_is_not(
 
         declared = lookup(**{"schema": "owner STRING"} | how)(owner)
         query = "SELECT * FROM {things}"
-        return sql_table("asking", query, layer="silver", lookup=declared).code_version
+        return row_table(layer="silver", lookup=declared)(sql("asking", query)).code_version
 
     assert version() == version(retries=9, concurrency=99, timeout="1 minute", cache_for="1 day")
     assert len({version(), version(on_failure="null"), version(schema="owner BIGINT")}) == 3

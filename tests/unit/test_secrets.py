@@ -38,7 +38,7 @@ LENGTH = timedelta(minutes=5)
 TOGETHER = (SHOWN, Decimal("1.5"))
 
 
-@lh.table(layer="bronze", event_time="at", delay="1 second")
+@lh.ingest_table(layer="bronze", event_time="at", delay="1 second")
 def events(topic):
     return topic.where(SHOWN).where(f"{PLAIN} {LIST} {MADE} {AGAIN} {TRIED} {NAMED} {LENGTH} {TOGETHER}")
 """

@@ -17,10 +17,21 @@ from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse import Position, file_folder, kafka_topic, opensearch, postgres, redis_keys
+from lakehouse import (
+    Position,
+    file_folder,
+    ingest_table,
+    kafka,
+    kafka_topic,
+    opensearch,
+    postgres,
+    redis_keys,
+    row_table,
+    tumbling,
+    window_table,
+)
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import PARTITION
-from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import CommitError, DeclarationError, SinkError, UnknownTable
 from lakehouse.maintenance import needs
 from lakehouse.settings import Settings
@@ -351,15 +362,17 @@ def declared(**publish) -> ModuleType:
     module = ModuleType("shop")
     module.source = kafka("orders-in", schema="id STRING, at TIMESTAMP")
 
-    @table(layer="bronze", event_time="at")
+    @ingest_table(layer="bronze", event_time="at")
     def orders(source):
         return source
 
-    @table(layer="silver", publish=publish.get("rows", ()))
+    @row_table(layer="silver", publish=publish.get("rows", ()))
     def paid(orders):
         return orders
 
-    @table(layer="gold", window=tumbling("1 hour"), keys=["id"], publish=publish.get("windows", ()))
+    @window_table(
+        layer="gold", window=tumbling("1 hour"), keys=["id"], publish=publish.get("windows", ())
+    )
     def hourly(orders):
         return orders.groupBy("window", "id").count()
 

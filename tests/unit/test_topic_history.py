@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from assets import tables
+from lakehouse import delta_table, folder, ingest_table, kafka
 from lakehouse.cli import table_status
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import delta_table, folder, kafka, table
 from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.ranges import BEGINNING
 from lakehouse.settings import Settings
@@ -43,7 +43,9 @@ def catalog(function=readings, event_time="at", **sources):
     module = ModuleType(__name__)
     for name, source in sources.items():
         setattr(module, name, source)
-    setattr(module, function.__name__, table(layer="bronze", event_time=event_time)(function))
+    setattr(
+        module, function.__name__, ingest_table(layer="bronze", event_time=event_time)(function)
+    )
     return catalog_of([module])
 
 

@@ -7,17 +7,19 @@ import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.inputs.sources import KafkaSource
-from lakehouse.declare.table import (
-    Table,
+from lakehouse import (
     count,
+    ingest_table,
     kafka,
+    row_table,
     session,
     sliding,
-    sql_table,
-    table,
+    sql,
     tumbling,
+    window_table,
 )
+from lakehouse.declare.inputs.sources import KafkaSource
+from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from support import ROOT
 
@@ -41,10 +43,13 @@ from support import ROOT
         (lambda: tumbling("1 day", zone="localtime"), "none of that name"),
         (lambda: sliding("2 minutes", "5 minutes"), "the slide is at most the size"),
         (lambda: session("-1 seconds"), "a duration is a number"),
-        (lambda: sql_table("t", "SELECT 1", layer="gold"), "names no input"),
-        (lambda: sql_table("t", "SELECT {} FROM {x}", layer="gold"), "inputs are names in braces"),
-        (lambda: sql_table("t", "SELECT } FROM {x}", layer="gold"), "write a brace"),
-        (lambda: sql_table("t__late", "SELECT * FROM {x}", layer="gold"), "'__' marks side tables"),
+        (lambda: sql("t", "SELECT 1"), "names no input"),
+        (lambda: sql("t", "SELECT {} FROM {x}"), "inputs are names in braces"),
+        (lambda: sql("t", "SELECT } FROM {x}"), "write a brace"),
+        (
+            lambda: row_table(layer="gold")(sql("t__late", "SELECT * FROM {x}")),
+            "'__' marks side tables",
+        ),
     ],
 )
 def test_a_window_or_query_that_cannot_be_is_refused_with_the_rule(declare, words):
@@ -77,9 +82,11 @@ def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables()
     ]
     names |= {
         "__name__": "docs",
-        "table": table,
+        "ingest_table": ingest_table,
+        "row_table": row_table,
+        "window_table": window_table,
         "kafka": kafka,
-        "sql_table": sql_table,
+        "sql": sql,
         "DataFrame": DataFrame,
         "F": F,
         "Window": Window,

@@ -6,7 +6,7 @@ from zoneinfo import available_timezones
 
 import pytest
 
-from lakehouse.declare.table import sliding, tumbling
+from lakehouse import sliding, tumbling
 from lakehouse.declare.zones import Clock, clock
 from support.zone_oracle import ZONES, Walk, moment
 

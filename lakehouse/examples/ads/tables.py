@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import expect, files, kafka, table, tumbling
+from lakehouse import expect, files, ingest_table, kafka, reference_table, tumbling, window_table
 
 ad_topic = kafka(
     "ad-events",
@@ -14,7 +14,7 @@ ad_topic = kafka(
 ad_campaigns = files("ad_campaigns.csv", schema="ad_id STRING, campaign_id STRING")
 
 
-@table(layer="bronze", event_time="event_time", delay="1 second", owner="team:ads")
+@ingest_table(layer="bronze", event_time="event_time", delay="1 second", owner="team:ads")
 def ad_events(ad_topic: DataFrame) -> DataFrame:
     """Every ad event as it was sent.
 
@@ -26,7 +26,7 @@ def ad_events(ad_topic: DataFrame) -> DataFrame:
     return ad_topic.withColumn("event_time", F.when(in_range, F.timestamp_millis(milliseconds)))
 
 
-@table(
+@reference_table(
     layer="bronze",
     keys=["ad_id"],
     owner="team:ads",
@@ -40,7 +40,7 @@ def campaigns(ad_campaigns: DataFrame) -> DataFrame:
     return ad_campaigns
 
 
-@table(
+@window_table(
     layer="gold",
     window=tumbling("10 seconds"),
     keys=["campaign_id"],

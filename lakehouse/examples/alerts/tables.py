@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import DataFrame
 
-from lakehouse import KeyedProcess, Row, State, Timers, around, process, table
+from lakehouse import KeyedProcess, Row, State, Timers, around, process, row_table
 
 _MINUTE = timedelta(minutes=1)
 _TEN_MINUTES = timedelta(minutes=10)
@@ -51,7 +51,7 @@ class Anomaly(KeyedProcess):
         state["readings"] = [*before, (at, warmth)]
 
 
-@table(layer="gold", context=around(before=_MINUTE), owner="team:sensors")
+@row_table(layer="gold", context=around(before=_MINUTE), owner="team:sensors")
 def silent_sensors(valid_readings: DataFrame) -> DataFrame:
     """Sensors that had sent nothing for a minute, at the instant when that was so."""
     return process(
@@ -59,7 +59,7 @@ def silent_sensors(valid_readings: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", context=around(before=_TEN_MINUTES), owner="team:sensors")
+@row_table(layer="gold", context=around(before=_TEN_MINUTES), owner="team:sensors")
 def unusual_readings(valid_readings: DataFrame) -> DataFrame:
     """Readings more than two degrees away from the mean of their sensor's last ten minutes."""
     return process(

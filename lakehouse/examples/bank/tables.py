@@ -5,7 +5,20 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import around, as_of_join, expect, kafka, kafka_topic, session, table, tumbling
+from lakehouse import (
+    around,
+    as_of_join,
+    expect,
+    ingest_table,
+    kafka,
+    kafka_topic,
+    keyed_table,
+    row_table,
+    session,
+    tumbling,
+    versioned_table,
+    window_table,
+)
 
 _OWNER = "team:bank"
 _QUIET = "5 seconds"  # changes are few: a topic of them is silent most of the time, and holds nothing back
@@ -32,7 +45,7 @@ account_topic = kafka(
 )
 
 
-@table(
+@ingest_table(
     layer="bronze",
     event_time="event_time",
     delay="5 seconds",
@@ -52,7 +65,7 @@ def bank_events(
     return united.unionByName(accounts, allowMissingColumns=True)
 
 
-@table(layer="silver", keeps="versions", keys=["customer_id"], owner=_OWNER)
+@versioned_table(layer="silver", keys=["customer_id"], owner=_OWNER)
 def customer_history(bank_events: DataFrame) -> DataFrame:
     """Each customer over time: country and segment, valid from, valid to.
 
@@ -62,7 +75,7 @@ def customer_history(bank_events: DataFrame) -> DataFrame:
     return changes.select("customer_id", "country", "segment", "deleted", "event_time", "_arrival")
 
 
-@table(layer="silver", keeps="versions", keys=["account_id"], owner=_OWNER)
+@versioned_table(layer="silver", keys=["account_id"], owner=_OWNER)
 def account_history(bank_events: DataFrame) -> DataFrame:
     """Each account over time: whose it was."""
     return bank_events.where("kind = 'account'").select(
@@ -70,7 +83,7 @@ def account_history(bank_events: DataFrame) -> DataFrame:
     )
 
 
-@table(
+@row_table(
     layer="silver",
     owner=_OWNER,
     publish=[
@@ -94,7 +107,7 @@ def transfers(bank_events: DataFrame) -> DataFrame:
     return bank_events.where("kind = 'transfer'").select(*columns)
 
 
-@table(layer="silver", owner=_OWNER)
+@row_table(layer="silver", owner=_OWNER)
 def enriched_transfers(
     transfers: DataFrame, account_history: DataFrame, customer_history: DataFrame
 ) -> DataFrame:
@@ -105,9 +118,8 @@ def enriched_transfers(
     return as_of_join(owned, customer_history, "customer_id", "event_time", ["country", "segment"])
 
 
-@table(
+@keyed_table(
     layer="gold",
-    keeps="latest",
     keys=["account_id"],
     owner=_OWNER,
     expectations=[expect.column_sum_to_be_between("balance", min_value=0, max_value=0)],
@@ -138,7 +150,7 @@ def account_totals(bank_events: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="silver", keeps="latest", keys=["account_id"], owner=_OWNER)
+@keyed_table(layer="silver", keys=["account_id"], owner=_OWNER)
 def account_debits(bank_events: DataFrame) -> DataFrame:
     """What each account paid."""
     return (
@@ -148,7 +160,7 @@ def account_debits(bank_events: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="silver", keeps="latest", keys=["account_id"], owner=_OWNER)
+@keyed_table(layer="silver", keys=["account_id"], owner=_OWNER)
 def account_credits(bank_events: DataFrame) -> DataFrame:
     """What each account was paid."""
     return (
@@ -158,7 +170,7 @@ def account_credits(bank_events: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", keeps="latest", keys=["account_id"], owner=_OWNER)
+@keyed_table(layer="gold", keys=["account_id"], owner=_OWNER)
 def account_balances(account_debits: DataFrame, account_credits: DataFrame) -> DataFrame:
     """The balance of each account, from two tables that are joined at versions which know of the same transfers."""
     both = account_debits.join(account_credits, "account_id", "full")
@@ -168,9 +180,8 @@ def account_balances(account_debits: DataFrame, account_credits: DataFrame) -> D
     return both.select("account_id", (received - paid).alias("balance"))
 
 
-@table(
+@keyed_table(
     layer="gold",
-    keeps="latest",
     keys=["bank"],
     owner=_OWNER,
     expectations=[expect.column_values_to_be_between("balance", min_value=0, max_value=0)],
@@ -181,7 +192,7 @@ def bank_balance(account_balances: DataFrame) -> DataFrame:
     return total.withColumn("bank", F.lit("all"))
 
 
-@table(
+@window_table(
     layer="gold",
     window=tumbling("1 day"),
     partition_by="day",
@@ -197,7 +208,7 @@ def customer_days(enriched_transfers: DataFrame) -> DataFrame:
     return by_day.agg(F.count("*").alias("transfers"), F.sum("amount").alias("paid"))
 
 
-@table(layer="gold", window=session("2 minutes"), keys=["from_account"], owner=_OWNER)
+@window_table(layer="gold", window=session("2 minutes"), keys=["from_account"], owner=_OWNER)
 def account_sessions(transfers: DataFrame) -> DataFrame:
     """Payments of an account at most two minutes apart."""
     return transfers.groupBy("window", "from_account").agg(
@@ -205,7 +216,7 @@ def account_sessions(transfers: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", context=around(before="1 minute"), owner=_OWNER)
+@row_table(layer="gold", context=around(before="1 minute"), owner=_OWNER)
 def small_then_large(transfers: DataFrame) -> DataFrame:
     """Large payments (500 and more) of an account that paid a small one (at most 1) within the minute before."""
     small = transfers.where("amount <= 1").select(
@@ -217,7 +228,7 @@ def small_then_large(transfers: DataFrame) -> DataFrame:
     return transfers.where("amount >= 500").join(small, soon, "left_semi")
 
 
-@table(layer="gold", context=around(before="1 day"), owner=_OWNER)
+@row_table(layer="gold", context=around(before="1 day"), owner=_OWNER)
 def fraud_features(transfers: DataFrame) -> DataFrame:
     """Each transfer with what was known of its account then: the payments of the hour and of the day before, and their sums."""
     of_account = Window.partitionBy("from_account").orderBy(F.unix_micros("event_time"))

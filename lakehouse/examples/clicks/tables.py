@@ -6,12 +6,12 @@ Beside `lakehouse.examples.ads.tables`.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import around, expect, table, tumbling
+from lakehouse import around, expect, row_table, tumbling, window_table
 
 _NEAR = "clicker = user_id AND clicked = ad_id AND clicked_at BETWEEN event_time AND event_time + interval 10 seconds"
 
 
-@table(layer="silver", context=around(after="10 seconds"), owner="team:ads")
+@row_table(layer="silver", context=around(after="10 seconds"), owner="team:ads")
 def views_with_clicks(ad_events: DataFrame) -> DataFrame:
     """Each view of an ad, with how many clicks of its user on that ad followed within ten seconds."""
     clicks = ad_events.where("event_type = 'click'").select(
@@ -25,7 +25,7 @@ def views_with_clicks(ad_events: DataFrame) -> DataFrame:
     )
 
 
-@table(
+@window_table(
     layer="gold",
     window=tumbling("1 minute"),
     keys=["campaign_id"],

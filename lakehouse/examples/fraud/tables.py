@@ -6,12 +6,12 @@ Beside `lakehouse.examples.bank.tables`.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import expect, kafka_topic, mail, table
+from lakehouse import expect, kafka_topic, mail, row_table
 
 _COLUMNS = ("transaction_id", "from_account", "amount", "event_time", "_arrival")
 
 
-@table(
+@row_table(
     layer="gold",
     owner="team:bank",
     expectations=[

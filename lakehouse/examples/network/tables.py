@@ -3,7 +3,19 @@
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import around, expect, files, kafka, kafka_topic, table, tumbling, webhook
+from lakehouse import (
+    around,
+    expect,
+    files,
+    ingest_table,
+    kafka,
+    kafka_topic,
+    reference_table,
+    row_table,
+    tumbling,
+    webhook,
+    window_table,
+)
 
 _OWNER = "team:network"
 _DELAY = "5 seconds"
@@ -27,7 +39,7 @@ bad_network_list = files("bad_networks.csv", schema="network STRING, reason STRI
 # ---- the quality of cells
 
 
-@table(
+@ingest_table(
     layer="bronze",
     event_time="event_time",
     delay=_DELAY,
@@ -45,7 +57,7 @@ def cell_measurements(measurement_topic: DataFrame) -> DataFrame:
     return measurement_topic
 
 
-@table(layer="silver", window=tumbling("10 seconds"), keys=["cell_id"], owner=_OWNER)
+@window_table(layer="silver", window=tumbling("10 seconds"), keys=["cell_id"], owner=_OWNER)
 def cell_ten_seconds(cell_measurements: DataFrame) -> DataFrame:
     """Each cell in ten seconds, as sums: the averages of longer windows are made of these."""
     return cell_measurements.groupBy("window", "cell_id").agg(
@@ -56,7 +68,7 @@ def cell_ten_seconds(cell_measurements: DataFrame) -> DataFrame:
     )
 
 
-@table(
+@window_table(
     layer="silver",
     window=tumbling("1 minute"),
     keys=["cell_id"],
@@ -77,7 +89,7 @@ def cell_minutes(cell_ten_seconds: DataFrame) -> DataFrame:
     return rated.withColumn("bad", F.expr("failure_rate >= 0.05 OR sinr_db < 0"))
 
 
-@table(layer="gold", window=tumbling("1 hour"), keys=["cell_id"], owner=_OWNER)
+@window_table(layer="gold", window=tumbling("1 hour"), keys=["cell_id"], owner=_OWNER)
 def cell_hours(cell_minutes: DataFrame) -> DataFrame:
     """Each cell in an hour: how many of its minutes were bad, and its worst one."""
     return cell_minutes.groupBy("window", "cell_id").agg(
@@ -90,7 +102,7 @@ def cell_hours(cell_minutes: DataFrame) -> DataFrame:
     )
 
 
-@table(
+@row_table(
     layer="gold",
     context=around(before="5 minutes"),
     owner=_OWNER,
@@ -118,13 +130,13 @@ def cell_alerts(cell_minutes: DataFrame) -> DataFrame:
 # ---- who tries to break in
 
 
-@table(layer="bronze", event_time="event_time", delay=_DELAY, owner=_OWNER)
+@ingest_table(layer="bronze", event_time="event_time", delay=_DELAY, owner=_OWNER)
 def gateway_requests(request_topic: DataFrame) -> DataFrame:
     """Every request at the gateway, and how it was answered."""
     return request_topic
 
 
-@table(
+@reference_table(
     layer="bronze",
     keys=["network"],
     refresh="1 minute",
@@ -142,7 +154,7 @@ def bad_networks(bad_network_list: DataFrame) -> DataFrame:
     return bad_network_list.withColumns({"size": size, "first": first, "last": first + size - 1})
 
 
-@table(layer="silver", owner=_OWNER)
+@row_table(layer="silver", owner=_OWNER)
 def refused_requests(gateway_requests: DataFrame, bad_networks: DataFrame) -> DataFrame:
     """Requests without a right to what they asked for. Of several known bad networks that have the address: the smallest."""
     # as one array, for a join by ranges would give a request once for each network that has it
@@ -157,7 +169,7 @@ def refused_requests(gateway_requests: DataFrame, bad_networks: DataFrame) -> Da
     )
 
 
-@table(
+@window_table(
     layer="gold",
     window=tumbling("1 minute"),
     keys=["address"],

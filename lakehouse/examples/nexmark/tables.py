@@ -5,7 +5,19 @@ from decimal import Decimal
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import files, kafka, session, sliding, sql_table, table, tumbling
+from lakehouse import (
+    files,
+    ingest_table,
+    kafka,
+    keyed_table,
+    reference_table,
+    row_table,
+    session,
+    sliding,
+    sql,
+    tumbling,
+    window_table,
+)
 
 _OWNER = "team:auctions"
 _DELAY = "4 seconds"
@@ -39,7 +51,7 @@ side_input_file = files("side_input.csv", schema="key BIGINT, value STRING")
 # ---- what was sent
 
 
-@table(layer="bronze", event_time="date_time", delay=_DELAY, owner=_OWNER)
+@ingest_table(layer="bronze", event_time="date_time", delay=_DELAY, owner=_OWNER)
 def nexmark_people(person_topic: DataFrame) -> DataFrame:
     """People who registered, as they were sent."""
     names = {
@@ -50,32 +62,32 @@ def nexmark_people(person_topic: DataFrame) -> DataFrame:
     return person_topic.withColumnsRenamed(names)
 
 
-@table(layer="bronze", event_time="date_time", delay=_DELAY, owner=_OWNER)
+@ingest_table(layer="bronze", event_time="date_time", delay=_DELAY, owner=_OWNER)
 def nexmark_auctions(auction_topic: DataFrame) -> DataFrame:
     """Auctions that were opened, as they were sent."""
     names = {"itemName": "item_name", "initialBid": "initial_bid", "dateTime": "date_time"}
     return auction_topic.withColumnsRenamed(names)
 
 
-@table(layer="bronze", event_time="date_time", delay=_DELAY, owner=_OWNER)
+@ingest_table(layer="bronze", event_time="date_time", delay=_DELAY, owner=_OWNER)
 def nexmark_bids(bid_topic: DataFrame) -> DataFrame:
     """Bids, as they were sent."""
     return bid_topic.withColumnRenamed("dateTime", "date_time")
 
 
-@table(layer="bronze", event_time="ingestion_time", owner=_OWNER)
+@ingest_table(layer="bronze", event_time="ingestion_time", owner=_OWNER)
 def nexmark_bids_by_arrival(bid_topic: DataFrame) -> DataFrame:
     """The same bids, by the time at which they arrived: processing time, written down once."""
     return bid_topic.withColumnRenamed("dateTime", "date_time")
 
 
-@table(layer="bronze", keys=["key"], owner=_OWNER)
+@reference_table(layer="bronze", keys=["key"], owner=_OWNER)
 def side_input(side_input_file: DataFrame) -> DataFrame:
     """A thousand keys with a value each."""
     return side_input_file
 
 
-@table(layer="silver", keeps="latest", keys=["id"], owner=_OWNER)
+@keyed_table(layer="silver", keys=["id"], owner=_OWNER)
 def people(nexmark_people: DataFrame) -> DataFrame:
     """Each person once, however often that person was sent."""
     person = ("date_time", "name", "email_address", "credit_card", "city", "state", "extra")
@@ -83,7 +95,7 @@ def people(nexmark_people: DataFrame) -> DataFrame:
     return nexmark_people.groupBy("id").agg(last).select("id", "last.*")
 
 
-@table(layer="silver", keeps="latest", keys=["id"], owner=_OWNER)
+@keyed_table(layer="silver", keys=["id"], owner=_OWNER)
 def auctions(nexmark_auctions: DataFrame) -> DataFrame:
     """Each auction once, however often it was sent."""
     auction = (
@@ -97,13 +109,13 @@ def auctions(nexmark_auctions: DataFrame) -> DataFrame:
 # ---- of each bid by itself
 
 
-@table(layer="silver", owner=_OWNER)
+@row_table(layer="silver", owner=_OWNER)
 def q0_bids(nexmark_bids: DataFrame) -> DataFrame:
     """All bids, as they are."""
     return nexmark_bids.select("auction", "bidder", "price", "date_time", "extra", "_arrival")
 
 
-@table(layer="silver", owner=_OWNER)
+@row_table(layer="silver", owner=_OWNER)
 def q1_bids_in_euros(nexmark_bids: DataFrame) -> DataFrame:
     """All bids, with the price in euros instead of dollars."""
     return nexmark_bids.select(
@@ -111,14 +123,14 @@ def q1_bids_in_euros(nexmark_bids: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="silver", owner=_OWNER)
+@row_table(layer="silver", owner=_OWNER)
 def q2_bids_on_some_auctions(nexmark_bids: DataFrame) -> DataFrame:
     """The price of bids on every 123rd auction."""
     chosen = nexmark_bids.where("auction % 123 = 0")
     return chosen.select("auction", "price", "date_time", "_arrival")
 
 
-@table(layer="silver", owner=_OWNER)
+@row_table(layer="silver", owner=_OWNER)
 def q10_logged_bids(nexmark_bids: DataFrame) -> DataFrame:
     """All bids, with the day and the minute of each as text: the log of an hour is a partition of this table."""
     return nexmark_bids.select(
@@ -129,7 +141,7 @@ def q10_logged_bids(nexmark_bids: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="silver", owner=_OWNER)
+@row_table(layer="silver", owner=_OWNER)
 def q13_bids_with_side_input(nexmark_bids: DataFrame, side_input: DataFrame) -> DataFrame:
     """Bids with the value that a file of a thousand keys has for their auction."""
     bids = nexmark_bids.select("auction", "bidder", "price", "date_time", "_arrival")
@@ -137,7 +149,7 @@ def q13_bids_with_side_input(nexmark_bids: DataFrame, side_input: DataFrame) -> 
     return bids.join(F.broadcast(side_input), found).drop("key")
 
 
-@table(layer="silver", owner=_OWNER)
+@row_table(layer="silver", owner=_OWNER)
 def q14_large_bids(nexmark_bids: DataFrame) -> DataFrame:
     """Bids above a million and below fifty million in euros: by day or by night, and how often `extra` has the letter c."""
     hour = F.hour("date_time")
@@ -154,9 +166,10 @@ def q14_large_bids(nexmark_bids: DataFrame) -> DataFrame:
     )
 
 
-q21_channel_ids = sql_table(
-    "q21_channel_ids",
-    """
+q21_channel_ids = row_table(layer="silver", owner=_OWNER)(
+    sql(
+        "q21_channel_ids",
+        """
     WITH named AS (
       SELECT *, lower(channel) AS name, regexp_extract(url, '(&|^)channel_id=([^&]*)', 2) AS in_url
       FROM {nexmark_bids}
@@ -166,24 +179,23 @@ q21_channel_ids = sql_table(
                      ELSE in_url END AS channel_id
     FROM named WHERE in_url <> '' OR name IN ('apple', 'google', 'facebook', 'baidu')
     """,
-    description="Bids with the number of their channel: of four known ones, or as the address names it; others are left out.",
-    layer="silver",
-    owner=_OWNER,
+        description="Bids with the number of their channel: of four known ones, or as the address names it; others are left out.",
+    )
 )
-q22_url_folders = sql_table(
-    "q22_url_folders",
-    "SELECT auction, bidder, price, channel, split_part(url, '/', 4) AS dir1, split_part(url, '/', 5) AS dir2, "
-    "split_part(url, '/', 6) AS dir3, date_time, _arrival FROM {nexmark_bids}",
-    description="Bids with the first three folders of their address.",
-    layer="silver",
-    owner=_OWNER,
-)
+
+
+@row_table(layer="silver", owner=_OWNER)
+def q22_url_folders(nexmark_bids: DataFrame) -> DataFrame:
+    """Bids with the first three folders of their address."""
+    folders = [f"split_part(url, '/', {n + 3}) AS dir{n}" for n in (1, 2, 3)]
+    kept = ("auction", "bidder", "price", "channel", "date_time", "_arrival")
+    return nexmark_bids.selectExpr(*kept[:4], *folders, *kept[4:])
 
 
 # ---- joins without a bound in time
 
 
-@table(layer="gold", keeps="latest", keys=["id"], owner=_OWNER)
+@keyed_table(layer="gold", keys=["id"], owner=_OWNER)
 def q3_local_items(auctions: DataFrame, people: DataFrame) -> DataFrame:
     """Who sells something of category 10 in Oregon, Idaho or California, and in which auctions."""
     sellers = people.where("state IN ('OR', 'ID', 'CA')").select(
@@ -193,7 +205,7 @@ def q3_local_items(auctions: DataFrame, people: DataFrame) -> DataFrame:
     return offers.join(sellers, "seller").select("name", "city", "state", "id", "seller")
 
 
-@table(layer="gold", keeps="latest", keys=["id"], owner=_OWNER)
+@keyed_table(layer="gold", keys=["id"], owner=_OWNER)
 def q9_winning_bids(auctions: DataFrame, nexmark_bids: DataFrame) -> DataFrame:
     """The best bid so far of each auction while it was open: the highest; of equal ones the earliest."""
     bids = nexmark_bids.select(
@@ -208,18 +220,14 @@ def q9_winning_bids(auctions: DataFrame, nexmark_bids: DataFrame) -> DataFrame:
     return ranked.where("place = 1").drop("place", "partition", "offset")
 
 
-q4_average_prices = sql_table(
-    "q4_average_prices",
-    "SELECT category AS id, sum(price) DIV count(*) AS final FROM {q9_winning_bids} GROUP BY category",
-    description="The average of the winning bids of each category.",
-    layer="gold",
-    keeps="latest",
-    keys=["id"],
-    owner=_OWNER,
-)
+@keyed_table(layer="gold", keys=["id"], owner=_OWNER)
+def q4_average_prices(q9_winning_bids: DataFrame) -> DataFrame:
+    """The average of the winning bids of each category."""
+    of_category = q9_winning_bids.groupBy(F.col("category").alias("id"))
+    return of_category.agg(F.expr("sum(price) DIV count(*)").alias("final"))
 
 
-@table(layer="gold", keeps="latest", keys=["seller"], owner=_OWNER)
+@keyed_table(layer="gold", keys=["seller"], owner=_OWNER)
 def q6_average_selling_prices(q9_winning_bids: DataFrame) -> DataFrame:
     """The average of the winning bids of each seller's last ten auctions, the last by the time of that bid."""
     latest = Window.partitionBy("seller").orderBy(F.desc("bid_date_time"), F.desc("id"))
@@ -227,7 +235,7 @@ def q6_average_selling_prices(q9_winning_bids: DataFrame) -> DataFrame:
     return sold.groupBy("seller").agg(F.expr("sum(price) DIV count(*)").alias("avg_price"))
 
 
-@table(layer="gold", keeps="latest", keys=["partition", "offset"], owner=_OWNER)
+@keyed_table(layer="gold", keys=["partition", "offset"], owner=_OWNER)
 def q20_bids_with_auctions(nexmark_bids: DataFrame, auctions: DataFrame) -> DataFrame:
     """Bids on auctions of category 10, with what there is to know of the auction."""
     bids = nexmark_bids.withColumnsRenamed({"date_time": "bid_date_time", "extra": "bid_extra"})
@@ -237,7 +245,7 @@ def q20_bids_with_auctions(nexmark_bids: DataFrame, auctions: DataFrame) -> Data
     return bids.withColumns(_named_place()).drop("_arrival").join(offers, "auction")
 
 
-@table(layer="gold", keeps="latest", keys=["partition", "offset", "auction_id"], owner=_OWNER)
+@keyed_table(layer="gold", keys=["partition", "offset", "auction_id"], owner=_OWNER)
 def q23_bids_of_sellers(
     nexmark_bids: DataFrame, people: DataFrame, auctions: DataFrame
 ) -> DataFrame:
@@ -259,14 +267,14 @@ def q23_bids_of_sellers(
 # ---- aggregates without a window, and ranks
 
 
-@table(layer="gold", keeps="latest", keys=["day"], owner=_OWNER)
+@keyed_table(layer="gold", keys=["day"], owner=_OWNER)
 def q15_bids_by_day(nexmark_bids: DataFrame) -> DataFrame:
     """Bids, bidders and auctions of each day: all, and those of three classes of price."""
     days = nexmark_bids.withColumn("day", F.to_date("date_time"))
     return days.groupBy("day").agg(*_bids(), *_distinct("bidder"), *_distinct("auction"))
 
 
-@table(layer="gold", keeps="latest", keys=["channel", "day"], owner=_OWNER)
+@keyed_table(layer="gold", keys=["channel", "day"], owner=_OWNER)
 def q16_bids_by_channel(nexmark_bids: DataFrame) -> DataFrame:
     """The same of each channel and day, with the minute of the last bid."""
     days = nexmark_bids.withColumn("day", F.to_date("date_time"))
@@ -276,7 +284,7 @@ def q16_bids_by_channel(nexmark_bids: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", keeps="latest", keys=["auction", "day"], owner=_OWNER)
+@keyed_table(layer="gold", keys=["auction", "day"], owner=_OWNER)
 def q17_bids_by_auction(nexmark_bids: DataFrame) -> DataFrame:
     """Bids on each auction and day: how many, of three classes of price, and the least, highest, average and summed price."""
     days = nexmark_bids.withColumn("day", F.to_date("date_time"))
@@ -289,26 +297,16 @@ def q17_bids_by_auction(nexmark_bids: DataFrame) -> DataFrame:
     )
 
 
-q18_last_bids = sql_table(
-    "q18_last_bids",
-    """
-    WITH placed AS (
-      SELECT * EXCEPT (_arrival), row_number() OVER (
-        PARTITION BY bidder, auction ORDER BY date_time DESC, _arrival.partition DESC, _arrival.offset DESC
-      ) AS place
-      FROM {nexmark_bids}
-    )
-    SELECT * EXCEPT (place) FROM placed WHERE place = 1
-    """,
-    description="The last bid of each bidder on each auction.",
-    layer="gold",
-    keeps="latest",
-    keys=["bidder", "auction"],
-    owner=_OWNER,
-)
+@keyed_table(layer="gold", keys=["bidder", "auction"], owner=_OWNER)
+def q18_last_bids(nexmark_bids: DataFrame) -> DataFrame:
+    """The last bid of each bidder on each auction."""
+    order = [F.desc("date_time"), F.desc("_arrival.partition"), F.desc("_arrival.offset")]
+    latest = Window.partitionBy("bidder", "auction").orderBy(*order)
+    placed = nexmark_bids.withColumn("place", F.row_number().over(latest)).drop("_arrival")
+    return placed.where("place = 1").drop("place")
 
 
-@table(layer="gold", keeps="latest", keys=["auction", "rank_number"], owner=_OWNER)
+@keyed_table(layer="gold", keys=["auction", "rank_number"], owner=_OWNER)
 def q19_top_bids(nexmark_bids: DataFrame) -> DataFrame:
     """The ten highest bids on each auction; of equal ones the earliest come first."""
     highest = Window.partitionBy("auction").orderBy(
@@ -321,7 +319,9 @@ def q19_top_bids(nexmark_bids: DataFrame) -> DataFrame:
 # ---- windows
 
 
-@table(layer="gold", window=sliding("10 seconds", "2 seconds"), keys=["auction"], owner=_OWNER)
+@window_table(
+    layer="gold", window=sliding("10 seconds", "2 seconds"), keys=["auction"], owner=_OWNER
+)
 def q5_hot_items(nexmark_bids: DataFrame) -> DataFrame:
     """The auctions with the most bids of the last ten seconds, every two seconds."""
     counted = nexmark_bids.groupBy("window", "auction").agg(F.count("*").alias("num"))
@@ -329,7 +329,9 @@ def q5_hot_items(nexmark_bids: DataFrame) -> DataFrame:
     return counted.withColumn("most", most).where("num = most").drop("most")
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["partition", "offset"], owner=_OWNER)
+@window_table(
+    layer="gold", window=tumbling("10 seconds"), keys=["partition", "offset"], owner=_OWNER
+)
 def q7_highest_bids(nexmark_bids: DataFrame) -> DataFrame:
     """The highest bid of each ten seconds; all of them, if some are equal."""
     highest = F.max("price").over(Window.partitionBy("window"))
@@ -339,7 +341,7 @@ def q7_highest_bids(nexmark_bids: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["id", "name"], owner=_OWNER)
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["id", "name"], owner=_OWNER)
 def q8_new_sellers(nexmark_people: DataFrame, nexmark_auctions: DataFrame) -> DataFrame:
     """People who registered and opened an auction in the same ten seconds."""
     new = nexmark_people.groupBy("window", "id", "name").agg(F.lit(1).alias("one")).drop("one")
@@ -347,13 +349,13 @@ def q8_new_sellers(nexmark_people: DataFrame, nexmark_auctions: DataFrame) -> Da
     return new.join(sellers, ["window", "id"])
 
 
-@table(layer="gold", window=session("10 seconds"), keys=["bidder"], owner=_OWNER)
+@window_table(layer="gold", window=session("10 seconds"), keys=["bidder"], owner=_OWNER)
 def q11_bidder_sessions(nexmark_bids: DataFrame) -> DataFrame:
     """How many bids a bidder made in each session; a session ends after ten seconds without a bid."""
     return nexmark_bids.groupBy("window", "bidder").agg(F.count("*").alias("bid_count"))
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["bidder"], owner=_OWNER)
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["bidder"], owner=_OWNER)
 def q12_bids_by_arrival(nexmark_bids_by_arrival: DataFrame) -> DataFrame:
     """How many bids of each bidder arrived in each ten seconds."""
     return nexmark_bids_by_arrival.groupBy("window", "bidder").agg(F.count("*").alias("bid_count"))

@@ -11,9 +11,10 @@ from lakehouse import (
     begin,
     directly_followed_by,
     followed_by,
+    ingest_table,
     kafka,
     process,
-    table,
+    row_table,
 )
 
 _OWNER = "team:patterns"
@@ -28,13 +29,13 @@ trade_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="login_time", delay="5 seconds", owner=_OWNER)
+@ingest_table(layer="bronze", event_time="login_time", delay="5 seconds", owner=_OWNER)
 def logins(login_topic: DataFrame) -> DataFrame:
     """Every attempt to log in."""
     return login_topic
 
 
-@table(layer="bronze", event_time="trade_time", delay="5 seconds", owner=_OWNER)
+@ingest_table(layer="bronze", event_time="trade_time", delay="5 seconds", owner=_OWNER)
 def trades(trade_topic: DataFrame) -> DataFrame:
     """Every trade."""
     return trade_topic
@@ -60,7 +61,7 @@ GUESS = Pattern(
 )
 
 
-@table(layer="gold", context=around(before=GUESS.reach), owner=_OWNER)
+@row_table(layer="gold", context=around(before=GUESS.reach), owner=_OWNER)
 def guessed_passwords(logins: DataFrame) -> DataFrame:
     """Three failed logins or more, and then a successful one, all within five minutes."""
     return process(logins, by=["user_id"], function=GUESS, within=GUESS.reach, at="login_time")
@@ -103,7 +104,7 @@ DIP = Pattern(
 )
 
 
-@table(layer="gold", context=around(before=DIP.reach), owner=_OWNER)
+@row_table(layer="gold", context=around(before=DIP.reach), owner=_OWNER)
 def price_dips(trades: DataFrame) -> DataFrame:
     """Prices that fell from trade to trade, and then rose from trade to trade, within ten minutes."""
     return process(trades, by=["symbol"], function=DIP, within=DIP.reach, at="trade_time")

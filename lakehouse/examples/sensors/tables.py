@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import expect, kafka, sliding, table, tumbling
+from lakehouse import expect, ingest_table, kafka, row_table, sliding, tumbling, window_table
 
 sensor_topic = kafka(
     "sensor-readings",
@@ -12,13 +12,13 @@ sensor_topic = kafka(
 )
 
 
-@table(layer="bronze", event_time="event_time", delay="5 seconds", owner="team:sensors")
+@ingest_table(layer="bronze", event_time="event_time", delay="5 seconds", owner="team:sensors")
 def sensor_readings(sensor_topic: DataFrame) -> DataFrame:
     """Every reading as it was sent: sensor, event time, temperature in degrees Fahrenheit."""
     return sensor_topic
 
 
-@table(
+@row_table(
     layer="silver",
     owner="team:sensors",
     expectations=[
@@ -36,7 +36,7 @@ def valid_readings(sensor_readings: DataFrame) -> DataFrame:
     return sensor_readings.withColumn("temperature_c", celsius).drop("temperature_f")
 
 
-@table(
+@window_table(
     layer="gold",
     window=tumbling("5 seconds"),
     keys=["sensor_id"],
@@ -58,7 +58,7 @@ def sensor_averages(valid_readings: DataFrame) -> DataFrame:
     )
 
 
-@table(
+@window_table(
     layer="gold",
     window=sliding("1 minute", "10 seconds"),
     keys=["sensor_id"],

@@ -3,7 +3,17 @@
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import changes, expect, kafka, kafka_topic, opensearch, postgres, redis_keys, table
+from lakehouse import (
+    changes,
+    expect,
+    ingest_table,
+    kafka,
+    kafka_topic,
+    keyed_table,
+    opensearch,
+    postgres,
+    redis_keys,
+)
 
 _OWNER = "team:shop"
 
@@ -23,15 +33,14 @@ click_topic = kafka(
 # ---- the products
 
 
-@table(layer="bronze", event_time="sent", delay="2 seconds", owner=_OWNER)
+@ingest_table(layer="bronze", event_time="sent", delay="2 seconds", owner=_OWNER)
 def product_log(product_changes: DataFrame) -> DataFrame:
     """What the database's log says of products."""
     return product_changes
 
 
-@table(
+@keyed_table(
     layer="silver",
-    keeps="latest",
     keys=["product_id"],
     owner=_OWNER,
     expectations=[expect.column_values_to_be_between("price", min_value=0)],
@@ -51,13 +60,13 @@ def products(product_log: DataFrame) -> DataFrame:
 # ---- what is viewed together
 
 
-@table(layer="bronze", event_time="event_time", delay="5 seconds", owner=_OWNER)
+@ingest_table(layer="bronze", event_time="event_time", delay="5 seconds", owner=_OWNER)
 def product_clicks(click_topic: DataFrame) -> DataFrame:
     """Every view of a product by a customer."""
     return click_topic
 
 
-@table(layer="silver", keeps="latest", keys=["session_id", "product_id", "other_id"], owner=_OWNER)
+@keyed_table(layer="silver", keys=["session_id", "product_id", "other_id"], owner=_OWNER)
 def session_pairs(product_clicks: DataFrame) -> DataFrame:
     """Two products that were viewed in one session, in both orders: of the first twenty, for a crawler views them all."""
     viewed = product_clicks.groupBy("session_id", "product_id")
@@ -70,22 +79,21 @@ def session_pairs(product_clicks: DataFrame) -> DataFrame:
     return product.join(other, "session_id").where("product_id <> other_id")
 
 
-@table(layer="silver", keeps="latest", keys=["product_id", "other_id"], owner=_OWNER)
+@keyed_table(layer="silver", keys=["product_id", "other_id"], owner=_OWNER)
 def viewed_together(session_pairs: DataFrame) -> DataFrame:
     """In how many sessions two products were viewed."""
     return session_pairs.groupBy("product_id", "other_id").agg(F.count("*").alias("sessions"))
 
 
-@table(layer="silver", keeps="latest", keys=["product_id", "other_id"], owner=_OWNER)
+@keyed_table(layer="silver", keys=["product_id", "other_id"], owner=_OWNER)
 def viewed_offers(viewed_together: DataFrame, products: DataFrame) -> DataFrame:
     """The same, of other products that are on sale, with their name and price now."""
     other = products.select(F.col("product_id").alias("other_id"), "name", "price")
     return viewed_together.join(other, "other_id")
 
 
-@table(
+@keyed_table(
     layer="gold",
-    keeps="latest",
     keys=["product_id"],
     owner=_OWNER,
     publish=[kafka_topic("shop.recommendations", key="product_id", partitions=3)],

@@ -11,7 +11,17 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import expect, kafka, report, session, sliding, table, tumbling
+from lakehouse import (
+    expect,
+    ingest_table,
+    kafka,
+    report_table,
+    row_table,
+    session,
+    sliding,
+    tumbling,
+    window_table,
+)
 
 _COUNTRY = re.compile("[A-Z]{2}")
 
@@ -24,7 +34,7 @@ access_log = kafka(
 )
 
 
-@table(
+@ingest_table(
     layer="bronze",
     event_time="event_time",
     delay="10 seconds",
@@ -70,7 +80,7 @@ def requests(access_log: DataFrame) -> DataFrame:
     ).drop("line", "parsed")
 
 
-@table(
+@row_table(
     layer="silver",
     owner="team:web",
     expectations=[expect.column_values_to_match_regex("country", regex="^[A-Z]{2}$")],
@@ -97,7 +107,7 @@ def visits(requests: DataFrame) -> DataFrame:
     ).drop("ip", "user")
 
 
-@table(
+@window_table(
     layer="gold",
     window=sliding("5 minutes", "1 minute"),
     keys=["country"],
@@ -119,7 +129,7 @@ def visitors_by_country(visits: DataFrame) -> DataFrame:
     )
 
 
-@table(
+@window_table(
     layer="gold",
     window=session("30 minutes"),
     keys=["visitor"],
@@ -143,7 +153,7 @@ def visitor_sessions(visits: DataFrame) -> DataFrame:
     )
 
 
-@table(
+@window_table(
     layer="gold",
     window=tumbling("5 minutes"),
     keys=["path"],
@@ -160,7 +170,7 @@ def page_views(visits: DataFrame) -> DataFrame:
     return pages.agg(F.count("*").alias("views"), _distinct("visitor").alias("visitors"))
 
 
-@table(
+@window_table(
     layer="gold",
     window=tumbling("5 minutes"),
     keys=["rank"],
@@ -193,12 +203,13 @@ def _page(rows: pa.Table, day: Any) -> str:
     )
 
 
-@table(
+@report_table(
     layer="gold",
     partition_by="day",
     keys=["rank"],
     owner="team:web",
-    report=report("html", _page),
+    suffix="html",
+    draw=_page,
     expectations=[expect.column_values_to_be_between("rank", min_value=1, max_value=20)],
 )
 def pages_of_a_day(visits: DataFrame) -> DataFrame:

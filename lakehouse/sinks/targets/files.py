@@ -81,7 +81,7 @@ def file_folder(
 ) -> FileFolder:
     """A folder of files to which a table is published: `publish=[file_folder(...)]`.
 
-        @table(layer="silver", publish=[file_folder("/exports/payments", key=["account", "day"], partition_by="day")])
+        @row_table(layer="silver", publish=[file_folder("/exports/payments", key=["account", "day"], partition_by="day")])
         def payments(payment_events: DataFrame) -> DataFrame: ...
 
     `_manifest.json` names the files of one version. It is replaced once these are written, so whoever

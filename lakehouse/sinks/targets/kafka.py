@@ -90,7 +90,10 @@ def kafka_topic(
 ) -> KafkaTopic:
     """A topic to which a table is published: `publish=[kafka_topic(...)]`.
 
-        @table(layer="silver", publish=[kafka_topic("payments", key=["account", "payment_id"], order_by="account", partitions=5)])
+        @row_table(
+            layer="silver",
+            publish=[kafka_topic("payments", key=["account", "payment_id"], order_by="account", partitions=5)],
+        )
         def payments(payment_events: DataFrame) -> DataFrame: ...
 
     Each version of the table is one transaction. A row is a message, a deletion a message without a

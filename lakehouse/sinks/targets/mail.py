@@ -58,7 +58,7 @@ def mail(
 ) -> Mail:
     """People to whom each row that a table adds is written: `publish=[mail(...)]`.
 
-        @table(layer="gold", publish=[mail(
+        @row_table(layer="gold", publish=[mail(
             "fraud", to="fraud@bank.example", sender="lakehouse@bank.example", key=["account", "at"],
             subject="Account {account}: {amount}", text="At {at} account {account} paid {amount}.",
             server="smtp+starttls://${SMTP_USER}:${SMTP_PASSWORD}@mail.bank.example")])

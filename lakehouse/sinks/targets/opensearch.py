@@ -69,7 +69,7 @@ def opensearch(
 ) -> OpenSearchIndex:
     """An index of OpenSearch to which a table is published: `publish=[opensearch(...)]`.
 
-        @table(layer="gold", keeps="latest", keys=["account"], publish=[opensearch("balances", key="account")])
+        @keyed_table(layer="gold", keys=["account"], publish=[opensearch("balances", key="account")])
         def balances(payment_events: DataFrame) -> DataFrame: ...
 
     The row of account `a` is the document with the id `a`. Searches see a version when all of it is there. The index is

@@ -79,7 +79,7 @@ def postgres(
 ) -> PostgresTable:
     """A table of PostgreSQL to which a table is published: `publish=[postgres(...)]`.
 
-        @table(layer="gold", keeps="latest", keys=["account"], publish=[postgres("balances", key="account")])
+        @keyed_table(layer="gold", keys=["account"], publish=[postgres("balances", key="account")])
         def balances(payment_events: DataFrame) -> DataFrame: ...
 
     Each version of the table is one transaction. The table is created with the columns of the

@@ -62,7 +62,7 @@ def redis_keys(
 ) -> RedisKeys:
     """Keys of Redis to which a table is published: `publish=[redis_keys(...)]`.
 
-        @table(layer="gold", keeps="latest", keys=["account"], publish=[redis_keys("balances", key="account")])
+        @keyed_table(layer="gold", keys=["account"], publish=[redis_keys("balances", key="account")])
         def balances(payment_events: DataFrame) -> DataFrame: ...
 
     The row of account `a` is at `balances:a`. Each version of the table is one transaction.

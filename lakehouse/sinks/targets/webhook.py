@@ -65,7 +65,7 @@ def webhook(
 ) -> Webhook:
     """An address to which each row that a table adds is posted: `publish=[webhook(...)]`.
 
-        @table(layer="gold", publish=[webhook("alerts", "https://example.org/alerts", key=["account", "at"])])
+        @row_table(layer="gold", publish=[webhook("alerts", "https://example.org/alerts", key=["account", "at"])])
         def alerts(transactions: DataFrame) -> DataFrame: ...
 
     Each request has the header `Idempotency-Key`, by which the receiver knows one that it had already.

@@ -54,8 +54,8 @@ def find(path: Path, columns: Sequence[str], *values: str | None) -> Found:
         version, files = state.version, list(state.files.values())
     if KEY not in types or not columns:
         raise RangeError(
-            f"table={path.name}: it has no key, by which a row would be found; only keeps='latest' and keeps='versions' have "
-            "one; use `lakehouse query`"
+            f"table={path.name}: it has no key, by which a row would be found; only keyed and versioned tables have one; "
+            " use `lakehouse query`"
         )
     key = of_text(path.name, {name: types[name] for name in by or columns}, values)
     rows = [

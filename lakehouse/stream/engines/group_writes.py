@@ -96,7 +96,7 @@ class GroupWrites:
         shown = ", ".join(f"{name}={example[name]}" for name in names)
         raise JobError(
             f"table={self.run.table.name}, {shown}: its function returned {several['counts']} rows of this key, and "
-            "keeps='latest' keeps one; group by the keys, or name in keys= all columns by which its rows differ"
+            "a keyed table keeps one; group by the keys, or name in keys= all columns by which its rows differ"
         )
 
 

@@ -32,12 +32,12 @@ _EQUAL_PLACES = (
     "use rank"
 )
 _OF_MANY_ROWS = (
-    "declare a window, keeps='latest', deduplicate=duplicates(...), ttl= for process(...), or context=around(...); what is "
-    "grouped by _arrival is of one row"
+    "declare a @window_table or @keyed_table, deduplicate=duplicates(...), ttl= for process(...), or context=around(...); what "
+    "is grouped by _arrival is of one row"
 )
 _OF_JOINS = (
-    "join rows near each other in time with context=around(...), those of one window with window= and by the column window, "
-    "or all that ever came with keeps='latest' and keys=[...]"
+    "join rows near each other in time with context=around(...), those of one window in a @window_table by the column window, "
+    "or all that ever came in a @keyed_table"
 )
 _BY = {"MaxBy", "MinBy"}
 _SORTED = {"SortArray", "ArraySort"}

@@ -102,7 +102,7 @@ def _lost(kind: Kind, rows: DataFrame, lost: set[str]) -> str:
     if shapes.groups(rows):
         return (
             f", operators=Aggregate: a {kind} table has a row for each row that it reads; for one of several rows "
-            "declare a window and group by it, or keeps='latest' and keys=[...]; what is grouped by _arrival is of one row"
+            "declare a @window_table and group by the window, or a @keyed_table; what is grouped by _arrival is of one row"
         )
     return (
         f": a row-preserving table keeps {', '.join(sorted(lost))}, by which its rows are called late or quarantined; use "

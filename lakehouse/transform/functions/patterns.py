@@ -8,7 +8,7 @@
         select=lambda small, large: {"from_account": small["from_account"], "small_id": small["id"], "large_id": large["id"]},
     )
 
-    @table(layer="gold", context=around(before=SMALL_THEN_LARGE.reach))
+    @row_table(layer="gold", context=around(before=SMALL_THEN_LARGE.reach))
     def small_then_large(transfers: DataFrame) -> DataFrame:
         return process(
             transfers, by=["from_account"], function=SMALL_THEN_LARGE, within=SMALL_THEN_LARGE.reach, at="event_time"

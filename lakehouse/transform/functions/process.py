@@ -12,7 +12,7 @@
         def on_timer(self, state, at, timers):
             yield dict(state)
 
-    @table(layer="gold", ttl="90 days")
+    @row_table(layer="gold", ttl="90 days")
     def silences(valid_readings: DataFrame) -> DataFrame:
         return process(valid_readings, by=["sensor_id"], function=Silence(), at="event_time")
 
@@ -132,7 +132,7 @@ def main_output(rows: DataFrame) -> DataFrame:
 def side_output(rows: DataFrame, tag: OutputTag) -> DataFrame:
     """The rows of one tag, of a table whose process function has side outputs.
 
-        @table(layer="gold")
+        @row_table(layer="gold")
         def refused(checked_visits: DataFrame) -> DataFrame:
             return side_output(checked_visits, REFUSED)
 
