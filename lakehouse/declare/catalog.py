@@ -14,7 +14,7 @@ from lakehouse.declare.columns import WINDOW, WINDOW_TIME
 from lakehouse.declare.inputs import history
 from lakehouse.declare.inputs.sources import KafkaSource, RecordSource, Source
 from lakehouse.declare.modules import imported, pipeline_of
-from lakehouse.declare.remarks import check_all
+from lakehouse.declare.remarks import check_all, refuse
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Target
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
@@ -322,18 +322,14 @@ def _same(known: Source | Table, value: Source | Table) -> bool:
 
 
 def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str, Table]:
-    for each in tables.values():
-        for name in each.inputs:
-            if name not in sources and name not in tables:
-                near = get_close_matches(name, [*sources, *tables])
-                raise DeclarationError(
-                    f"table={each.name}, input={name!r}: no source or table has that name"
-                    + (
-                        f"; did you mean {near[0]}?"
-                        if near
-                        else "; parameters name a table's inputs"
-                    )
-                )
+    refuse(
+        f"table={each.name}, input={name!r}: no source or table has that name; "
+        + (f"did you mean {near[0]}?" if near else "parameters name a table's inputs")
+        for each in tables.values()
+        for name in each.inputs
+        if name not in sources and name not in tables
+        for near in [get_close_matches(name, [*sources, *tables])]
+    )
     try:
         order = TopologicalSorter(
             {n: [i for i in t.inputs if i in tables] for n, t in tables.items()}

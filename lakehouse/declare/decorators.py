@@ -25,6 +25,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
 from lakehouse.declare import columns, kinds, option_rules, reports
@@ -32,6 +33,7 @@ from lakehouse.declare.expectations import Expectation
 from lakehouse.declare.inputs import source_checks
 from lakehouse.declare.kinds import Kind
 from lakehouse.declare.lookups import Lookup
+from lakehouse.declare.remarks import check_all
 from lakehouse.declare.table import LatePolicy, Layer, Table
 from lakehouse.declare.targets import Target
 from lakehouse.declare.windows import Duplicates, Interval, Window, tumbling
@@ -313,8 +315,13 @@ def _decorator(kind: Kind, shared: Mapping[str, Any], **own: Any) -> Decorator:
     if "layer" not in shared:
         raise TypeError(f"@{kind}_table needs layer=, one of {', '.join(_CHOICES['layer'])}")
     options = {**own, **shared}
-    for name in _CHOICES.keys() & options:
-        source_checks.one_of(name, options[name], _CHOICES[name])
+    check_all(
+        *(
+            partial(source_checks.one_of, name, options[name], allowed)
+            for name, allowed in _CHOICES.items()
+            if name in options
+        )
+    )
     options |= {name: duration(options[name], name) for name in _DURATIONS if name in options}
     options |= {name: tuple(options[name]) for name in _SEQUENCES if name in options}
 

@@ -171,7 +171,7 @@ def test_a_snapshot_of_a_state_is_empty_before_the_state_exists_and_follows_it_t
     assert paid.paid > 20
 
 
-def declared(spark, tmp_path, function, declare) -> None:
+def session_of(spark, tmp_path, function, declare) -> Session:
     module = ModuleType("declared_here")
     module.click_topic, module.clicks, module.ad_campaigns, module.campaigns = (
         click_topic,
@@ -181,10 +181,24 @@ def declared(spark, tmp_path, function, declare) -> None:
     )
     function.__module__ = module.__name__
     setattr(module, function.__name__, declare(function))
-    session = Session(Settings(root=tmp_path), catalog_of([module]), spark)
+    return Session(Settings(root=tmp_path), catalog_of([module]), spark)
+
+
+def declared(spark, tmp_path, function, declare) -> None:
+    session = session_of(spark, tmp_path, function, declare)
     made = session.catalog.table(function.__name__)
     plan.stored_schema(session, made)
     validation.check(session, made)
+
+
+def test_a_remedy_stands_before_what_spark_says_of_the_same_cause(spark, tmp_path):
+    def made(clicks):
+        return clicks.join(clicks.select("ad_id", "_arrival"), "ad_id")
+
+    session = session_of(spark, tmp_path, made, row_table(layer="silver"))
+    first, *others = validation.refusal(session, session.catalog.table("made")).splitlines()
+    assert first.startswith("table=made, operators=Join: ")
+    assert any("cannot be run" in each for each in others), others
 
 
 def by_ad():

@@ -275,6 +275,23 @@ def test_a_setting_outside_its_values_is_refused(settings, words):
             return things
 
 
+def test_all_options_outside_their_values_are_said_at_once():
+    with pytest.raises(DeclarationError, match=r"layer='platinum': .*\nlate='ignore': one"):
+        row_table(layer="platinum", late="ignore")
+    words = "format='xml': .*\nframing='lines': .*\nkey='nr', .*"
+    with pytest.raises(DeclarationError, match=words):
+        kafka("t", schema="id STRING", format="xml", framing="lines", key="nr")
+
+
+def test_all_inputs_that_have_no_declaration_are_said_at_once():
+    def first(thing): ...
+    def second(other): ...
+
+    words = "input='thing': .* did you mean things.*\n.*input='other': .*parameters name"
+    with pytest.raises(DeclarationError, match=words):
+        declared(first=row_table(layer="silver")(first), second=row_table(layer="silver")(second))
+
+
 def test_names_that_belong_to_side_tables_are_refused():
     with pytest.raises(DeclarationError, match="'__' marks side tables"):
 

@@ -16,6 +16,7 @@ from lakehouse.declare.inputs.source_checks import (
     null_texts,
     one_of,
 )
+from lakehouse.declare.remarks import check_all
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
@@ -210,9 +211,6 @@ def kafka(
         and rows of the topic from it on count. The others are quarantined, so that no row is there twice.
     :raises DeclarationError: for a schema, key or history that cannot be.
     """
-    one_of("format", format, ("json", "text", *OF_REGISTRY))
-    one_of("isolation", isolation, ("", "read_uncommitted", "read_committed"))
-    one_of("key_format", key_format, get_args(KeyFormat))
     source = KafkaSource(
         topic,
         schema,
@@ -232,8 +230,13 @@ def kafka(
         history=history and replace(history, until=starting),
         starting=starting,
     )
-    check_records(source)
-    check_keys(source)
+    check_all(
+        lambda: one_of("format", format, ("json", "text", *OF_REGISTRY)),
+        lambda: one_of("isolation", isolation, ("", "read_uncommitted", "read_committed")),
+        lambda: one_of("key_format", key_format, get_args(KeyFormat)),
+        lambda: check_records(source),
+        lambda: check_keys(source),
+    )
     return source
 
 

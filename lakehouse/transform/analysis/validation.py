@@ -45,6 +45,7 @@ def refusal(session: Session, table: Table) -> str:
         lambda: plan.plan_of(session, table),  # compiles the expectations
     )
     remarks: list[str] = []
+    failures: list[str] = []  # of Spark's: said last, for a remark is often their cause
     for make in checks:
         try:
             make()
@@ -52,10 +53,10 @@ def refusal(session: Session, table: Table) -> str:
             remarks += str(err).splitlines()
         except PySparkException as err:  # a column that is not there, say
             cause = str(err).splitlines()[0]
-            remarks.append(
+            failures.append(
                 f"table={table.name}: its function, or one before it, cannot be run: {cause}"
             )
-    return "\n".join(dict.fromkeys(remarks))
+    return "\n".join(dict.fromkeys(remarks + failures))
 
 
 def _check_targets(table: Table, stored: StructType) -> None:
