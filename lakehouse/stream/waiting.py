@@ -62,14 +62,17 @@ def _is_behind(table: Table, reached: datetime, ahead: datetime) -> bool:
 
 def _of_empty(lakehouse: Lakehouse, table: Table, reached: datetime) -> str:
     """Why a table has no rows though it is as far as its input."""
-    first = _first_row(lakehouse, table)
-    if first is None:
+    bounds = _bounds(lakehouse, table)
+    if bounds is None:
         return "no rows: its input has none"
     counted = [line for line in CommitLog(lakehouse.settings, table).by_stream() if line.arrived]
-    closes = _closes(table, first)
+    # each row prolongs its session: what the last one does, is known
+    is_session = table.window is not None and table.window.kind == "session"
+    closes = _closes(table, bounds[is_session])
     if table.window is not None and closes > reached:
+        which = "last session closes" if is_session else "first window closes"
         return (
-            f"rows wait: the frontier is {text(reached)}, the first window closes at {text(closes)}; it closes once a later row "
+            f"rows wait: the frontier is {text(reached)}, the {which} at {text(closes)}; it closes once a later row "
             "comes, or by itself if the topic is declared with quiet_timeout"
         )
     late = sum(line.late for line in counted)
@@ -80,16 +83,17 @@ def _of_empty(lakehouse: Lakehouse, table: Table, reached: datetime) -> str:
     )
 
 
-def _first_row(lakehouse: Lakehouse, table: Table) -> datetime | None:
-    """The least event time of the inputs, by the statistics of their files; None if they hold no row."""
-    least: list[datetime] = []
+def _bounds(lakehouse: Lakehouse, table: Table) -> tuple[datetime, datetime] | None:
+    """Returns the first and the last event time of the inputs, by the statistics of their files; None if they hold no row."""
+    moments: list[datetime] = []
     for each in lakehouse.catalog.timed_inputs(table):
         column = lakehouse.catalog.time_statistic(each)
         for file in delta_log.files(lakehouse.path(each)):
-            moment = file.get(f"min.{column}")
-            if file["num_records"] and moment is not None:
-                least.append(moment.replace(tzinfo=moment.tzinfo or UTC))
-    return min(least, default=None)
+            bounds = (file.get(f"{bound}.{column}") for bound in ("min", "max"))
+            moments += [
+                m.replace(tzinfo=m.tzinfo or UTC) for m in bounds if file["num_records"] and m
+            ]
+    return (min(moments), max(moments)) if moments else None
 
 
 def _closes(table: Table, moment: datetime) -> datetime:

@@ -129,6 +129,14 @@ def test_a_table_that_waits_or_is_empty_says_why(stage):
     assert waits(stage)["by_minute"] == ""
 
 
+def test_an_open_session_waits_though_its_first_row_is_long_past(stage):
+    stage.feed("clicks", [at(1), at(10), at(20)])
+    stage.run("visits")
+    assert waits(stage)["visits"].startswith(
+        "rows wait: the frontier is 2026-01-01T00:19:55Z, the last session closes at 2026-01-01T00:35:00Z;"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_longer_delay_takes_nothing_back_that_has_closed(stage):
