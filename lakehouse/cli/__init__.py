@@ -14,5 +14,4 @@ doctor            whether this machine has what a lakehouse needs
 produce           `lakehouse produce`: events for a topic
 project           `lakehouse init`: a project that runs
 inference         what a file of JSON lines says of a topic: columns, event time, key
-record_classes    what the archives of Spark's and Kafka's classes are recorded from
 """

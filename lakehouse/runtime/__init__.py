@@ -2,7 +2,6 @@
 
 spark_session      the Spark session
 jars               the jars that pip does not bring
-java_classes       the library's own classes for Spark's JVM, made of `java`
 cds_archive        Spark's classes, mapped instead of loaded
 opener             how others are asked over HTTP
 schema_registry    the schema registry, asked over HTTP
