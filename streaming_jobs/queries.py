@@ -13,6 +13,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from lakehouse.backoff import Backoff
 from lakehouse.declare.table import Table
 from lakehouse.errors import (
     AccessError,
@@ -41,7 +42,7 @@ _EXCEPTION = re.compile(
 )  # Py4J sets a colon
 _PLACE = re.compile(r'File "(.*)", line (\d+), in (.*)')
 OF_THE_PROCESS = (ConnectionError, Py4JNetworkError)  # errors of no table: the JVM does not answer
-_PAUSE = timedelta(seconds=1)  # before the first restart; doubled for each further one
+_RESTARTS = Backoff(1, 16)
 
 
 class SupervisedQuery:
@@ -157,7 +158,7 @@ class SupervisedQuery:
             case "end":
                 raise JobError(f"table={self.table.name}: its query failed; {error}")
             case "restart":
-                self.due = now + _PAUSE * 2 ** min(len(self.failures) - 1, 4)
+                self.due = now + timedelta(seconds=_RESTARTS.after(len(self.failures)))
                 self._enter("restarting", restarts=self.status.restarts + 1, error=error)
                 self._report(f"its query failed and is restarted; {error}")
             case "pause":

@@ -4,7 +4,8 @@ kafka               topics of Kafka as targets
 kafka_answers       what the errors of a broker mean
 postgres            tables of PostgreSQL as targets
 postgres_sql        names and types in PostgreSQL
-postgres_copy       rows as its COPY reads them
+postgres_database   a connection, and what its errors mean
+postgres_table      the table of a target, and rows as COPY reads them
 redis               keys of Redis as targets
 opensearch          indexes of OpenSearch as targets
 opensearch_index    one of them: its fields, its documents, and the position among them

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from lakehouse.backoff import Backoff
 from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import (
     Corrections,
@@ -23,6 +24,7 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
+from lakehouse.sinks.claims import position_of, taken_over
 from lakehouse.sinks.formats import encoded
 from lakehouse.sinks.formats.encoded import Changes
 from lakehouse.sinks.formats.encoding import value_of
@@ -39,6 +41,7 @@ _INDEX = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 _LONGEST = 512  # bytes of an id
 _BYTES, _DOCUMENTS = 5_000_000, 1_000  # that are sent at once
 _PATIENCE = 60.0  # seconds for which a server may be too busy for the rest of what was sent
+_PAUSES = Backoff(0.5, 10)
 _HIGHER = 3  # epochs that a write tries
 _BUSY, _NEWER, _BLOCKED = (429, 503), 409, 403
 _GONE = ("index_not_found_exception", "invalid_index_name_exception")
@@ -119,13 +122,7 @@ class OpenSearchSink(Sink):
 
     def position(self) -> Position | None:
         there = self._index.place(realtime=False) or Place()
-        try:
-            return None if there.position is None else Position.from_json(there.position)
-        except ValueError as err:
-            raise SinkError(
-                f"{self._named}: the document {PLACE} holds something else than a position ({err}); "
-                f"`lakehouse reconcile sink {self._target.name} --repair` writes a new one"
-            ) from err
+        return position_of(self._target.name, f"the document {PLACE}", there.position)
 
     def columns(self, schema: "pa.Schema") -> None:
         if PLACE in schema.names:
@@ -203,10 +200,7 @@ class OpenSearchSink(Sink):
                 "fills it again"
             )
         if there.epoch != self._place.epoch:
-            raise SinkError(
-                f"{self._named}: another process has taken it over; one process writes a target, so this one ends, "
-                "and its version was not committed"
-            )
+            raise taken_over(self._named, "its version was not committed")
 
     def _documents(self, changes: Changes) -> Iterator[Document]:
         for part in changes.parts():
@@ -232,7 +226,7 @@ class OpenSearchSink(Sink):
 
     def _send_some(self, version: int, documents: Sequence[Document]) -> None:
         """Sends them until the index has each."""
-        deadline, pause, epochs = time.monotonic() + _PATIENCE, 0.5, 0
+        deadline, refusals, epochs = time.monotonic() + _PATIENCE, 0, 0
         while documents:
             number = self._place.epoch * EPOCH + version
             found = self._index.write(self._writer, number, documents)
@@ -257,8 +251,8 @@ class OpenSearchSink(Sink):
                         f"{len(busy)} of them for {_PATIENCE:.0f} s; its follower asks again"
                     )
                 self.going_on()
-                time.sleep(pause)
-                pause = min(2 * pause, 10.0)
+                refusals += 1
+                time.sleep(_PAUSES.after(refusals))
             again = {id(each) for each in (*newer, *busy)}
             documents = [each for each in documents if id(each) in again]  # in their order
 
