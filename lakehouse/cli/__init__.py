@@ -3,6 +3,7 @@
 main              the root command; what other packages bring
 commands          the commands that read a lakehouse
 console           tables, errors, JSON
+opening           the lakehouse and the session that a command works on
 serve             `lakehouse serve`: rows by key over HTTP
 query             SQL without a JVM
 query_rules       what a query in Spark may do
