@@ -178,11 +178,11 @@ def erase(
     The command shows what would go and asks, unless --yes is given. It erases only what is closed,
     beside the streams. Exit code 0 when done, 1 when the answer is no, 2 when refused.
     """
-    from batch_jobs import erase as job
+    from lakehouse.maintenance import erasure as job
     from lakehouse.storage.versions import savepoints, upgrades
 
     lakehouse = opening.lakehouse()
-    lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
+    ingest = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     if as_json and not (dry_run or yes):
         raise RangeError(
             f"table={table}, where={where!r}: erased rows cannot be brought back, so the command asks first, and --json "
@@ -191,9 +191,9 @@ def erase(
     with opening.session(lakehouse, f"erase {table}") as session:
         with console.working(f"looking for the rows in {table} and what was computed from them"):
             erasure = (
-                job.run(session, table, where)
+                job.erase(session, ingest, where)
                 if yes and not dry_run
-                else job.planned(session, table, where)
+                else job.planned(session, ingest, where)
             )
         views.show_erasure(erasure, as_json)
         if names := [each.name for each in savepoints.savepoints(lakehouse.settings)]:
@@ -213,7 +213,7 @@ def erase(
                 console.print_note("nothing was changed")
                 raise typer.Exit(1)
             with console.working(f"erasing from {table} and what was computed from it"):
-                job.run(session, table, where)
+                job.erase(session, ingest, where)
             console.print_text("erased")
 
 
@@ -231,15 +231,15 @@ def replay(
     that was late then is late now. Tables that read the ingest table follow. Exit code 0 when done,
     2 when refused.
     """
-    from batch_jobs import replay as job
+    from lakehouse.maintenance import replay_quarantine as job
 
     lakehouse = opening.lakehouse()
-    lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
+    ingest = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     with (
         opening.session(lakehouse, f"replay {table}") as session,
         console.working(f"judging again what {table} has quarantined"),
     ):
-        outcome = job.planned(session, table) if dry_run else job.run(session, table)
+        outcome = job.planned(session, ingest) if dry_run else job.replay(session, ingest)
     views.show_replay(outcome, as_json)
     if dry_run:
         console.print_note("nothing was changed")

@@ -32,7 +32,7 @@ from dagster._core.loader import LoadingContextForTest
 from dagster._daemon.freshness import FreshnessDaemon
 
 from assets import definitions
-from assets.notifications import send_notifications
+from assets.sensors import send_notifications
 from lakehouse import addresses
 from lakehouse.backoff import Backoff
 from lakehouse.declare import catalog
