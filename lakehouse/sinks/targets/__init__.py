@@ -1,7 +1,8 @@
 """The targets that the library brings, each with what belongs to it alone.
 
 kafka               topics of Kafka as targets
-kafka_answers       what the errors of a broker mean
+kafka_messages      what a broker has of a topic, and what its errors mean
+kafka_values        values of messages: JSON, or by a schema of the registry
 postgres            tables of PostgreSQL as targets
 postgres_sql        names and types in PostgreSQL
 postgres_database   a connection, and what its errors mean
