@@ -13,6 +13,7 @@ opensearch_index    one of them: its fields, its documents, and the position amo
 opensearch_mapping  how an index maps the columns of a table
 opensearch_server   what a server is asked, and what its answers mean
 files               folders of files as targets
+files_folder        such a folder: its manifest, whose turn it is, its files
 webhook             requests of HTTP
 mail                mails
 """
