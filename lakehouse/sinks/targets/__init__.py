@@ -9,6 +9,7 @@ postgres_database   a connection, and what its errors mean
 postgres_table      the table of a target, and rows as COPY reads them
 redis               keys of Redis as targets
 opensearch          indexes of OpenSearch as targets
+opensearch_writer   who writes an index, and how
 opensearch_index    one of them: its fields, its documents, and the position among them
 opensearch_mapping  how an index maps the columns of a table
 opensearch_server   what a server is asked, and what its answers mean
