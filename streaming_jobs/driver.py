@@ -9,7 +9,7 @@ declaration, a second process).
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -139,7 +139,7 @@ class Job:
             self.references.stop()
         self.say(state="stopping")
         self._drain(session)
-        self.say(queries=self._observed())
+        self.say(queries=tuple(query.observe() for query in self.queries.values()))
         self.progress_log.note(self.queries.values(), last=True)
         log_tables.flush(self.settings, tables)
         session.spark.stop()
@@ -220,11 +220,13 @@ class Job:
                 "jvm_bytes": progress.memory(self.process.status.jvm),
             }
             references = self.references.status if self.references else ()
+            now = datetime.now(UTC)
+            self.well_since = self.well_since or now
             self.say(
                 state=state,
-                queries=self._observed(),
+                queries=tuple(query.observe() for query in self.queries.values()),
                 references=references,
-                well=self._well(),
+                well=_well(self.queries.values(), self.well_since, now),
                 **memory,
             )
             if ended:
@@ -237,18 +239,6 @@ class Job:
                 self.flushed = time.monotonic()
             self.progress_log.note(self.queries.values())
             self.stopping.wait(_HEARTBEAT)
-
-    def _well(self) -> float:
-        """Seconds since a query failed last, or since the job is at work, up to the oldest micro-batch that has not ended."""
-        now = datetime.now(UTC)
-        self.well_since = self.well_since or now
-        failed = (query.failures[-1].at for query in self.queries.values() if query.failures)
-        busy = (
-            datetime.fromisoformat(q.status.busy_since)
-            for q in self.queries.values()
-            if q.status.busy_since
-        )
-        return max((min(busy, default=now) - max([self.well_since, *failed])).total_seconds(), 0.0)
 
     def _drain(self, session: Session) -> None:
         """Ends the queries in order: between two micro-batches.
@@ -284,8 +274,16 @@ class Job:
             self.say(error=message)
         self.previews.settle()
 
-    def _observed(self) -> tuple[QueryStatus, ...]:
-        return tuple(query.observe() for query in self.queries.values())
+
+def _well(queries: Collection[SupervisedQuery], since: datetime, now: datetime) -> float:
+    """Seconds since a query failed last, or since the job is at work, up to the oldest micro-batch that has not ended."""
+    failed = [query.failures[-1].at for query in queries if query.failures]
+    busy = [
+        datetime.fromisoformat(query.status.busy_since)
+        for query in queries
+        if query.status.busy_since
+    ]
+    return max((min(busy, default=now) - max([since, *failed])).total_seconds(), 0.0)
 
 
 def _paused(settings: Settings, pipeline: str) -> dict[str, QueryStatus]:
