@@ -307,13 +307,7 @@ def _different(catalog: Catalog, verdicts: Verdicts) -> Iterator[Notice]:
             continue
         for (start, end), found in outcomes.different.items():
             yield Notice(
-                "verdict_different",
-                table.pipeline,
-                found.rows,
-                found.at,
-                name,
-                start,
-                end,
+                "verdict_different", table.pipeline, found.rows, found.at, name, start, end
             )
 
 

@@ -164,8 +164,7 @@ def erase(
         str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")
     ],
     where: Annotated[
-        str,
-        typer.Option(help="Which rows: a condition on the table's columns, in Spark's SQL"),
+        str, typer.Option(help="Which rows: a condition on the table's columns, in Spark's SQL")
     ],
     dry_run: DryRun = False,
     yes: Annotated[

@@ -156,10 +156,7 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
 
 
 @stream.command()
-def status(
-    pipelines: _PIPELINES = None,
-    as_json: AsJson = False,
-) -> None:
+def status(pipelines: _PIPELINES = None, as_json: AsJson = False) -> None:
     """Show the state of streaming jobs and of each of their queries."""
     from rich.text import Text
 

@@ -149,10 +149,7 @@ class SupervisedQuery:
     def _failed(self, error: str, stuck: tuple[int, str] | None, access: bool = False) -> None:
         """The query is restarted, or paused. Raises JobError if the process had better start again."""
         now = datetime.now(UTC)
-        self.failures = [
-            *self.failures[-100:],
-            Failure(now, stuck and stuck[0], error, access),
-        ]
+        self.failures = [*self.failures[-100:], Failure(now, stuck and stuck[0], error, access)]
         most = self.session.settings.query_restarts
         match healing.after_failure(self.failures, most):
             case "end":

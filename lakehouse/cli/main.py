@@ -96,8 +96,7 @@ Version = Annotated[
 def _options(
     version: Version = False,
     examples: Annotated[
-        bool,
-        typer.Option("--examples", help="Work on the tables that ship: sensors and ads"),
+        bool, typer.Option("--examples", help="Work on the tables that ship: sensors and ads")
     ] = False,
 ) -> None:
     """The options of `lakehouse` itself."""

@@ -12,14 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.inputs.source_checks import one_of
-from lakehouse.declare.targets import (
-    Corrections,
-    Position,
-    RowChange,
-    Sink,
-    Target,
-    columns_of,
-)
+from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.claims import position_of, taken_over

@@ -12,14 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse.declare.inputs.source_checks import one_of
-from lakehouse.declare.targets import (
-    Corrections,
-    Position,
-    RowChange,
-    Sink,
-    Target,
-    columns_of,
-)
+from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.claims import away, position_of, taken_over, translated

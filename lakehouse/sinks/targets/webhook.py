@@ -16,13 +16,7 @@ from urllib.parse import urlsplit
 from lakehouse.declare.targets import Action, Change, Corrections
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.runtime.http_client import Client, Unanswered
-from lakehouse.sinks.actions import (
-    ActionTarget,
-    Answer,
-    Begin,
-    Performer,
-    checked,
-)
+from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer, checked
 from lakehouse.sinks.variables import filled
 
 _REFUSES_ALL = (301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 410)  # whatever the row
