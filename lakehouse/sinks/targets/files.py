@@ -151,7 +151,7 @@ class FilesSink(Sink):
                         f"target={self._target.name}, path={self._folder.path}: it has files already ({min(there)}), and a "
                         "folder belongs to the target alone; name an empty one"
                     )
-                self._folder.replace(_nothing())  # its absence is a loss from now on
+                self._folder.publish(_nothing())  # its absence is a loss from now on
             # the number may be gone, and no name of a file may come again
             self._epoch = max([self._folder.turn(), *map(_epoch_of, ours)]) + 1
             self._folder.take(self._epoch)
@@ -199,7 +199,7 @@ class FilesSink(Sink):
                 raise taken_over(
                     f"target={self._target.name}", "nothing of what it wrote is in the manifest"
                 )
-            self._folder.replace(manifest)
+            self._folder.publish(manifest)
         for name in expired:
             self._folder.remove(name)
         self._manifest = manifest

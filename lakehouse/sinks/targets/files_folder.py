@@ -40,7 +40,7 @@ class Folder:
         except (ValueError, KeyError, TypeError) as err:
             raise self.refusal(f"{MANIFEST} cannot be read ({err})") from err
 
-    def replace(self, manifest: Mapping[str, Any]) -> None:
+    def publish(self, manifest: Mapping[str, Any]) -> None:
         replace_file(self.path / MANIFEST, manifest)
         _sync(self.path)
 
