@@ -72,8 +72,8 @@ lock: $(BIN)/uv ## bring requirements.lock up to date with pyproject.toml
 setup: $(READY) ## make .venv and fetch the jars, once
 	@$(CHECK_JAVA)
 	@$(BIN)/python -m lakehouse.runtime.jars
-	@$(BIN)/python -m lakehouse.runtime.java_classes
-	@$(BIN)/python -m lakehouse.cli.record_classes
+	@$(BIN)/python -m tools.java_classes
+	@$(BIN)/python -m tools.record_classes
 	@$(BIN)/python -m compileall -q lakehouse streaming_jobs batch_jobs assets tests
 
 $(READY): $(LOCKED) pyproject.toml lakehouse/__init__.py

@@ -72,10 +72,7 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             *scheduled.schedules(settings, loaded),
             *targets.schedules(loaded),
         ],
-        sensors=[
-            *sensors.sensors(settings, loaded),
-            *reports.compute_reports(settings, loaded),
-        ],
+        sensors=[*sensors.sensors(settings, loaded), *reports.compute_reports(settings, loaded)],
         resources={"lakehouse": LakehouseResource.of(settings, own)},
         executor=dg.in_process_executor,  # the steps of a run share its one JVM
     )

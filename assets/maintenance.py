@@ -15,13 +15,7 @@ from assets.resources import BATCH, LakehouseResource, refusals
 
 KEPT = timedelta(days=7)
 # their runs are removed: partitions, checks and certificates keep what they did
-JOBS = (
-    "reconcile",
-    "repair",
-    "update",
-    "maintain",
-    "compare_versions",
-)
+JOBS = ("reconcile", "repair", "update", "maintain", "compare_versions")
 
 
 @dg.op(pool=BATCH)  # a table that a batch run rewrites would be left out

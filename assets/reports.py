@@ -4,10 +4,16 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from lakehouse.batch import late_merge
 from lakehouse.declare.catalog import Catalog
-from lakehouse.ranges import Range, text
+from lakehouse.declare.columns import PARTITION
+from lakehouse.declare.table import Table
+from lakehouse.ranges import PARTITION_LENGTHS, Range, floor, joined, partition_range, text
 from lakehouse.settings import Settings
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log import report_files
+from lakehouse.storage.log.commit_log import frontier
 
 _REPORT = "report"  # a run's tag: the report that it computes
 _UNDER_WAY = [
@@ -35,8 +41,6 @@ def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefin
         description="Has reports computed whose inputs have closed, or were rewritten since.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
-        from batch_jobs.reports import due
-
         lakehouse, hour = Lakehouse(settings, catalog), f"{datetime.now(UTC):%Y-%m-%d-%H}"
         requests = []
         for table in reports:
@@ -50,6 +54,28 @@ def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefin
         return requests or dg.SkipReason("every closed partition of every report is computed")
 
     return [evaluate]
+
+
+def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
+    """The ranges of a report to compute now, from the first row of its inputs on, not before `settings.since`.
+
+    By logs alone, without a session.
+    """
+    ahead = frontier(lakehouse.settings, table)
+    held = [
+        partition_range(file[f"partition.{PARTITION}"], each.partition_by).start
+        for each in table.closes_with
+        for file in delta_log.files(lakehouse.path(each))
+        if file["num_records"]
+    ]
+    if ahead is None or not held:
+        return []
+    first = floor(min(held), PARTITION_LENGTHS[table.partition_by])
+    start = max(first, lakehouse.settings.first_day)
+    computed = report_files.computed(lakehouse.settings, table)
+    computed -= set(late_merge.outdated(lakehouse, table))
+    keys = Range(start, ahead).partitions(table.partition_by) if start < ahead else ()
+    return joined(partition_range(key, table.partition_by) for key in keys if key not in computed)
 
 
 def _request(name: str, partitions: list[str], span: Range, hour: str) -> dg.RunRequest:

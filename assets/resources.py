@@ -41,8 +41,7 @@ class LakehouseResource(dg.ConfigurableResource):
         "if that is this machine, because the streams go on",
     )
     own: dict[str, Any] = Field(
-        default={},
-        description="settings by their names, in place of those of the environment",
+        default={}, description="settings by their names, in place of those of the environment"
     )
     _session: "Session | None" = PrivateAttr(default=None)
     _catalog: "catalog.Catalog | None" = PrivateAttr(default=None)

@@ -86,10 +86,11 @@ def replay_quarantine(config: IngestTable, lakehouse: LakehouseResource) -> dg.O
     """Judges the quarantined rows of an ingest table again, writes those that are good now, and has the tables that
     read it follow.
     """
-    from batch_jobs import replay as job
+    from lakehouse.maintenance import replay_quarantine as job
 
     with refusals():
-        done = job.run(lakehouse.session_of(lakehouse.catalog.table(config.table)), config.table)
+        ingest = lakehouse.catalog.table(config.table)
+        done = job.replay(lakehouse.session_of(ingest), ingest)
     follow = [f"{name} {span}" for name, spans in done.follow.items() for span in spans]
     metadata: dict[str, Any] = {
         "rows": done.rows,

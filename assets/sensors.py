@@ -14,19 +14,22 @@ from typing import Any
 
 import dagster as dg
 
-from assets import automation, notifications, partitions
+from assets import automation, partitions, staleness
 from assets.metadata import column_schema, instant, of_commit, of_partition, of_report
 from assets.streams import observed
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, Range, partition_range
 from lakehouse.reconcile import coverage
+from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage.disk.typed_values import checked
 from lakehouse.storage.log.commit_log import CommitLog, frontier
 from lakehouse.storage.log.commits import NOTHING, Commit
+from streaming_jobs.exporters import notifications
+from streaming_jobs.exporters.notifications import Notice
 from streaming_jobs.progress import JobStatus
-from streaming_jobs.supervision import control_loop, desired, supervisor
+from streaming_jobs.supervision import control_loop, desired, notices, supervisor
 from streaming_jobs.supervision.jobs import with_followers
 
 _MOST = 100  # events a tick: SQLite takes 5 ms for each
@@ -40,7 +43,7 @@ def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
         report_written_tables(settings, catalog),
         streaming_job_states(settings, catalog),
         supervise_streaming_jobs(settings, catalog),
-        notifications.send_notifications(settings, catalog),
+        send_notifications(settings, catalog),
         automation.sensor(),
     ]
 
@@ -262,6 +265,50 @@ def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorD
         )
 
     return evaluate
+
+
+def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
+    """Has no cursor: what was sent is kept beside the tables, because `lakehouse stream supervise` may send, too."""
+    verdicts = Verdicts(settings)
+
+    @dg.sensor(
+        name="send_notifications",
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Sends notifications of what went wrong to LAKEHOUSE_NOTIFICATION_COMMAND and "
+        "LAKEHOUSE_NOTIFICATION_URLS, each once.",
+    )
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        if not notifications.wanted(settings):
+            return dg.SkipReason(
+                "no notifications: neither LAKEHOUSE_NOTIFICATION_COMMAND nor LAKEHOUSE_NOTIFICATION_URLS is set"
+            )
+        all_notices = [
+            n
+            for job in with_followers(catalog, catalog.pipelines())
+            for n in notices.of_job(settings, job)
+        ]
+        all_notices += [
+            *_different(catalog, verdicts),
+            *staleness.stale(settings, catalog, context.instance),
+        ]
+        failures = notifications.send(settings, all_notices)
+        for failure in failures:
+            context.log.warning(failure)
+        return dg.SkipReason("; ".join(failures) or "every notification is sent")
+
+    return evaluate
+
+
+def _different(catalog: Catalog, verdicts: Verdicts) -> Iterator[Notice]:
+    for name, outcomes in verdicts.now().items():
+        table = catalog.tables.get(name)
+        if table is None:
+            continue
+        for (start, end), found in outcomes.different.items():
+            yield Notice(
+                "verdict_different", table.pipeline, found.rows, found.at, name, start, end
+            )
 
 
 def _reported(context: dg.SensorEvaluationContext, name: str, kind: Any) -> Any:

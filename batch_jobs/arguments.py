@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehouse.settings import from_environment
+from lakehouse.cli import opening
 
 if TYPE_CHECKING:
     from lakehouse.storage.lakehouse import Lakehouse
@@ -30,8 +30,7 @@ def asked(
     Raises RangeError for what is no instant.
     """
     from lakehouse.ranges import parse_instant
-    from lakehouse.storage.lakehouse import load
 
     first = parse_instant(start, "start") if start else None
     last = parse_instant(end, "end") if end else None
-    return load(from_environment()), first, last
+    return opening.lakehouse(), first, last

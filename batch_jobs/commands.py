@@ -3,14 +3,13 @@
 Those of the reconciliation are in `reconcile_commands`.
 """
 
-from contextlib import ExitStack
 from typing import Annotated, Literal
 
 import typer
 
 from batch_jobs import reconcile_commands, upgrade_commands, views
 from batch_jobs.arguments import DryRun, End, Name, Start, asked
-from lakehouse.cli import console
+from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import RangeError
 
@@ -56,8 +55,6 @@ def backfill(
     versioned table is rebuilt by its own job. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import backfill as job
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
 
     lakehouse, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
@@ -76,23 +73,21 @@ def backfill(
         [],
         len(planned.partitions) - len(planned.done) if planned and not all_or_nothing else 1,
     )
-    with ExitStack() as opened:
-        with console.working("starting Spark"):
-            spark = opened.enter_context(
-                spark_session.opened(lakehouse.settings, f"backfill {table}")
-            )
-        with console.counting(f"backfill {table}", total) as done:
-            for commit in job.run(
-                Session.on(lakehouse, spark),
-                table,
-                first,
-                last,
-                whole=all_or_nothing,
-                cascade=cascade,
-                ask=ask_again or "missing",
-            ):
-                commits.append(commit)
-                done(commit.written)
+    with (
+        opening.session(lakehouse, f"backfill {table}") as session,
+        console.counting(f"backfill {table}", total) as done,
+    ):
+        for commit in job.run(
+            session,
+            table,
+            first,
+            last,
+            whole=all_or_nothing,
+            cascade=cascade,
+            ask=ask_again or "missing",
+        ):
+            commits.append(commit)
+            done(commit.written)
     views.show_backfill(
         table, planned, commits, job.pending(lakehouse, planned) if planned else {}, as_json
     )
@@ -108,20 +103,13 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     again. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import bootstrap as job
-    from lakehouse.runtime import spark_session
     from lakehouse.storage.position.handovers import handover_of
-    from lakehouse.storage.session import Session
 
-    lakehouse, _, _ = asked(None, None)
+    lakehouse = opening.lakehouse()
     lakehouse.catalog.check_streamed(lakehouse.catalog.table(table))  # refused before a JVM starts
     commits = []
-    with ExitStack() as opened:
-        with console.working("starting Spark") as now:
-            session = Session.on(
-                lakehouse,
-                opened.enter_context(spark_session.opened(lakehouse.settings, f"handover {table}")),
-            )
-            now(f"looking where {table} is to begin")
+    with opening.session(lakehouse, f"handover {table}") as session:
+        with console.working(f"looking where {table} is to begin"):
             planned = job.plan(session, table)
         if planned:
             with console.counting(
@@ -151,10 +139,8 @@ def update(
     refused.
     """
     from batch_jobs import update as job
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
 
-    lakehouse, _, _ = asked(None, None)
+    lakehouse = opening.lakehouse()
     dirty = job.waiting(lakehouse, table)
     for line in job.withheld(lakehouse, table):
         console.print_note(line)
@@ -164,12 +150,9 @@ def update(
     commits = []
     # else there is nothing to start Spark for
     if any(d.closed for dirt in dirty.values() for d in dirt):
-        with (
-            console.working("starting Spark") as now,
-            spark_session.opened(lakehouse.settings, "update") as spark,
-        ):
-            now(f"computing what late rows missed in {', '.join(dirty)}")
-            for commit in job.run(Session.on(lakehouse, spark), table):
+        computing = console.working(f"computing what late rows missed in {', '.join(dirty)}")
+        with opening.session(lakehouse, "update") as session, computing as now:
+            for commit in job.run(session, table):
                 commits.append(commit)
                 now(f"rewrote {commit.table} {views.range_of(commit)}")
     views.show_updates(commits, as_json)
@@ -181,8 +164,7 @@ def erase(
         str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")
     ],
     where: Annotated[
-        str,
-        typer.Option(help="Which rows: a condition on the table's columns, in Spark's SQL"),
+        str, typer.Option(help="Which rows: a condition on the table's columns, in Spark's SQL")
     ],
     dry_run: DryRun = False,
     yes: Annotated[
@@ -195,29 +177,22 @@ def erase(
     The command shows what would go and asks, unless --yes is given. It erases only what is closed,
     beside the streams. Exit code 0 when done, 1 when the answer is no, 2 when refused.
     """
-    from batch_jobs import erase as job
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
+    from lakehouse.maintenance import erasure as job
     from lakehouse.storage.versions import savepoints, upgrades
 
-    lakehouse, _, _ = asked(None, None)
-    lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
+    lakehouse = opening.lakehouse()
+    ingest = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     if as_json and not (dry_run or yes):
         raise RangeError(
             f"table={table}, where={where!r}: erased rows cannot be brought back, so the command asks first, and --json "
             "cannot ask; look with --dry-run, then add --yes"
         )
-    with ExitStack() as opened:
-        with console.working("starting Spark") as now:
-            session = Session.on(
-                lakehouse,
-                opened.enter_context(spark_session.opened(lakehouse.settings, f"erase {table}")),
-            )
-            now(f"looking for the rows in {table} and what was computed from them")
+    with opening.session(lakehouse, f"erase {table}") as session:
+        with console.working(f"looking for the rows in {table} and what was computed from them"):
             erasure = (
-                job.run(session, table, where)
+                job.erase(session, ingest, where)
                 if yes and not dry_run
-                else job.planned(session, table, where)
+                else job.planned(session, ingest, where)
             )
         views.show_erasure(erasure, as_json)
         if names := [each.name for each in savepoints.savepoints(lakehouse.settings)]:
@@ -237,7 +212,7 @@ def erase(
                 console.print_note("nothing was changed")
                 raise typer.Exit(1)
             with console.working(f"erasing from {table} and what was computed from it"):
-                job.run(session, table, where)
+                job.erase(session, ingest, where)
             console.print_text("erased")
 
 
@@ -255,19 +230,15 @@ def replay(
     that was late then is late now. Tables that read the ingest table follow. Exit code 0 when done,
     2 when refused.
     """
-    from batch_jobs import replay as job
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
+    from lakehouse.maintenance import replay_quarantine as job
 
-    lakehouse, _, _ = asked(None, None)
-    lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
+    lakehouse = opening.lakehouse()
+    ingest = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     with (
-        console.working("starting Spark") as now,
-        spark_session.opened(lakehouse.settings, f"replay {table}") as spark,
+        opening.session(lakehouse, f"replay {table}") as session,
+        console.working(f"judging again what {table} has quarantined"),
     ):
-        session = Session.on(lakehouse, spark)
-        now(f"judging again what {table} has quarantined")
-        outcome = job.planned(session, table) if dry_run else job.run(session, table)
+        outcome = job.planned(session, ingest) if dry_run else job.replay(session, ingest)
     views.show_replay(outcome, as_json)
     if dry_run:
         console.print_note("nothing was changed")
@@ -291,7 +262,7 @@ def maintain(
     """
     from batch_jobs import maintain as job
 
-    lakehouse, _, _ = asked(None, None)
+    lakehouse = opening.lakehouse()
     if dry_run:
         views.show_maintenance(job.planned(lakehouse, table), as_json)
         console.print_note("nothing was changed")

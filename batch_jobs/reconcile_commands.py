@@ -7,7 +7,7 @@ import typer
 
 from batch_jobs import reconcile_views as views
 from batch_jobs.arguments import DryRun, End, Name, Start, asked
-from lakehouse.cli import console
+from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 
 group = console.group("Compare stream and batch, and repair what differs.")
@@ -21,17 +21,14 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
     (PENDING, OPEN, UNVERIFIABLE); 2: refused.
     """
     from batch_jobs import reconcile as job
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
 
     lakehouse, first, last = asked(start, end)
     job.check(lakehouse, table, first, last)  # refused before a JVM starts
     with (
-        console.working("starting Spark") as now,
-        spark_session.opened(lakehouse.settings, f"reconcile {table}") as spark,
+        opening.session(lakehouse, f"reconcile {table}") as session,
+        console.working(f"computing and comparing {table}"),
     ):
-        now(f"computing and comparing {table}")
-        certificate = job.run(Session.on(lakehouse, spark), table, first, last)
+        certificate = job.run(session, table, first, last)
     views.show_certificate(certificate, as_json)
     raise typer.Exit(job.exit_code(certificate))
 
@@ -62,7 +59,7 @@ def due(
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
 
-    lakehouse, _, _ = asked(None, None)
+    lakehouse = opening.lakehouse()
     tables = job.tables(lakehouse, table)
     if repair:
         job.check_repair(lakehouse.settings, tables)
@@ -98,7 +95,7 @@ def status(
     """
     from lakehouse.reconcile import coverage
 
-    lakehouse, _, _ = asked(None, None)
+    lakehouse = opening.lakehouse()
     chosen = [lakehouse.catalog.table(table)] if table else lakehouse.catalog.derived
     for each in chosen:
         lakehouse.catalog.check_derived(each)
@@ -124,8 +121,6 @@ def repair(
     """
     from batch_jobs import repair as job
     from lakehouse.ranges import optional_range
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
 
     lakehouse, first, last = asked(start, end)
     span = optional_range(first, last)
@@ -136,11 +131,10 @@ def repair(
         raise typer.Exit(3 if unreconciled.verdictless and not planned else 0)
     done = []
     with (
-        console.working("starting Spark") as now,
-        spark_session.opened(lakehouse.settings, f"repair {table}") as spark,
+        opening.session(lakehouse, f"repair {table}") as session,
+        console.working(f"rewriting {len(planned)} partitions of {table}") as now,
     ):
-        now(f"rewriting {len(planned)} partitions of {table}")
-        for each in job.run(Session.on(lakehouse, spark), table, span):
+        for each in job.run(session, table, span):
             done.append(each)
             now(f"rewrote {each.partition}: {each.verdict}")
     views.show_repaired(done, as_json)
@@ -167,7 +161,7 @@ def sink(
     """
     from lakehouse.sinks import comparison
 
-    lakehouse, _, _ = asked(None, None)
+    lakehouse = opening.lakehouse()
     table, chosen = lakehouse.catalog.target(target)
     with console.working(f"comparing {target} with {table.name}") as now:
         if repair:
@@ -203,7 +197,7 @@ def diff(
     from batch_jobs import diff as job
     from lakehouse.ranges import parse_range
 
-    lakehouse, _, _ = asked(None, None)
+    lakehouse = opening.lakehouse()
     with console.working(f"computing {table} by both"):
         difference = job.run(lakehouse, table, parse_range(start, end), code)
     views.show_diff(difference, as_json)

@@ -79,11 +79,7 @@ class Repaired:
 
 
 def plan(
-    lakehouse: Lakehouse,
-    name: str,
-    span: Range | None = None,
-    *,
-    unasked: bool = False,
+    lakehouse: Lakehouse, name: str, span: Range | None = None, *, unasked: bool = False
 ) -> list[Planned]:
     """The partitions of a table known to differ, by their certificates.
 
@@ -97,10 +93,7 @@ def plan(
     allowed = lakehouse.settings.repair.get(name, Repair())
     done = list(repairs(lakehouse.settings, table))
     today = [r for r in done if r.at > datetime.now(UTC) - timedelta(days=1)]
-    partitions, rows = (
-        allowed.partitions - len(today),
-        allowed.rows - sum(r.rows for r in today),
-    )
+    partitions, rows = (allowed.partitions - len(today), allowed.rows - sum(r.rows for r in today))
     plans = []
     for planned in _differing(coverage.coverage(lakehouse, table), table):
         if not _inside(span, planned.partition, table):
@@ -217,7 +210,4 @@ def run(
 
 def repairs(settings: Settings, table: Table) -> Iterator[Repaired]:
     """What was repaired, last first."""
-    return values_backwards(
-        layout.note(settings, table, "repairs.jsonl"),
-        partial(typed, Repaired),
-    )
+    return values_backwards(layout.note(settings, table, "repairs.jsonl"), partial(typed, Repaired))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batch_jobs.arguments import Name, asked
-from lakehouse.cli import console
+from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def fill(
     """
     from batch_jobs import upgrade as job
     from lakehouse.ranges import optional_range
-    from lakehouse.runtime import spark_session
     from lakehouse.storage.disk import full_disk
-    from lakehouse.storage.session import Session
     from lakehouse.storage.versions import upgrades
 
     lakehouse, first, last = asked(differs_from, differs_until)
@@ -54,11 +52,7 @@ def fill(
             full_disk.named(lakehouse.settings, _FILLING.format(table), _as_it_was)
         )
         opened.enter_context(upgrades.alone(lakehouse.settings, chosen))
-        with console.working("starting Spark"):
-            spark = opened.enter_context(
-                spark_session.opened(lakehouse.settings, f"upgrade {table}")
-            )
-        session = Session.on(lakehouse, spark)
+        session = opened.enter_context(opening.session(lakehouse, f"upgrade {table}"))
         _fill(session, table)
         with console.working("comparing the two versions"):
             upgrade, partitions = job.compare(session, table, may_differ)
@@ -91,11 +85,9 @@ def follow(
     """
     from batch_jobs import upgrade as job
     from lakehouse.ranges import optional_range
-    from lakehouse.runtime import spark_session
     from lakehouse.stopping import by_signals
     from lakehouse.storage.disk import full_disk
     from lakehouse.storage.log import comparisons
-    from lakehouse.storage.session import Session
     from lakehouse.storage.versions import upgrades
 
     lakehouse, first, last = asked(differs_from, differs_until)
@@ -109,11 +101,7 @@ def follow(
         may_differ = optional_range(first, last) or (noted.within if noted else None)
         compared = comparisons.noted(lakehouse.settings, chosen)
         shown = {key: each for key, each in compared.items() if not each.differs}
-        with console.working("starting Spark"):
-            spark = opened.enter_context(
-                spark_session.lasting(lakehouse.settings, f"upgrade {table}")
-            )
-        session = Session.on(lakehouse, spark)
+        session = opened.enter_context(opening.session(lakehouse, f"upgrade {table}", lasting=True))
         _fill(session, table)
         stopping = opened.enter_context(by_signals())  # what is under way is done first
         refused = ""
@@ -189,7 +177,7 @@ def drop(
     """
     from lakehouse.storage.versions import upgrades
 
-    lakehouse, _, _ = asked(None, None)
+    lakehouse = opening.lakehouse()
     chosen = lakehouse.catalog.table(table)
     if not yes:
         typer.confirm(f"Remove the version beside {table}?", abort=True)

@@ -4,6 +4,8 @@ Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`, one of a pipeline or 
 `LAKEHOUSE_<FIELD>__<NAME>`. What the environment does not say is taken from `lakehouse.toml`
 (`settings_values`). A process that another one starts is given all settings in `LAKEHOUSE_SETTINGS`.
 """
+# pydantic-settings would read the same file and variables. Its import alone takes 0.2 s of CPU,
+# where `lakehouse --help` takes 0.5 in all and this module with `settings_values` 0.07.
 
 import json
 import logging

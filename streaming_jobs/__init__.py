@@ -1,6 +1,7 @@
 """Long-running streaming jobs: a process each, which describes itself in files that others read.
 
 driver          the process of a pipeline's job
+process         what jobs and followers have in common: lease, status, exit code
 queries         one streaming query in it: started, paused, observed
 references      its reference tables: filled at the start, refreshed while it runs
 previews        the early results of its tables

@@ -1,12 +1,12 @@
 """The commands of the `lakehouse` command line that have to do with streaming jobs."""
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehouse.cli.console import group
+from lakehouse.cli import console, opening
+from lakehouse.cli.console import AsJson
 from streaming_jobs.command_groups import (
     exporter_commands,
     publish_commands,
@@ -16,13 +16,11 @@ from streaming_jobs.command_groups import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from lakehouse.settings import Settings
     from streaming_jobs.progress import JobStatus
 
-stream = group("Streaming jobs: start, stop, watch and supervise them.")
-app = group(
+stream = console.group("Streaming jobs: start, stop, watch and supervise them.")
+app = console.group(
     groups={
         "stream": stream,
         "topic": topic_commands.group,
@@ -56,16 +54,14 @@ def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     A scheduled job is run once up to the present, while the command waits, and is then on its
     schedule.
     """
-    from rich.console import Console
-
     from streaming_jobs.supervision import supervisor
 
-    console, settings, named = _chosen(pipelines)
+    settings, named = _chosen(pipelines)
     for pipeline in named:
         _remark(settings, pipeline)
-        with Console(stderr=True).status(f"starting {pipeline}"):
+        with console.working(f"starting {pipeline}"):
             status = supervisor.start(settings, pipeline, wait=wait, by=_by("start"))
-        _show_started(console, settings, status)
+        _show_started(settings, status)
 
 
 @stream.command()
@@ -84,27 +80,27 @@ def stop(
     """
     from datetime import UTC, datetime
 
-    from rich.console import Console
-
     from lakehouse.storage.lakehouse import load
     from lakehouse.storage.versions import savepoints
     from lakehouse.stream import pauses
     from streaming_jobs.supervision import supervisor
 
-    console, settings, named = _chosen(pipelines)
+    settings, named = _chosen(pipelines)
     lakehouse = load(settings)
     if savepoint:  # a name that is taken is refused before anything stops
         savepoints.check_name(settings, savepoint)
     for pipeline in reversed(named):
-        with Console(stderr=True).status(f"stopping {pipeline}"):
+        with console.working(f"stopping {pipeline}"):
             status = supervisor.stop(settings, pipeline, timeout=timeout, now=now, by=_by("stop"))
-        console.print(f"{pipeline}: {status.state if status else 'never ran'}")
+        console.print_text(f"{pipeline}: {status.state if status else 'never ran'}")
         if status:
             for line in pauses.remarks(lakehouse, pipeline, datetime.now(UTC)):
-                console.print(f"  {line}", soft_wrap=True)
+                console.print_text(f"  {line}")
     if savepoint:
         made = savepoints.create(lakehouse, savepoint, "")
-        console.print(f"savepoint {savepoint}: {len(made.tables)} tables, {made.bytes:,} bytes")
+        console.print_text(
+            f"savepoint {savepoint}: {len(made.tables)} tables, {made.bytes:,} bytes"
+        )
 
 
 @stream.command()
@@ -112,18 +108,16 @@ def restart(
     pipelines: _PIPELINES = None, wait: _WAIT = None, timeout: _DRAIN = 60, now: _NOW = False
 ) -> None:
     """Stop and start streaming jobs; paused queries are tried again."""
-    from rich.console import Console
-
     from streaming_jobs.supervision import supervisor
 
-    console, settings, named = _chosen(pipelines)
+    settings, named = _chosen(pipelines)
     for pipeline in named:
         _remark(settings, pipeline)
-        with Console(stderr=True).status(f"restarting {pipeline}"):
+        with console.working(f"restarting {pipeline}"):
             status = supervisor.restart(
                 settings, pipeline, timeout=timeout, now=now, wait=wait, by=_by("restart")
             )
-        _show_started(console, settings, status)
+        _show_started(settings, status)
 
 
 @stream.command()
@@ -134,27 +128,26 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     what it holds before and after is compared. A command that was killed goes on when it is run
     again. Exit code 0 if each state holds the same, 1 if one does not, 2 when refused.
     """
-    from lakehouse.cli.console import print_error, print_rows, print_text, working
     from streaming_jobs.supervision import rescaling
 
-    console, settings, named = _chosen(pipelines)
+    settings, named = _chosen(pipelines)
     differ = []
     for pipeline in named:
-        with working(f"stopping {pipeline}") as says:
+        with console.working(f"stopping {pipeline}") as says:
             status, rescaled = rescaling.rescale(
                 settings, pipeline, wait=wait, by=_by("rescale"), says=says
             )
-        _show_started(console, settings, status)
+        _show_started(settings, status)
         if rescaled:
             columns = ("table", "partitions before", "now", "rows", "checksum", "before and now")
-            print_rows(columns, (tuple(asdict(each).values()) for each in rescaled))
+            console.print_rows(columns, (tuple(asdict(each).values()) for each in rescaled))
         else:
-            print_text(f"{pipeline}: no state had to be divided again")
+            console.print_text(f"{pipeline}: no state had to be divided again")
         differ += [each.table for each in rescaled if each.verdict == "DIFFERENT"]
     for name in differ:
         from lakehouse.stream.rescaling import REMEDY  # with Spark, which it has by now
 
-        print_error(
+        console.print_error(
             f"table={name}: its state, divided again, does not hold what it held, so the job goes on with the one of before; "
             f"{REMEDY}"
         )
@@ -163,12 +156,7 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
 
 
 @stream.command()
-def status(
-    pipelines: _PIPELINES = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per job and line")
-    ] = False,
-) -> None:
+def status(pipelines: _PIPELINES = None, as_json: AsJson = False) -> None:
     """Show the state of streaming jobs and of each of their queries."""
     from rich.text import Text
 
@@ -176,7 +164,7 @@ def status(
     from streaming_jobs.command_groups import views
     from streaming_jobs.supervision import scheduled, supervisor
 
-    console, settings, named = _chosen(pipelines)
+    settings, named = _chosen(pipelines)
     statuses = [(name, supervisor.status(settings, name)) for name in named]
     if as_json:
         for name, each in statuses:
@@ -185,28 +173,20 @@ def status(
                 "freshness": str(settings.freshness_of(name)),
                 "next_run": due and ranges.text(due),
             }
-            print(
-                json.dumps(
-                    (asdict(each) if each else {"pipeline": name, "state": "never ran"}) | knob
-                )
+            console.print_json(
+                [(asdict(each) if each else {"pipeline": name, "state": "never ran"}) | knob]
             )
         return
-    console.print(views.queries_table(statuses))
-    console.print(
-        Text(
-            "counts begin when a job starts; `lakehouse table list` counts from the beginning of each table",
-            style="dim",
-        )
-    )
+    console.out().print(views.queries_table(statuses))
+    about = "counts begin when a job starts; `lakehouse table list` counts from the beginning of each table"
+    console.print_text(Text(about, style="dim"))
     for name, each in statuses:
         if line := views.freshness(settings, name):
-            console.print(Text(line), soft_wrap=True)
-        for line in views.lookups(each):
-            console.print(Text(f"{name}: {line}"), soft_wrap=True)
-        if line := views.place(each):
-            console.print(Text(f"{name}: {line}"), soft_wrap=True)
+            console.print_text(line)
+        for line in filter(None, (*views.lookups(each), views.place(each))):
+            console.print_text(f"{name}: {line}")
         for line in views.troubles(settings, name, each):
-            console.print(Text(f"{name}: {line}", style="red"), soft_wrap=True)
+            console.print_text(Text(f"{name}: {line}", style="red"))
 
 
 @stream.command()
@@ -223,10 +203,10 @@ def top(
 
     from streaming_jobs.command_groups import views
 
-    console, settings, named = _chosen(pipelines)
+    settings, named = _chosen(pipelines)
     end = time.monotonic() + seconds if seconds is not None else float("inf")
     try:
-        with Live(views.top(settings, named), console=console, auto_refresh=False) as live:
+        with Live(views.top(settings, named), console=console.out(), auto_refresh=False) as live:
             while (left := end - time.monotonic()) > 0:
                 time.sleep(min(1.0, left))
                 live.update(views.top(settings, named), refresh=True)
@@ -254,7 +234,7 @@ def supervise(
     from streaming_jobs.supervision import control_loop, notices
     from streaming_jobs.supervision.jobs import with_followers
 
-    console, settings, chosen = _chosen(pipelines)
+    settings, chosen = _chosen(pipelines)
     named = with_followers(catalog.load(settings), chosen)
     stopping = Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -266,15 +246,13 @@ def supervise(
             trouble = decision.why if decision.trouble else ""
             new, troubles[pipeline] = trouble != troubles.get(pipeline, ""), trouble
             if decision.action != "nothing" or (trouble and new):
-                console.print(
-                    f"{progress.now()} {pipeline}: {decision.action}, {decision.why}",
-                    soft_wrap=True,
-                    markup=False,
+                console.print_text(
+                    f"{progress.now()} {pipeline}: {decision.action}, {decision.why}"
                 )
         for failure in notifications.send(
             settings, [n for pipeline in named for n in notices.of_job(settings, pipeline)]
         ):
-            console.print(f"{progress.now()} {failure}", soft_wrap=True, markup=False)
+            console.print_text(f"{progress.now()} {failure}")
 
 
 @stream.command()
@@ -286,7 +264,7 @@ def run(pipeline: Annotated[str, typer.Argument(help="The pipeline")]) -> None:
     """
     from streaming_jobs.supervision import foreground
 
-    _, settings, (name,) = _chosen([pipeline])
+    settings, (name,) = _chosen([pipeline])
     raise typer.Exit(foreground.run(settings, name))
 
 
@@ -295,40 +273,38 @@ def logs(
     pipeline: str, lines: Annotated[int, typer.Option(help="The number of lines")] = 40
 ) -> None:
     """Print the end of a streaming job's log."""
-    from lakehouse.cli.console import print_note
     from streaming_jobs.supervision import desired, supervisor
 
-    _, settings, (name,) = _chosen([pipeline])
+    settings, (name,) = _chosen([pipeline])
     if (wanted := desired.read(settings, name)) and wanted.state == "unsupervised":
-        print_note(f"{name}: `{wanted.by}` logs where it runs; these lines are of a process before")
+        console.print_note(
+            f"{name}: `{wanted.by}` logs where it runs; these lines are of a process before"
+        )
     print(supervisor.log_tail(settings, name, lines))
 
 
-def _show_started(console: "Console", settings: "Settings", status: "JobStatus") -> None:
+def _show_started(settings: "Settings", status: "JobStatus") -> None:
     from streaming_jobs.supervision import scheduled, supervisor
 
     name = status.pipeline
-    console.print(
-        f"{name}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, name)}",
-        soft_wrap=True,
-    )
+    log = supervisor.log_path(settings, name)
+    console.print_text(f"{name}: {status.state}, pid {status.pid}, log {log}")
     if status.ui and status.alive:
-        console.print(f"{name}: Spark's pages {status.ui}", soft_wrap=True)
+        console.print_text(f"{name}: Spark's pages {status.ui}")
     if settings.freshness_of(name).cron:
-        with console.status(f"running {name} up to the present"):
+        with console.working(f"running {name} up to the present"):
             scheduled.await_end(settings, name, status.pid)
-        console.print(f"{name}: {scheduled.summary(settings, name)}", soft_wrap=True, markup=False)
+        console.print_text(f"{name}: {scheduled.summary(settings, name)}")
 
 
 def _remark(settings: "Settings", pipeline: str) -> None:
     """Shows warnings about what the pipeline declares; its job writes them to its log, too."""
-    from lakehouse.cli.console import print_note
     from lakehouse.storage.lakehouse import load
     from lakehouse.storage.position import declared_state
 
     lakehouse = load(settings.for_pipeline(pipeline))
     for line in declared_state.remarks(lakehouse, lakehouse.catalog.of_pipeline(pipeline)):
-        print_note(f"warning: {line}")
+        console.print_note(f"warning: {line}")
 
 
 def _by(command: str) -> str:
@@ -337,13 +313,8 @@ def _by(command: str) -> str:
     return f"{psutil.Process().username()} (lakehouse {command})"
 
 
-def _chosen(pipelines: list[str] | None):
-    from lakehouse.cli.console import out
-    from lakehouse.declare import catalog
-    from lakehouse.settings import from_environment
-
-    settings = from_environment()
-    loaded = catalog.load(settings)
+def _chosen(pipelines: list[str] | None) -> "tuple[Settings, list[str]]":
+    lakehouse = opening.lakehouse()
     for name in pipelines or ():
-        loaded.of_pipeline(name)
-    return out(), settings, pipelines or loaded.pipelines()
+        lakehouse.catalog.of_pipeline(name)
+    return lakehouse.settings, pipelines or lakehouse.catalog.pipelines()

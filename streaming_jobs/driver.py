@@ -6,46 +6,40 @@ way it resumes where it was. Exit codes: 0 stopped or done; 1 a query failed; 2 
 declaration, a second process).
 """
 
-import argparse
 import logging
-import os
-import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import psutil
 from py4j.protocol import Py4JNetworkError
 
-from lakehouse import logs, processes
+from lakehouse import processes
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
-from lakehouse.errors import BrokerError, JobError, LakehouseError
+from lakehouse.errors import BrokerError, JobError
 from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
-from lakehouse.settings import Settings, from_environment
-from lakehouse.stopping import Stop
+from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import load
 from lakehouse.storage.log import commit_log_repair, log_tables
 from lakehouse.storage.position import declared_state
 from lakehouse.storage.session import Session
 from lakehouse.storage.versions import interruptions
 from lakehouse.stream import queries
-from streaming_jobs import progress
+from streaming_jobs import process, progress
 from streaming_jobs.previews import Previews
+from streaming_jobs.process import Process
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.progress_log import ProgressLog
 from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, said
 from streaming_jobs.references import References
-from streaming_jobs.supervision import desired, healing, lease, origins, standby, supervisor
+from streaming_jobs.supervision import desired, healing, standby, supervisor
 from streaming_jobs.supervision.job_logs import PROGRESS
 from streaming_jobs.supervision.lease import Lease
-from streaming_jobs.supervision.places import here
 
 _log = logging.getLogger("streaming_jobs.driver")  # it runs as __main__
 
@@ -58,18 +52,17 @@ _END_OF_JVM = 5.0
 class Job:
     """The process of one pipeline: starts its queries, reports how they do, ends them."""
 
-    def __init__(self, settings: Settings, pipeline: str, turn: Lease | None = None) -> None:
-        self.settings, self.pipeline, self.turn = settings, pipeline, turn
-        self.stopping = Stop()
+    def __init__(self, settings: Settings, pipeline: str, available_now: bool, turn: Lease) -> None:
+        self.settings, self.pipeline, self.available_now = settings, pipeline, available_now
         self.paused = _paused(settings, pipeline)
-        self.status = progress.of_this_process(
+        self.process = Process(
+            settings,
             pipeline,
+            turn,
             queries=tuple(self.paused.values()),
-            epoch=turn.epoch if turn else 0,
             freshness=str(settings.freshness_of(pipeline)),
-            code=origins.origins(settings),
         )
-        self.asked = desired.read(settings, pipeline)
+        self.say, self.stopping = self.process.say, self.process.stopping
         self.well_since: datetime | None = None  # since when it is at work
         self.queries: dict[str, SupervisedQuery] = {}
         self.references: References | None = None  # once there is a session
@@ -77,18 +70,33 @@ class Job:
         self.flushed = time.monotonic()
         self.progress_log = ProgressLog()
 
-    def say(self, **changes: Any) -> None:
-        """Renews the status file.
-
-        Raises JobError, leaving it alone, if another process has taken over.
-        """
-        if self.turn:
-            self.turn.check()
-        self.status = replace(self.status, place=here(), **changes)
-        progress.write(self.settings, self.status)
-
-    def run(self, available_now: bool) -> None:
+    def run(self) -> None:
         """Fills the pipeline's tables until asked to stop, or up to the present."""
+        try:
+            self.say()
+            self._run()
+        except SystemExit:
+            if self.stopping.is_set():  # the lease stays, for its JVM lives on for moments
+                self.say(state="stopped")
+            raise
+        except Exception as err:
+            jvm = self.process.status.jvm
+            if jvm and not self.process.turn.refusal() and _jvm_ended(self.process.status, err):
+                raise JobError(
+                    f"jvm={jvm}: Spark's JVM ended, killed or out of memory; {cause(str(err))}"
+                ) from err
+            raise
+        self.say(state="stopped")
+
+    def ask_to_stop(self) -> None:
+        self.stopping.set()
+        if self.process.status.state == "starting" and not self.queries:
+            sys.exit(0)  # nothing is there to be drained, and a start may take minutes
+
+    def fail(self, error: str, expected: bool) -> None:
+        self.say(state="failed", error=(error if expected else cause(error))[:2000])
+
+    def _run(self) -> None:
         loaded = catalog.load(self.settings)
         tables = loaded.of_pipeline(self.pipeline)
         if topics := loaded.topics(tables):
@@ -100,8 +108,7 @@ class Job:
         ui = session.spark.sparkContext.uiWebUrl or ""
         self.say(jvm=jvm, jvm_started=processes.started(jvm), ui=ui)
         self._stage("reference tables")
-        check = self.turn.check if self.turn else lambda: None
-        self.references = References(session, tables, check)
+        self.references = References(session, tables, self.process.turn.check)
         self.references.fill()
         tables = [t for t in tables if t.kind.is_streamed]
         self.previews = Previews(session, tables, lambda message: self.say(error=message))
@@ -109,14 +116,14 @@ class Job:
             SupervisedQuery(
                 session,
                 t,
-                partial(self._guard, available_now or session.catalog.at_head(t)),
+                partial(self._guard, self.available_now or session.catalog.at_head(t)),
                 self.paused.get(t.name),
             )
             for t in tables
         ]
-        started = f"started, pid {self.status.pid}, {len(tables)} tables"
+        started = f"started, pid {self.process.status.pid}, {len(tables)} tables"
         _log.info(f"{PROGRESS}pipeline={self.pipeline}: {started}")
-        if available_now:
+        if self.available_now:
             self._to_the_present(session, queries)
         else:
             # one after the other: the first is at work while the last is made ready
@@ -131,8 +138,8 @@ class Job:
             self._await(self.stopping.is_set)
             self.references.stop()
         self.say(state="stopping")
-        self._drain(session, available_now)
-        self.say(queries=self._observed())
+        self._drain(session)
+        self.say(queries=tuple(query.observe() for query in self.queries.values()))
         self.progress_log.note(self.queries.values(), last=True)
         log_tables.flush(self.settings, tables)
         session.spark.stop()
@@ -191,8 +198,8 @@ class Job:
         So does, once the job is asked to stop, a query that `ends` then, since it would find no end
         of new input.
         """
-        if point == "begin" and self.turn:
-            self.turn.check()
+        if point == "begin":
+            self.process.turn.check()
         if point == "begin" and ends and self.stopping.is_set():
             raise JobError(
                 "asked to stop: this micro-batch has written nothing, and is the first of the next process"
@@ -209,20 +216,22 @@ class Job:
                     query.tend()
             state = "degraded" if any(q.paused for q in self.queries.values()) else "running"
             memory = {
-                "python_bytes": progress.memory(self.status.pid),
-                "jvm_bytes": progress.memory(self.status.jvm),
+                "python_bytes": progress.memory(self.process.status.pid),
+                "jvm_bytes": progress.memory(self.process.status.jvm),
             }
             references = self.references.status if self.references else ()
+            now = datetime.now(UTC)
+            self.well_since = self.well_since or now
             self.say(
                 state=state,
-                queries=self._observed(),
+                queries=tuple(query.observe() for query in self.queries.values()),
                 references=references,
-                well=self._well(),
+                well=_well(self.queries.values(), self.well_since, now),
                 **memory,
             )
             if ended:
                 return
-            self._obey()
+            self.process.obey()
             if time.monotonic() - self.flushed > _FLUSH:
                 log_tables.flush(self.settings, [q.table for q in self.queries.values()])
                 supervisor.shorten_log(self.settings, self.pipeline)
@@ -231,25 +240,7 @@ class Job:
             self.progress_log.note(self.queries.values())
             self.stopping.wait(_HEARTBEAT)
 
-    def _well(self) -> float:
-        """Seconds since a query failed last, or since the job is at work, up to the oldest micro-batch that has not ended."""
-        now = datetime.now(UTC)
-        self.well_since = self.well_since or now
-        failed = (query.failures[-1].at for query in self.queries.values() if query.failures)
-        busy = (
-            datetime.fromisoformat(q.status.busy_since)
-            for q in self.queries.values()
-            if q.status.busy_since
-        )
-        return max((min(busy, default=now) - max([self.well_since, *failed])).total_seconds(), 0.0)
-
-    def _obey(self) -> None:
-        """Drains the job once it is to be stopped: who said that may be on another host, where no signal comes from."""
-        wanted = desired.read(self.settings, self.pipeline)
-        if wanted and wanted.state == "stopped" and wanted != self.asked:
-            self.stopping.set()
-
-    def _drain(self, session: Session, available_now: bool) -> None:
+    def _drain(self, session: Session) -> None:
         """Ends the queries in order: between two micro-batches.
 
         What another query of this job fed, when all is read.
@@ -264,7 +255,7 @@ class Job:
             query = each.query
             if query is None:
                 continue
-            if not available_now and not session.catalog.at_head(each.table):
+            if not self.available_now and not session.catalog.at_head(each.table):
                 if query.isActive and time.monotonic() < deadline:
                     query.processAllAvailable()
             else:
@@ -283,8 +274,16 @@ class Job:
             self.say(error=message)
         self.previews.settle()
 
-    def _observed(self) -> tuple[QueryStatus, ...]:
-        return tuple(query.observe() for query in self.queries.values())
+
+def _well(queries: Collection[SupervisedQuery], since: datetime, now: datetime) -> float:
+    """Seconds since a query failed last, or since the job is at work, up to the oldest micro-batch that has not ended."""
+    failed = [query.failures[-1].at for query in queries if query.failures]
+    busy = [
+        datetime.fromisoformat(query.status.busy_since)
+        for query in queries
+        if query.status.busy_since
+    ]
+    return max((min(busy, default=now) - max([since, *failed])).total_seconds(), 0.0)
 
 
 def _paused(settings: Settings, pipeline: str) -> dict[str, QueryStatus]:
@@ -314,72 +313,29 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="streaming_jobs.driver", description="Runs the streaming job of a pipeline."
+    parser = process.arguments_of(
+        "streaming_jobs.driver", "Runs the streaming job of a pipeline.", "pipeline"
     )
-    parser.add_argument("pipeline")
     parser.add_argument("--available-now", action="store_true", help="up to the present, then end")
-    help = "a command runs it, and no supervisor keeps it running"
-    parser.add_argument("--foreground", action="store_true", help=help)
     help = "two ends of pipes: it comes up, and waits for its turn"
     parser.add_argument("--standby", nargs=2, type=int, metavar="FD", help=help)
     args = parser.parse_args(arguments)
-    job = None
-    logs.configure(Settings(), timed=True)  # until those of the environment are read
-    try:
-        settings = from_environment()
-        logs.configure(settings, timed=True)
+    pipeline = args.pipeline
+
+    def prepared(settings: Settings) -> tuple[Settings, str, Callable[[Lease], Job]]:
         if args.standby:
-            standby.come_up(settings.for_pipeline(args.pipeline), args.pipeline, *args.standby)
+            standby.come_up(settings.for_pipeline(pipeline), pipeline, *args.standby)
         interruptions.check(settings)
-        settings = settings.for_pipeline(args.pipeline)
+        settings = settings.for_pipeline(pipeline)
         lakehouse = load(settings)
-        tables = lakehouse.catalog.of_pipeline(args.pipeline)
+        tables = lakehouse.catalog.of_pipeline(pipeline)
         declared_state.check(lakehouse, tables)
         for message in declared_state.remarks(lakehouse, tables):
             _log.warning(message)
-        with lease.held(settings, args.pipeline) as turn:
-            if args.foreground:
-                desired.wish(settings, args.pipeline, "unsupervised", "lakehouse stream run")
-            job = Job(settings, args.pipeline, turn)
+        available_now = args.available_now or settings.freshness_of(pipeline).cron is not None
+        return settings, pipeline, partial(Job, settings, pipeline, available_now)
 
-            def stop(number: int, frame: FrameType | None) -> None:
-                job.stopping.set()
-                if job.status.state == "starting" and not job.queries:
-                    sys.exit(0)  # nothing is there to be drained, and a start may take minutes
-
-            signal.signal(signal.SIGTERM, stop)
-            signal.signal(signal.SIGINT, stop)
-            try:
-                job.say()
-                job.run(args.available_now or settings.freshness_of(args.pipeline).cron is not None)
-            except SystemExit:
-                if job.stopping.is_set():  # the lease stays, for its JVM lives on for moments
-                    job.say(state="stopped")
-                raise
-            job.say(state="stopped")
-        return 0
-    except SystemExit as err:
-        asked = job is not None and job.stopping.is_set()  # as it starts
-        return 0 if asked else _failed(job, JobError(f"a table's code ended it: {err.code}"))
-    except Exception as err:
-        return _failed(job, err)
-
-
-def _failed(job: Job | None, err: Exception) -> int:
-    """Says why the process ends, in its status if that is still its own, and returns the exit code."""
-    lost = job.turn.refusal() if job and job.turn else None
-    err = lost or err  # whatever failed, failed because of that
-    message, expected = str(err), isinstance(err, LakehouseError)
-    if job and not lost and job.status.jvm and _jvm_ended(job.status, err):
-        ended = f"jvm={job.status.jvm}: Spark's JVM ended, killed or out of memory"
-        message, expected = f"{ended}; {cause(message)}", True
-    _log.error(message, exc_info=None if expected else err)
-    if job is None or lost:
-        return 2 if expected else 1
-    with suppress(OSError):  # the disk is full: that is why it ends
-        job.say(state="failed", error=(message if expected else cause(message))[:2000])
-    return 1
+    return process.run(_log, args.foreground, prepared)
 
 
 def _jvm_ended(status: JobStatus, err: Exception) -> bool:
@@ -392,9 +348,4 @@ def _jvm_ended(status: JobStatus, err: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    # started by hand: as for the script `lakehouse`, the current folder is no place of modules
-    if not sys.flags.safe_path:
-        del sys.path[0]
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)  # a py4j thread that waits for a dead JVM must not keep the process
+    process.leave(main)

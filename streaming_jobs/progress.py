@@ -39,12 +39,7 @@ State = Literal[
 ]
 QueryState = Literal["running", "restarting", "paused"]
 # as long as the process lives
-ACTIVE: tuple[State, ...] = (
-    "starting",
-    "running",
-    "degraded",
-    "stopping",
-)
+ACTIVE: tuple[State, ...] = ("starting", "running", "degraded", "stopping")
 AT_WORK: tuple[State, ...] = ("running", "degraded")
 _LOG_BYTES = 16 << 20
 
@@ -169,11 +164,7 @@ def write(settings: Settings, status: JobStatus) -> None:
     replace_file(
         layout.job_file(settings, status.pipeline, "status.json"),
         asdict(
-            replace(
-                status,
-                heartbeat=now(),
-                computed=processes.cpu_seconds(status.pid, status.jvm),
-            )
+            replace(status, heartbeat=now(), computed=processes.cpu_seconds(status.pid, status.jvm))
         ),
     )
 

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from lakehouse.backoff import Backoff
 from lakehouse.declare.table import Table
 from lakehouse.errors import (
     AccessError,
@@ -41,7 +42,7 @@ _EXCEPTION = re.compile(
 )  # Py4J sets a colon
 _PLACE = re.compile(r'File "(.*)", line (\d+), in (.*)')
 OF_THE_PROCESS = (ConnectionError, Py4JNetworkError)  # errors of no table: the JVM does not answer
-_PAUSE = timedelta(seconds=1)  # before the first restart; doubled for each further one
+_RESTARTS = Backoff(1, 16)
 
 
 class SupervisedQuery:
@@ -148,41 +149,27 @@ class SupervisedQuery:
     def _failed(self, error: str, stuck: tuple[int, str] | None, access: bool = False) -> None:
         """The query is restarted, or paused. Raises JobError if the process had better start again."""
         now = datetime.now(UTC)
-        self.failures = [
-            *self.failures[-100:],
-            Failure(now, stuck and stuck[0], error, access),
-        ]
+        self.failures = [*self.failures[-100:], Failure(now, stuck and stuck[0], error, access)]
         most = self.session.settings.query_restarts
         match healing.after_failure(self.failures, most):
             case "end":
                 raise JobError(f"table={self.table.name}: its query failed; {error}")
             case "restart":
-                self.due = now + _PAUSE * 2 ** min(len(self.failures) - 1, 4)
+                self.due = now + timedelta(seconds=_RESTARTS.after(len(self.failures)))
                 self._enter("restarting", restarts=self.status.restarts + 1, error=error)
-                self._report(f"its query failed and is restarted; {error}")
+                _warn(self.table, f"its query failed and is restarted; {error}")
             case "pause":
                 if not stuck:
-                    error += f"; {self._remedy()}"
+                    error += f"; {_remedy(self.session, self.table)}"
                 self._enter("paused", error=error, offsets=stuck[1] if stuck else "")
                 at = f" at {stuck[1]}" if stuck else ""
-                self._report(f"paused: its query failed {most + 1} times{at}; {error}")
-
-    def _remedy(self) -> str:
-        """What to do about a query that fails before it has begun a micro-batch."""
-        pipeline, folder = (
-            self.table.pipeline,
-            checkpoint_files.newest(self.session.settings, self.table),
-        )
-        again = f"then `lakehouse stream restart {pipeline}`"
-        if folder is None:
-            return f"remove the cause, {again}"
-        return f"remove the cause, or the checkpoint {folder} (nothing is lost: the table's commits say where it is), {again}"
+                _warn(self.table, f"paused: its query failed {most + 1} times{at}; {error}")
 
     def pause(self, why: str) -> None:
         """Has the query wait until the job is started again, and says why."""
         self.stop()
         self._enter("paused", error=why)
-        self._report(f"paused: {why}")
+        _warn(self.table, f"paused: {why}")
 
     def stop(self) -> None:
         self.ends = True
@@ -203,16 +190,17 @@ class SupervisedQuery:
                 lookups=service.counts.shown() if service else {},
             )
             if call and call.since != self.unanswered_since:
-                self._report(str(call))
+                _warn(self.table, str(call))
             self.unanswered_since = call.since if call else None
         for report in reports:
             # a report without a batch has the number of the next one
             if report.batchId <= self.noted or "addBatch" not in report.durationMs:
                 continue
             if 0 <= self.noted < report.batchId - 1:  # Spark keeps the last hundred reports
-                self._report(
+                _warn(
+                    self.table,
                     f"the reports of micro-batches {self.noted + 1} to {report.batchId - 1} were missed, and with them "
-                    "whether Spark dropped rows there; `lakehouse reconcile run` compares their hours"
+                    "whether Spark dropped rows there; `lakehouse reconcile run` compares their hours",
                 )
             self.noted = report.batchId
             progress.note(self.session.settings, self.table.pipeline, json.loads(report.json))
@@ -227,8 +215,9 @@ class SupervisedQuery:
             )
         if reports and "addBatch" not in reports[-1].durationMs:  # nothing to do
             status = replace(status, rows_per_second=0.0)
+        commit_log = self.session.commit_log(self.table)
         for commit in takewhile(
-            lambda c: c.at > self.began and c.batch > self.status.batch, self._commit_log()
+            lambda c: c.at > self.began and c.batch > self.status.batch, commit_log.by_stream()
         ):
             status = replace(
                 status,
@@ -236,7 +225,7 @@ class SupervisedQuery:
                 late=status.late + commit.late,
                 quarantined=status.quarantined + commit.quarantined,
             )
-        last = next(self._commit_log(), None)
+        last = next(commit_log.by_stream(), None)
         if last:
             ahead = past_beginning(last.frontier)
             status = replace(status, batch=last.batch, frontier=text(ahead) if ahead else None)
@@ -252,16 +241,23 @@ class SupervisedQuery:
         )
         return self.status
 
-    def _commit_log(self):
-        return self.session.commit_log(self.table).by_stream()
-
     def _enter(self, state: QueryState, **changes: Any) -> None:
         self.status = replace(
             self.status, state=state, since=progress.now(), active=self.active, **changes
         )
 
-    def _report(self, what: str) -> None:
-        _log.warning(f"table={self.table.name}: {what}")
+
+def _warn(table: Table, what: str) -> None:
+    _log.warning(f"table={table.name}: {what}")
+
+
+def _remedy(session: Session, table: Table) -> str:
+    """What to do about a query that fails before it has begun a micro-batch."""
+    folder = checkpoint_files.newest(session.settings, table)
+    again = f"then `lakehouse stream restart {table.pipeline}`"
+    if folder is None:
+        return f"remove the cause, {again}"
+    return f"remove the cause, or the checkpoint {folder} (nothing is lost: the table's commits say where it is), {again}"
 
 
 def said(err: Exception) -> str:

@@ -3,6 +3,7 @@
 main              the root command; what other packages bring
 commands          the commands that read a lakehouse
 console           tables, errors, JSON
+opening           the lakehouse and the session that a command works on
 serve             `lakehouse serve`: rows by key over HTTP
 query             SQL without a JVM
 query_rules       what a query in Spark may do
@@ -14,5 +15,4 @@ doctor            whether this machine has what a lakehouse needs
 produce           `lakehouse produce`: events for a topic
 project           `lakehouse init`: a project that runs
 inference         what a file of JSON lines says of a topic: columns, event time, key
-record_classes    what the archives of Spark's and Kafka's classes are recorded from
 """

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehouse.cli import console
+from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import RangeError
-from lakehouse.settings import from_environment
 
 if TYPE_CHECKING:
     from lakehouse.cli.query import Answer
@@ -33,7 +32,7 @@ def tables(as_json: AsJson = False) -> None:
     """
     from lakehouse.cli.table_status import overview
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     states = [asdict(state) for state in overview(lakehouse)]
     if as_json:
         console.print_json(states)
@@ -48,7 +47,7 @@ def tables(as_json: AsJson = False) -> None:
 
 def show(table: TableName, as_json: AsJson = False) -> None:
     """Show one table: its declaration, columns, state and last certificate."""
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     _table(lakehouse, table, as_json)
     _remark(lakehouse, [lakehouse.catalog.table(table)])
     _note_lost(lakehouse, table)
@@ -73,7 +72,7 @@ def accept(table: TableName) -> None:
     """
     from lakehouse.storage.position import declared_state
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     for change in declared_state.accept(lakehouse, lakehouse.catalog.table(table)):
         console.print_text(f"{table} continues, though {change}")
         for line in change.diff:
@@ -174,7 +173,7 @@ def query(
     """
     from lakehouse.cli import query as engine
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     if spark or engine.named(sql, engine.late_views(lakehouse.catalog)):
         answer = _in_spark(lakehouse, sql, limit, as_of)
     else:
@@ -194,7 +193,7 @@ def get(
     from lakehouse.storage.disk.layout import table_path
     from lakehouse.storage.keyed import point_reads
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     chosen = lakehouse.catalog.table(table)
     rows = point_reads.get(
         table_path(lakehouse.settings, chosen), chosen.keys if chosen.kind.is_upserted else (), *key
@@ -220,7 +219,7 @@ def quarantine(
     from lakehouse.cli import query as engine
     from lakehouse.declare.inputs.sources import FilesSource
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     if not (chosen := lakehouse.catalog.table(table)).kind.has_partitions:
         raise RangeError(
             f"table={table}: a {chosen.kind} table quarantines no rows; name an ingest, row or window table"
@@ -259,7 +258,7 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
     from lakehouse.cli.table_status import late_counts
     from lakehouse.storage.position.handovers import handover_of
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     view = f"{lakehouse.catalog.table(table).name}__late"
     if view not in engine.late_views(lakehouse.catalog):
         raise RangeError(
@@ -297,7 +296,7 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
     """
     from lakehouse.cli.lateness_report import histogram
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     ingest, buckets = histogram(lakehouse, lakehouse.catalog.table(table))
     if as_json:
         console.print_json([asdict(b) | {"behind": b.behind.total_seconds()} for b in buckets])
@@ -335,38 +334,27 @@ def state(
     The command works while the job runs and when it is stopped.
     """
     from lakehouse.cli import query as engine
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
     from lakehouse.stream.state_reader import state as kept
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     declared = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     pairs = [each.partition("=") for each in key or []]
     if unusable := next((name for name, equals, _ in pairs if not equals), None):
         raise RangeError(f"key={unusable!r}: a column and its value; write column=value")
-    opened = spark_session.opened(lakehouse.settings, f"state {table}")
-    with console.working("starting Spark") as now, opened as spark:
-        now(f"reading the state of {table}")
+    with (
+        opening.session(lakehouse, f"state {table}") as session,
+        console.working(f"reading the state of {table}"),
+    ):
         asked = {name: value for name, _, value in pairs}
-        answer = engine.answer(kept(Session.on(lakehouse, spark), declared, asked), limit or None)
+        answer = engine.answer(kept(session, declared, asked), limit or None)
     _print(answer, as_json)
-
-
-def _lakehouse() -> "Lakehouse":
-    from lakehouse.storage.lakehouse import load
-
-    return load(from_environment())
 
 
 def _in_spark(lakehouse: "Lakehouse", sql: str, limit: int, as_of: str = "") -> "Answer":
     from lakehouse.cli import query as engine
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
 
-    opened = spark_session.opened(lakehouse.settings, "query")
-    with console.working("starting Spark") as now, opened as spark:
-        now("running the query")
-        return engine.run_in_spark(Session.on(lakehouse, spark), sql, limit or None, as_of)
+    with opening.session(lakehouse, "query") as session, console.working("running the query"):
+        return engine.run_in_spark(session, sql, limit or None, as_of)
 
 
 def _print(answer: "Answer", as_json: bool) -> None:

@@ -22,13 +22,7 @@ from lakehouse.storage.disk import files, root
 
 _WANTED_JAVA = 17
 _LITTLE = 2 << 30  # bytes
-_PACKAGES = (
-    "pyspark",
-    "delta-spark",
-    "deltalake",
-    "confluent-kafka",
-    "great-expectations",
-)
+_PACKAGES = ("pyspark", "delta-spark", "deltalake", "confluent-kafka", "great-expectations")
 _WITHIN = 5.0  # seconds for an answer of the broker
 
 

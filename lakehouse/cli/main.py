@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from lakehouse import __version__
-from lakehouse.cli import commands, console, doctor, produce, project, validate
+from lakehouse.cli import commands, console, doctor, opening, produce, project, validate
 from lakehouse.cli.console import AsJson, Commands
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment, use_examples
@@ -96,8 +96,7 @@ Version = Annotated[
 def _options(
     version: Version = False,
     examples: Annotated[
-        bool,
-        typer.Option("--examples", help="Work on the tables that ship: sensors and ads"),
+        bool, typer.Option("--examples", help="Work on the tables that ship: sensors and ads")
     ] = False,
 ) -> None:
     """The options of `lakehouse` itself."""
@@ -116,10 +115,9 @@ def plan(
     Exit code 0 if a start is accepted, 1 if a table needs its command first.
     """
     from lakehouse.cli import change_plan
-    from lakehouse.storage.lakehouse import load
     from lakehouse.storage.position import declared_state
 
-    lakehouse = load(from_environment())
+    lakehouse = opening.lakehouse()
     named = pipelines or lakehouse.catalog.pipelines()
     tables = [table for name in named for table in lakehouse.catalog.of_pipeline(name)]
     planned = change_plan.planned(lakehouse, tables, undeclared=not pipelines)
@@ -143,9 +141,8 @@ def serve(
 ) -> None:
     """Serve the rows of keyed and versioned tables by key over HTTP, until it is interrupted. Needs no JVM."""
     from lakehouse.cli import serve as server
-    from lakehouse.storage.lakehouse import load
 
-    server.run(load(from_environment()), host, port)
+    server.run(opening.lakehouse(), host, port)
 
 
 def start_broker() -> None:

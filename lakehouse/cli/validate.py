@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehouse.cli import console
+from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import RegistryAway, SourceAway
-from lakehouse.settings import from_environment
 
 if TYPE_CHECKING:
     from lakehouse.declare.table import Table
@@ -31,10 +30,9 @@ def validate(
 
     Exit code 2 if a table is refused.
     """
-    from lakehouse.storage.lakehouse import load
     from lakehouse.storage.position import declared_state
 
-    lakehouse = load(from_environment())
+    lakehouse = opening.lakehouse()
     tables = [
         table
         for name in pipelines or lakehouse.catalog.pipelines()
@@ -89,13 +87,9 @@ def _refused_by_spark(
     lakehouse: "Lakehouse", tables: "Iterable[Table]"
 ) -> Iterator[tuple[str, str]]:
     """The tables' names with what each is refused for."""
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
     from lakehouse.transform.analysis.validation import refusal, unended, unreadable
 
-    opened = spark_session.opened(lakehouse.settings, "validate")
-    with console.working("starting Spark") as now, opened as spark:
-        session = Session.on(lakehouse, spark)
+    with opening.session(lakehouse, "validate") as session, console.working("validating") as now:
         for table in tables:
             now(f"looking at {table.name}")
             if why := refusal(session, table):

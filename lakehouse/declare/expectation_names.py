@@ -1,7 +1,7 @@
 """The expectations of Great Expectations and the arguments of each, without importing it.
 
 An import takes seconds. `expectation_names.json` has them, and `expectations.pyi` shows them to
-editors and type checkers; `python -m lakehouse.transform.checks.expectation_stub` writes both.
+editors and type checkers; `python -m tools.expectation_stub` writes both.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Written by `python -m lakehouse.transform.checks.expectation_stub` from great-expectations 1.24.1."""
+"""Written by `python -m tools.expectation_stub` from great-expectations 1.24.1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

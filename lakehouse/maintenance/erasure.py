@@ -112,20 +112,23 @@ def planned(session: Session, ingest: Table, where: str) -> Erasure:
 def erase(session: Session, ingest: Table, where: str) -> Erasure:
     """Erases the rows of the ingest table that meet the condition.
 
-    Run again, it does what is left, after a crash say.
+    Run again, it does what is left, after a crash say. Raises RangeError, JobError.
     """
-    erasure = planned(session, ingest, where)
-    if erasure.arrivals:
-        _rewrite(session, ingest, where, erasure)
-    propagate.follow(session, erasure.follow)
-    for name, spans in erasure.follow.items():
-        table = session.catalog.table(name)
-        for span in spans if table.lookup else ():
-            lookups.forget(session, table, compute.questions(session, table, span), span)
-    _forget(session, ingest, list(erasure.arrivals))
-    for name, spans in erasure.follow.items():
-        table = session.catalog.table(name)
-        _forget(session, table, [p for span in spans for p in span.partitions(table.partition_by)])
+    with propagate.alone(session, ingest):
+        erasure = planned(session, ingest, where)
+        if erasure.arrivals:
+            _rewrite(session, ingest, where, erasure)
+        propagate.follow(session, erasure.follow)
+        for name, spans in erasure.follow.items():
+            table = session.catalog.table(name)
+            for span in spans if table.lookup else ():
+                lookups.forget(session, table, compute.questions(session, table, span), span)
+        _forget(session, ingest, list(erasure.arrivals))
+        for name, spans in erasure.follow.items():
+            table = session.catalog.table(name)
+            _forget(
+                session, table, [p for span in spans for p in span.partitions(table.partition_by)]
+            )
     return erasure
 
 

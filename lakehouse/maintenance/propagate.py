@@ -1,6 +1,7 @@
 """What follows an ingest table whose rows a person changed behind the streams: the tables computed from it, over those hours."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
@@ -20,6 +21,7 @@ from lakehouse.ranges import (
     text,
 )
 from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
@@ -27,6 +29,15 @@ from lakehouse.storage.session import Session
 from lakehouse.transform import observing, ranges_of
 
 _HOUR = timedelta(hours=1)
+
+
+@contextmanager
+def alone(session: Session, ingest: Table) -> Iterator[None]:
+    """Takes the locks of the ingest table and of all that hold something computed from it. Raises JobError."""
+    with ExitStack() as held:
+        for table in (ingest, *derived(session, ingest)):
+            held.enter_context(publishing(session.settings, table))
+        yield
 
 
 def derived(lakehouse: Lakehouse, ingest: Table) -> list[Table]:

@@ -32,7 +32,7 @@ from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
-from lakehouse.transform import ranges_of
+from lakehouse.transform import creation, ranges_of
 from lakehouse.transform.checks import judged_rows
 
 _HOUR = timedelta(hours=1)
@@ -66,14 +66,16 @@ def replay(session: Session, ingest: Table) -> Replay:
 
     Run again, it does what is left, after a crash for example: no row is written twice.
     """
-    judged, taken = _judged(session, ingest).persist(), _taken(session, ingest)
-    try:
-        found = _planned(session, ingest, judged, taken)
-        if found.rows:
-            _put_in(session, ingest, judged.where(taken), found)
-    finally:
-        judged.unpersist()
-    propagate.follow(session, found.follow)
+    with propagate.alone(session, ingest):
+        creation.create(session, ingest)  # refuses other columns than those on disk
+        judged, taken = _judged(session, ingest).persist(), _taken(session, ingest)
+        try:
+            found = _planned(session, ingest, judged, taken)
+            if found.rows:
+                _put_in(session, ingest, judged.where(taken), found)
+        finally:
+            judged.unpersist()
+        propagate.follow(session, found.follow)
     return found
 
 

@@ -82,11 +82,7 @@ def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
     path = table_path(lakehouse.settings, table)
     found = [
         Place(
-            table.name,
-            path,
-            closed,
-            needs.needed(lakehouse, table),
-            needs.wished(lakehouse, table),
+            table.name, path, closed, needs.needed(lakehouse, table), needs.wished(lakehouse, table)
         )
     ]
     if table.kind.has_partitions:

@@ -297,10 +297,7 @@ def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
 
 
 def _closed_and_changed(
-    lakehouse: Lakehouse,
-    table: Table,
-    known: Mapping[str, Certificate],
-    first: datetime,
+    lakehouse: Lakehouse, table: Table, known: Mapping[str, Certificate], first: datetime
 ) -> tuple[list[str], dict[str, Mark]]:
     """The closed partitions in order, also those that somebody has emptied.
 

@@ -69,10 +69,7 @@ class Looks:
 
 
 def look(
-    lakehouse: Lakehouse,
-    table: Table,
-    known: Mapping[str, Certificate],
-    closed: Iterable[str],
+    lakehouse: Lakehouse, table: Table, known: Mapping[str, Certificate], closed: Iterable[str]
 ) -> dict[str, Mark]:
     """The partitions changed since they were reconciled, with what the logs say since the last look; kept for the next,
     unless this user may only read.

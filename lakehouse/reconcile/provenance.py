@@ -19,10 +19,7 @@ from lakehouse.storage.log import commits, log_tables
 
 _COLUMNS = ["role", "at", "code_version", "inputs", "frontier", "start", "end"]
 # of an instant, which name its partition
-_DIGITS = {
-    "hour": len("2026-01-01T00"),
-    "day": len("2026-01-01"),
-}
+_DIGITS = {"hour": len("2026-01-01T00"), "day": len("2026-01-01")}
 _REFERENCES = r'"references": (?P<references>\{[^}]*\})'
 
 

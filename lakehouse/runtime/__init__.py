@@ -2,9 +2,8 @@
 
 spark_session      the Spark session
 jars               the jars that pip does not bring
-java_classes       the library's own classes for Spark's JVM, made of `java`
 cds_archive        Spark's classes, mapped instead of loaded
-opener             how others are asked over HTTP
+http_client        servers, asked over HTTP
 schema_registry    the schema registry, asked over HTTP
 protobuf           its schemas of Protobuf, compiled
 own_source         the class of a source of one's own, called and held against its contract

@@ -2,23 +2,20 @@
 
 It takes more than a quarter off the time in which a Spark session starts and runs its first
 queries, and half the work off the start of the embedded broker. There is an archive for each of the
-two. They are made once by a small run of everything (`python -m lakehouse.cli.record_classes`, part
-of `make setup`), for this Python environment and this java. A JVM that an archive does not fit
+two. They are made once by a small run of everything (`tools/record_classes.py`, part of `make
+setup`), for this Python environment and this java. A JVM that an archive does not fit
 ignores it. It holds only what is on the class path: `session` puts Delta and Kafka's client there.
 """
 
 import hashlib
-import importlib.util
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from lakehouse.runtime import jars, java_classes
+from lakehouse.runtime import jars
 from lakehouse.settings import java
 
-# run by its name: it stands on all that is above this room
-_RECORDING = "lakehouse.cli.record_classes"
 _LIMIT = 600.0  # seconds in which an archive is looked through
 
 
@@ -40,25 +37,14 @@ def recording(to: Path) -> str:
 
 
 def archive(of: str) -> Path:
-    """The archive of `of` for this java, our jars and what is recorded now, whether it is there or not."""
+    """The archive of `of` for this java and our jars, whether it is there or not."""
     program = Path(java()).resolve()
     ours = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:12]
-    own = (
-        java_classes.JAR.stat()
-    )  # a JVM does not take the archive if one of its jars has another time
-    parts = (
-        jars.SUMS.read_bytes(),
-        _recording().read_bytes(),
-        f"{own.st_size} {own.st_mtime_ns}".encode(),
-    )
+    # a JVM does not take the archive if one of its jars has another time
+    own = jars.OWN.stat()
+    parts = (jars.SUMS.read_bytes(), f"{own.st_size} {own.st_mtime_ns}".encode())
     made_of = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
     return Path(sys.prefix) / f"{of}-{ours}-{made_of}.jsa"
-
-
-def _recording() -> Path:
-    found = importlib.util.find_spec(_RECORDING)
-    assert found is not None and found.origin is not None  # a module of ours
-    return Path(found.origin)
 
 
 def fits(found: Path) -> None:

@@ -3,10 +3,9 @@
 Resolved once by the Ivy that PySpark ships, from `ivy.xml`; each must have the sum that
 `jars.sha256` names. They lie in a folder named after those sums, so that checkouts of different
 versions share `settings.jars` in peace. `python -m lakehouse.runtime.jars` resolves them ahead of
-the first run. With `--write-sums` it fetches what `ivy.xml` names and writes `jars.sha256`.
+the first run. The library's own classes are a jar of the package.
 """
 
-import argparse
 import hashlib
 import importlib.util
 import os
@@ -24,6 +23,7 @@ from lakehouse.storage.disk import locks
 
 IVY = Path(__file__).with_name("ivy.xml")
 SUMS = Path(__file__).with_name("jars.sha256")
+OWN = Path(__file__).with_name("lakehouse.jar")
 _ROLES = ("spark", "kafka")
 _TIME_LIMIT = 900  # seconds for Ivy; 66 MB over a slow line
 
@@ -97,17 +97,6 @@ def sums_of(home: Path) -> str:
     )
 
 
-def write_sums() -> None:
-    """Fetches the jars of `ivy.xml` and writes the sums of what came to `jars.sha256`. Raises JarsError.
-
-    For whoever changes `ivy.xml`: nothing is compared, so what changed in the file is to be read.
-    """
-    with tempfile.TemporaryDirectory(prefix="jars-") as folder:
-        home = Path(folder, "home")
-        _ivy(Path(folder, "ivy"), _pattern(home))
-        SUMS.write_text(sums_of(home))
-
-
 def are_there(jars_dir: Path) -> bool:
     """Whether the jars are under `jars_dir` already, so that a start need not fetch them."""
     return _seen_before(jars_dir / hashlib.sha256(SUMS.read_text().encode()).hexdigest()[:12])
@@ -135,7 +124,7 @@ def _download(home: Path, sums: str, progress: Callable[[str], None]) -> None:
     progress(f"downloading {len(sums.splitlines())} jars to {home} (66 MB, once)")
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".resolving-") as folder:
         fresh = Path(folder, home.name)
-        _ivy(cache, _pattern(fresh))
+        retrieve(cache, fresh)
         try:
             verify(fresh, sums)
         finally:
@@ -145,11 +134,9 @@ def _download(home: Path, sums: str, progress: Callable[[str], None]) -> None:
     progress("they are in place, each as checked in")
 
 
-def _pattern(home: Path) -> str:
-    return f"{home}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
-
-
-def _ivy(cache: Path, pattern: str) -> None:
+def retrieve(cache: Path, home: Path) -> None:
+    """Downloads what `ivy.xml` names to `home`, by Ivy and a folder of its own. Raises JarsError."""
+    pattern = f"{home}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
     command = [
         java(),
         f"-Divy.default.ivy.user.dir={cache}",
@@ -185,20 +172,12 @@ def _ivy_jar() -> Path:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Resolve the jars of the settings' folder, or write their sums.
+def main() -> int:
+    """Resolve the jars of the settings' folder.
 
     Says nothing and returns 0 when they are there and as checked in.
     """
-    parser = argparse.ArgumentParser(prog="lakehouse.runtime.jars", description=main.__doc__)
-    help = "fetch what ivy.xml names, and write jars.sha256 for that"
-    parser.add_argument("--write-sums", action="store_true", help=help)
-    args = parser.parse_args(arguments)
     try:
-        if args.write_sums:
-            print(f"fetching the jars of {IVY.name} (66 MB)", flush=True)
-            write_sums()
-            print(f"written: {SUMS}; read what changed in it before you commit it", flush=True)
         resolve(
             from_environment(required=False).jars, progress=lambda line: print(line, flush=True)
         )

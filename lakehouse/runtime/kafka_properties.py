@@ -10,10 +10,7 @@ from lakehouse.storage.disk.files import replace_text
 
 LARGEST_RECORD = 16 << 20  # bytes; Kafka's own limit of 1 MiB is no limit of a lakehouse
 # below the ephemeral ports: no outgoing connection takes one while we are down
-_FIRST_PORT, _PORTS = (
-    20_000,
-    12_000,
-)
+_FIRST_PORT, _PORTS = (20_000, 12_000)
 
 _SERVER = {
     "process.roles": "broker,controller",

@@ -106,7 +106,8 @@ class OwnReader:
         begins = {partition: offsets.get(partition, 0) for partition in ends}
         for partition, offset in begins.items():
             if offset > ends[partition]:
-                raise self._wrong(
+                raise _wrong(
+                    self.source,
                     f"partition={partition}, earliest_offset={offset}",
                     f"it is behind latest_offset, which is {ends[partition]}; of an empty partition both are the same",
                 )
@@ -119,7 +120,8 @@ class OwnReader:
         for item in self._read(int(partition), start, end):
             record = item if isinstance(item, SourceRecord) else SourceRecord(item)
             if number == end:
-                raise self._wrong(
+                raise _wrong(
+                    self.source,
                     f"{where}, record={_shown(item)}",
                     "it is one more than the range has; end is not part of it",
                 )
@@ -128,7 +130,8 @@ class OwnReader:
             yield number, *self._raw(record, item, f"{where}, offset={number}")
             number += 1
         if number < end and not sparse:
-            raise self._wrong(
+            raise _wrong(
+                self.source,
                 where,
                 f"read gave {number - start:,} records of {end - start:,}, so those from {number} on would be lost; give all "
                 "that latest_offset has promised, or, if numbers may be missing, declare sparse = True and give each its offset",
@@ -183,7 +186,7 @@ class OwnReader:
             with _noted(self.source.topic, "close", ""):
                 close()
         except Exception as err:
-            _log.warning(f"source={self.source.topic}: its close {self._raised(err)}")
+            _log.warning(f"source={self.source.topic}: its close {_raised(self.source, err)}")
 
     def _read(self, partition: int, start: int, end: int) -> Iterator[Any]:
         """What `read` gives. An iterator that is left early is closed."""
@@ -194,8 +197,10 @@ class OwnReader:
             except TypeError:
                 items = None
         if items is None or isinstance(given, str | bytes | Mapping | SourceRecord):
-            raise self._wrong(
-                f"read={_shown(given)}", "it must give the records of a range, one after another"
+            raise _wrong(
+                self.source,
+                f"read={_shown(given)}",
+                "it must give the records of a range, one after another",
             )
         try:
             while True:
@@ -220,20 +225,8 @@ class OwnReader:
             self.close()
             at = f", {where}" if where else ""
             raise SourceAway(
-                f"source={self.source.topic}{at}: it must answer {method} and did not: it {self._raised(err)}"
+                f"source={self.source.topic}{at}: it must answer {method} and did not: it {_raised(self.source, err)}"
             ) from err
-
-    def _raised(self, err: Exception) -> str:
-        """What the class raised, and where in its own file."""
-        code = getattr(self.source.reader.read, "__code__", None)
-        own = [
-            frame
-            for frame in traceback.extract_tb(err.__traceback__)
-            if code and frame.filename == code.co_filename
-        ]
-        at = f" in line {own[-1].lineno} of {self.source.reader.__module__}" if own else ""
-        said = " ".join(str(err).split())[:_SHOWN]
-        return f"raised {type(err).__name__}{f': {said}' if said else ''}{at}"
 
     def _offsets(self, method: str, given: object) -> dict[str, int]:
         by_partition = given if isinstance(given, Mapping) else {0: given}
@@ -242,14 +235,15 @@ class OwnReader:
         for partition, offset in by_partition.items():
             numbers = _whole(partition, _PARTITION_MOST), _whole(offset, _OFFSET_MOST)
             if None in numbers:
-                raise self._wrong(f"{method}={_shown(given)}", rule)
+                raise _wrong(self.source, f"{method}={_shown(given)}", rule)
             offsets[str(numbers[0])] = numbers[1]
         return offsets  # type: ignore[return-value]  # none of them is None
 
     def _number(self, offset: object, least: int, end: int, where: str) -> int:
         number = _whole(offset, _OFFSET_MOST)
         if number is None or not least <= number < end:
-            raise self._wrong(
+            raise _wrong(
+                self.source,
                 f"{where}, offset={_shown(offset)}",
                 f"the next record of the range has an offset from {least} to {end - 1}",
             )
@@ -260,41 +254,60 @@ class OwnReader:
     ) -> tuple[bytes | None, bytes | None, datetime | None]:
         key, value, timestamp = record.key, record.value, record.timestamp
         if not isinstance(key, str | bytes | None):
-            raise self._wrong(f"{where}, key={_shown(key)}", "a key is text, bytes or None")
+            raise _wrong(self.source, f"{where}, key={_shown(key)}", "a key is text, bytes or None")
         if timestamp is not None and (
             not isinstance(timestamp, datetime) or timestamp.tzinfo is None
         ):
-            raise self._wrong(
+            raise _wrong(
+                self.source,
                 f"{where}, timestamp={_shown(timestamp)}",
                 "a timestamp is a datetime with its time zone, or None",
             )
         if item is None or not isinstance(value, str | bytes | Mapping | None):
-            raise self._wrong(
+            raise _wrong(
+                self.source,
                 f"{where}, record={_shown(value)}",
                 "a record is text, bytes or a mapping of fields, or a SourceRecord of one",
             )
         if not isinstance(value, Mapping):
             return _bytes(key), _bytes(value), timestamp
         if self.source.format != "json":
-            raise self._wrong(
+            raise _wrong(
+                self.source,
                 f"{where}, record={_shown(value)}",
                 f"the source has format={self.source.format!r}, and a mapping becomes JSON; give its text",
             )
         try:
             written = json.dumps(dict(value), default=_plain)
         except (TypeError, ValueError) as err:
-            raise self._wrong(
-                f"{where}, record={_shown(value)}", f"it cannot be written as JSON: {err}"
+            raise _wrong(
+                self.source,
+                f"{where}, record={_shown(value)}",
+                f"it cannot be written as JSON: {err}",
             ) from err
         return _bytes(key), written.encode(), timestamp
 
-    def _wrong(self, what: str, rule: str) -> SourceError:
-        return SourceError(
-            f"source={self.source.topic}, {what}: {rule}; correct the class {self.source.class_name}"
-        )
-
 
 _END = object()
+
+
+def _raised(source: PythonSource, err: Exception) -> str:
+    """What the class raised, and where in its own file."""
+    code = getattr(source.reader.read, "__code__", None)
+    own = [
+        frame
+        for frame in traceback.extract_tb(err.__traceback__)
+        if code and frame.filename == code.co_filename
+    ]
+    at = f" in line {own[-1].lineno} of {source.reader.__module__}" if own else ""
+    said = " ".join(str(err).split())[:_SHOWN]
+    return f"raised {type(err).__name__}{f': {said}' if said else ''}{at}"
+
+
+def _wrong(source: PythonSource, what: str, rule: str) -> SourceError:
+    return SourceError(
+        f"source={source.topic}, {what}: {rule}; correct the class {source.class_name}"
+    )
 
 
 def _whole(value: object, most: int) -> int | None:

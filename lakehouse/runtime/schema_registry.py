@@ -5,15 +5,12 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import quote
-from urllib.request import Request
 
 from lakehouse.declare.inputs.sources import OF_REGISTRY
 from lakehouse.errors import RegistryAway, SettingsError, SinkError
-from lakehouse.runtime.opener import opener
+from lakehouse.runtime.http_client import Client, Unanswered
 from lakehouse.settings import Settings
 from lakehouse.storage.position.schemas import Schema
 
@@ -24,6 +21,7 @@ _SAID = 500  # bytes of a refusal that are repeated
 _NONE = (40401, 40402, 40403)  # error codes: no such subject, version, schema
 _SCHEMA, _NEWEST = {"schema": str}, {"schema": str, "id": int}  # what an answer has, at least
 _REFERENCE = {"name": str, "subject": str, "version": int}
+_ERROR = {"error_code": int}
 
 
 class _Refused(Exception):
@@ -91,23 +89,26 @@ class Registry:
         self, path: str, expected: Mapping[str, type], body: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
         """The registry's answer, with what is expected of it; None if it has no such thing."""
+        url, headers = self.url.rstrip("/") + path, self._headers()
+        sent = json.dumps(body).encode() if body else None
+        if sent:
+            headers["Content-Type"] = "application/vnd.schemaregistry.v1+json"
+        client, method = Client(self._tls()), "POST" if sent else "GET"
         try:
-            request = self._request(path, body)
-            with opener(self._tls()).open(request, timeout=_ANSWER) as answer:
+            with client.ask(method, url, sent, headers, within=_ANSWER) as answer:
                 content = answer.read()
-        except HTTPError as err:
-            with err:
-                if body is not None and err.code in _REFUSED:
-                    raise _Refused(err.read(_SAID).decode(errors="replace")) from err
-                if err.code == 404 and _code(err) in _NONE:
-                    return None
-            why = f"HTTP {err.code} {err.reason}"
-            if 300 <= err.code < 400:  # a password goes to the registry alone
-                why += f"; it names the address {err.headers.get('Location', '')!r}, which is not followed"
-            raise self._away(path, why) from err
-        except (OSError, HTTPException, ValueError) as err:
-            raise self._away(path, str(getattr(err, "reason", err))) from err
+        except (Unanswered, ValueError) as err:
+            raise self._away(path, str(err)) from err
+        if body is not None and answer.status in _REFUSED:
+            raise _Refused(content[:_SAID].decode(errors="replace"))
         found = _decoded(content)
+        if answer.status == 404 and _has(found, _ERROR) and found["error_code"] in _NONE:
+            return None
+        if not 200 <= answer.status < 300:
+            why = f"HTTP {answer.status} {answer.reason}"
+            if 300 <= answer.status < 400:  # a password goes to the registry alone
+                why += f"; it names the address {answer.headers.get('Location', '')!r}, which is not followed"
+            raise self._away(path, why)
         if _has(found, expected) and all(_has(each, _REFERENCE) for each in _imported(found)):
             return found
         raise RegistryAway(
@@ -116,16 +117,11 @@ class Registry:
             "settings of `registry` if something else listens at that address"
         )
 
-    def _request(self, path: str, body: Mapping[str, Any] | None) -> Request:
-        content = None if body is None else json.dumps(body).encode()
-        request = Request(self.url.rstrip("/") + path, content)
-        if content:
-            request.add_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+    def _headers(self) -> dict[str, str]:
         if user := self.properties.get("basic.auth.user.info"):
-            request.add_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
-        elif token := self.properties.get("bearer.auth.token"):
-            request.add_header("Authorization", f"Bearer {token}")
-        return request
+            return {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
+        token = self.properties.get("bearer.auth.token")
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _tls(self) -> ssl.SSLContext | None:
         if not self.url.startswith("https"):
@@ -184,10 +180,3 @@ def _imported(found: Mapping[str, Any]) -> list[Any]:
 
 def _type(found: Mapping[str, Any]) -> str:
     return found.get("schemaType", "AVRO")  # of Avro it is left out
-
-
-def _code(err: HTTPError) -> int:
-    try:
-        return json.load(err)["error_code"]
-    except (OSError, HTTPException, ValueError, KeyError, TypeError):
-        return 0

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from lakehouse.backoff import Backoff
 from lakehouse.declare.lookups import Lookup
 from lakehouse.errors import LookupFailed
 
 Key = tuple[Any, ...]
 Value = Mapping[str, Any] | None
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds before another attempt
+_PAUSES = Backoff(0.1, 10.0)
 _LOT, _LONGEST = (
     1_000,
     2.0,
@@ -146,7 +147,7 @@ class Service:
                 group.create_task(work())
 
     async def _one(self, key: Key) -> Answer:
-        limit, pause = self.lookup.timeout.total_seconds(), _FIRST_PAUSE
+        limit = self.lookup.timeout.total_seconds()
         for attempt in range(1, self.lookup.retries + 2):
             asked, started, value, failure = datetime.now(UTC), time.monotonic(), None, ""
             try:
@@ -161,8 +162,7 @@ class Service:
                 break
             if attempt <= self.lookup.retries:
                 # not all at once, where many have failed at once
-                await asyncio.sleep(pause * random.uniform(0.5, 1))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(_PAUSES.after(attempt) * random.uniform(0.5, 1))
         return answer
 
     async def _called(self, key: Key) -> object:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime import cds_archive, jars, java_classes, quiet_daemon
+from lakehouse.runtime import cds_archive, jars, quiet_daemon
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.root import make as make_root
@@ -57,7 +57,7 @@ def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
 
 
 def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
-    found = [*map(str, jars.resolve(settings.jars).spark), str(java_classes.JAR)]
+    found = [*map(str, jars.resolve(settings.jars).spark), str(jars.OWN)]
     return {
         # Spark reads `spark.jars` with a class loader of its own, whose classes no archive holds
         # (`cds_archive`), and copies them, 23 MB, into a folder of each session: so they are for

@@ -5,6 +5,7 @@ The contract is `lakehouse.declare.targets`.
 changes       which rows a version adds, changes and removes
 column_check  whether a target can hold the columns of a table
 follower      brings a target from its position to the newest version
+claims        positions, and processes that are replaced: the same for all targets that hold rows
 comparison    what a target holds, compared with the table
 actions       targets that act on rows: what all of them share
 variables     what a declaration reads from the environment

@@ -95,14 +95,14 @@ class Follower:
         if there != found.table:
             raise SinkError(
                 f"target={self.target.name}, table={self.table.name}: it holds version {found.version} of a table with the id "
-                f"{found.table}, and the table that is there has {there or 'none'}; {self._remedy()}"
+                f"{found.table}, and the table that is there has {there or 'none'}; {_remedy(self.lakehouse, self.target)}"
             )
         now = written(self._path, found.version)
         if now and now != found.written:
             raise SinkError(
                 f"target={self.target.name}, table={self.table.name}, version={found.version}: the target holds the one "
                 f"committed at {found.written}, and the table has one of that number committed at {now}, so it was "
-                f"restored; {self._remedy()}"
+                f"restored; {_remedy(self.lakehouse, self.target)}"
             )
         self._check_columns(delta_log.latest(self._path))
         self._stamp = delta_log.stamp(self._path, found.version)
@@ -172,7 +172,7 @@ class Follower:
         try:
             found = changes_of(self.lakehouse, self.table, self.target, version)
         except CommitError as err:
-            raise CommitError(f"{err}; {self._remedy()}") from err
+            raise CommitError(f"{err}; {_remedy(self.lakehouse, self.target)}") from err
         has_partitions = self.table.kind.has_partitions
         return found, changes.is_correction(change.by_stream, has_partitions)
 
@@ -216,14 +216,15 @@ class Follower:
         ):
             raise CommitError(
                 f"table={self.table.name}, version={following}: it comes next for {self.target.name}, and the table's log, which "
-                f"ends at {latest}, does not have it; {self._remedy()}"
+                f"ends at {latest}, does not have it; {_remedy(self.lakehouse, self.target)}"
             )
 
-    def _remedy(self) -> str:
-        if not self.target.reads_back:
-            note = layout.published(self.lakehouse.settings, self.target.name)
-            return (
-                f"actions of versions that are gone are not known; remove {note} and the folder {note.with_suffix('')}, and the "
-                "target begins as a new one"
-            )
-        return f"`lakehouse reconcile sink {self.target.name} --repair` sends what differs from the newest version"
+
+def _remedy(lakehouse: Lakehouse, target: Target) -> str:
+    if not target.reads_back:
+        note = layout.published(lakehouse.settings, target.name)
+        return (
+            f"actions of versions that are gone are not known; remove {note} and the folder {note.with_suffix('')}, and the "
+            "target begins as a new one"
+        )
+    return f"`lakehouse reconcile sink {target.name} --repair` sends what differs from the newest version"

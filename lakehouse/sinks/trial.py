@@ -104,13 +104,7 @@ class _Trial:
         self.ends: Counter[str] = Counter()
         self.processes: list[ForkServerProcess] = []
         self.context = multiprocessing.get_context("forkserver")
-        table_creation.create(
-            self.path,
-            _schema(),
-            False,
-            "",
-            table_creation.found_by(["account"]),
-        )
+        table_creation.create(self.path, _schema(), False, "", table_creation.found_by(["account"]))
 
     def run(self, lives: int) -> Counter[str]:
         try:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from lakehouse.cli import console, opening
+
 
 def metrics(
     once: Annotated[bool, typer.Option("--once", help="Print the metrics and exit")] = False,
@@ -32,7 +34,7 @@ def metrics(
         typer.echo(generate_latest(exporter.registry(lakehouse)).decode(), nl=False)
         return
     server, thread = exporter.serve(lakehouse)
-    typer.echo(f"http://{settings.metrics_host}:{server.server_port}/metrics")
+    console.print_text(f"http://{settings.metrics_host}:{server.server_port}/metrics")
     with suppress(KeyboardInterrupt):
         thread.join()
 
@@ -50,22 +52,20 @@ def lineage(
     """
     import time
 
-    from lakehouse.declare import catalog
-    from lakehouse.settings import from_environment
     from streaming_jobs.exporters import lineage as sender
 
-    settings = from_environment()
-    lineage = sender.Lineage(settings, catalog.load(settings), sender.client(to))
+    lakehouse = opening.lakehouse()
+    lineage = sender.Lineage(lakehouse.settings, lakehouse.catalog, sender.client(to))
     with suppress(KeyboardInterrupt):
         while True:
             try:
                 if (sent := lineage.send()) or once:
-                    typer.echo(f"{sent} events sent")
+                    console.print_text(f"{sent} events sent")
             except OSError as err:  # those of the network among them
                 line = (
                     f"to={to!r}: an event could not be sent ({err}); the next check sends it again"
                 )
-                typer.echo(line, err=True)
+                console.print_note(line)
                 if once:
                     raise typer.Exit(1) from err
             if once:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehouse.cli import console
+from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import DeclarationError
 
@@ -166,11 +166,7 @@ def run(target: Annotated[str, typer.Argument(help="The target")]) -> None:
 
 
 def _chosen(targets: list[str] | None) -> "tuple[Settings, Catalog, list[str]]":
-    from lakehouse.declare import catalog
-    from lakehouse.settings import from_environment
-
-    settings = from_environment()
-    loaded = catalog.load(settings)
+    lakehouse = opening.lakehouse()
     for name in targets or ():
-        loaded.target(name)
-    return settings, loaded, targets or list(loaded.targets())
+        lakehouse.catalog.target(name)
+    return lakehouse.settings, lakehouse.catalog, targets or list(lakehouse.catalog.targets())

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehouse.cli import console
+from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 
 if TYPE_CHECKING:
-    from lakehouse.storage.lakehouse import Lakehouse
+    pass
 
 group = console.group("Savepoints: all tables at one moment, to restore, fork or move.")
 
@@ -30,7 +30,7 @@ def create(
     """
     from lakehouse.storage.versions import savepoints
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     with console.working(f"creating the savepoint {name}"):
         made = savepoints.create(lakehouse, name, note)
     if as_json:
@@ -49,7 +49,7 @@ def list_all(as_json: AsJson = False) -> None:
     """
     from lakehouse.storage.versions import savepoints
 
-    settings = _lakehouse().settings
+    settings = opening.lakehouse().settings
     columns = ("name", "at", "tables", "bytes", "held", "note")
     rows = [
         (e.name, e.at, len(e.tables), e.bytes, savepoints.held(settings, e.name), e.note)
@@ -71,7 +71,7 @@ def show(name: _Name, as_json: AsJson = False) -> None:
     """Show what a savepoint is of: each table with its version, rows, frontier and position."""
     from lakehouse.storage.versions import savepoints
 
-    settings = _lakehouse().settings
+    settings = opening.lakehouse().settings
     savepoint = savepoints.savepoint(settings, name)
     if as_json:
         console.print_json([asdict(savepoint)])
@@ -92,7 +92,7 @@ def verify(name: _Name) -> None:
     """
     from lakehouse.storage.versions import savepoints
 
-    settings = _lakehouse().settings
+    settings = opening.lakehouse().settings
     with console.working(f"reading the savepoint {name}"):
         savepoint = savepoints.verify(settings, name)
     console.print_text(f"{name}: {savepoint.files:,} files, each as it was")
@@ -114,7 +114,7 @@ def restore(
     from lakehouse.storage.versions import restoring, savepoints
     from streaming_jobs.supervision import supervisor
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     savepoint = savepoints.savepoint(lakehouse.settings, name)
     if not yes:
         typer.confirm(f"Put {len(savepoint.tables)} tables back as of {savepoint.at}?", abort=True)
@@ -139,7 +139,7 @@ def fork(
     from lakehouse.runtime.kafka_address import bootstrap_servers
     from lakehouse.storage.versions import restoring
 
-    lakehouse = _lakehouse()
+    lakehouse = opening.lakehouse()
     with console.working(f"forking the savepoint {name}"):
         restoring.fork(lakehouse.settings, name, root)
     console.print_text(f"{name}: forked into {root}; for its commands and jobs set")
@@ -157,7 +157,7 @@ def export(
     """Write a savepoint as one file (tar), for another machine. Exit code 0 when done, 2 when refused."""
     from lakehouse.storage.versions import restoring
 
-    settings = _lakehouse().settings
+    settings = opening.lakehouse().settings
     with console.working(f"exporting the savepoint {name}"):
         restoring.export(settings, name, file)
     console.print_text(f"{name}: written to {file}")
@@ -170,7 +170,7 @@ def take_in(
     """Make an exported file a savepoint of this lakehouse. Exit code 0 when done, 2 when refused."""
     from lakehouse.storage.versions import restoring
 
-    settings = _lakehouse().settings
+    settings = opening.lakehouse().settings
     with console.working(f"importing {file}"):
         savepoint = restoring.take_in(settings, file)
     console.print_text(
@@ -183,15 +183,8 @@ def drop(name: _Name, yes: _Yes = False) -> None:
     """Remove a savepoint. Exit code 0 when done, 2 when refused."""
     from lakehouse.storage.versions import savepoints
 
-    settings = _lakehouse().settings
+    settings = opening.lakehouse().settings
     if not yes:
         typer.confirm(f"Remove the savepoint {name}?", abort=True)
     savepoints.drop(settings, name)
     console.print_text(f"{name}: dropped")
-
-
-def _lakehouse() -> "Lakehouse":
-    from lakehouse.settings import from_environment
-    from lakehouse.storage.lakehouse import load
-
-    return load(from_environment())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehouse.cli import console
+from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 
 if TYPE_CHECKING:
@@ -37,11 +37,9 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
     files, or what a source of your own gives when it is read once more. It does so up to the table's
     last commit, beside the stream. Exit code 0 if each is there once, 1 if not, 2 when refused.
     """
-    from lakehouse.settings import from_environment
-    from lakehouse.storage.lakehouse import load
     from lakehouse.stream.reading.topic_check import Checked, check
 
-    lakehouse = load(from_environment())
+    lakehouse = opening.lakehouse()
     with console.working(f"comparing {table} with what it reads"):
         checks = check(lakehouse, lakehouse.catalog.table(table))
     if as_json:
@@ -211,11 +209,9 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
 @contextmanager
 def _held(name: str) -> "Iterator[tuple[Lakehouse, Table, Commit | None]]":
     """A table whose job does not run and cannot start meanwhile, with its last commit."""
-    from lakehouse.settings import from_environment
-    from lakehouse.storage.lakehouse import load
     from streaming_jobs.supervision import lease
 
-    lakehouse = load(from_environment())
+    lakehouse = opening.lakehouse()
     table = lakehouse.catalog.table(name)
     if not lakehouse.catalog.sources_of(table):
         raise _no_source(lakehouse.catalog, table)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehouse.cli import console
+from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 
 if TYPE_CHECKING:
@@ -27,12 +27,10 @@ _Wait = Annotated[
 @group.command()
 def status(as_json: AsJson = False) -> None:
     """List the tables with another version beside them, and what can be done with it. Needs no JVM."""
-    from lakehouse.settings import from_environment
-    from lakehouse.storage.lakehouse import load
     from lakehouse.storage.versions import upgrades
     from streaming_jobs.command_groups import views
 
-    lakehouse = load(from_environment())
+    lakehouse = opening.lakehouse()
     by_table = upgrades.of_all(lakehouse)
     pipelines = {name: lakehouse.catalog.table(name).pipeline for name in by_table}
     ended = {
@@ -89,14 +87,12 @@ def roll_back(table: _Name, wait: _Wait = None) -> None:
 
 def _exchange(name: str, command: "Command", wait: float | None) -> None:
     from lakehouse.runtime import spark_session
-    from lakehouse.settings import from_environment
     from lakehouse.storage.disk import full_disk
-    from lakehouse.storage.lakehouse import load
     from lakehouse.storage.session import Session
     from lakehouse.stream import beside
     from streaming_jobs.supervision import exchange, supervisor
 
-    lakehouse = load(from_environment())
+    lakehouse = opening.lakehouse()
     chosen = lakehouse.catalog.table(name)
     with (
         full_disk.named(

@@ -5,41 +5,32 @@ any other way, the next one takes the target over and goes on from the position 
 stopped; 1 failed; 2 refused (settings, declaration, a second process).
 """
 
-import argparse
 import logging
-import os
-import signal
-import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import FrameType
-from typing import Any
+from functools import partial
 
-from lakehouse import logs
+from lakehouse.backoff import Backoff
 from lakehouse.declare import catalog
 from lakehouse.errors import BrokerError, JobError, LakehouseError, SinkAway
 from lakehouse.ranges import parse_instant
-from lakehouse.settings import Settings, from_environment
+from lakehouse.settings import Settings
 from lakehouse.sinks.follower import Follower
-from lakehouse.stopping import Stop, Stopped
+from lakehouse.stopping import Stopped
 from lakehouse.storage.lakehouse import Lakehouse
-from streaming_jobs import progress
+from streaming_jobs import process, progress
+from streaming_jobs.process import Process
 from streaming_jobs.progress import QueryStatus, State
-from streaming_jobs.supervision import desired, lease, origins
 from streaming_jobs.supervision.job_logs import shorten_log
 from streaming_jobs.supervision.jobs import follower_of
 from streaming_jobs.supervision.lease import Lease
-from streaming_jobs.supervision.places import here
 
 _log = logging.getLogger("streaming_jobs.exporters.follower")  # it runs as __main__
 
 _HEARTBEAT = 1.0
-_PAUSES = (
-    1.0,
-    30.0,
-)  # seconds before a target that does not answer is asked again, at first and at most
+_PAUSES = Backoff(1, 30)  # before a target that does not answer is asked again
 _SLOW = timedelta(minutes=1)  # at one version without an answer of its target, which is said
 _LOOK = 0.05  # seconds between two looks for the next version
 
@@ -48,8 +39,9 @@ class Job:
     """The process of one target: follows the table, and reports how far it is from a thread of its own."""
 
     def __init__(self, lakehouse: Lakehouse, target: str, turn: Lease) -> None:
-        self.settings, self.turn = lakehouse.settings, turn
-        self.name, self.stopping = follower_of(target), Stop()
+        self.settings, self.name = lakehouse.settings, follower_of(target)
+        self.process = Process(self.settings, self.name, turn)
+        self.stopping = self.process.stopping
         self.follower = Follower(lakehouse, *lakehouse.catalog.target(target), self._going_on)
         self.state: State = "starting"
         self.sent = self.ignored = 0
@@ -58,10 +50,6 @@ class Job:
         self.said = ""  # of a target that has not answered for long
         self.refusal: Exception | None = None
         self.began = datetime.now(UTC)
-        self.asked = desired.read(self.settings, self.name)
-        self.status = progress.of_this_process(
-            self.name, epoch=turn.epoch, code=origins.origins(self.settings)
-        )
 
     def run(self) -> None:
         """Publishes until asked to stop."""
@@ -79,9 +67,15 @@ class Job:
         self.state = "stopped"
         self.say()
 
+    def ask_to_stop(self) -> None:
+        self.stopping.set()
+
+    def fail(self, error: str, expected: bool) -> None:
+        self.state = "failed"
+        self.say(error[:2000])
+
     def say(self, error: str = "") -> None:
         """Renews the status file. Raises JobError if another process has taken over."""
-        self.turn.check()
         position = self.follower.position
         held = position.held if position else ()
         remarks = [self.away] if self.away else []
@@ -102,25 +96,22 @@ class Job:
             trouble="; ".join(remarks),
             busy_since=self.busy_since,
         )
-        self.status = replace(
-            self.status,
+        self.process.say(
             state=self.state,
             queries=(query,),
             error=error,
-            place=here(),
-            python_bytes=progress.memory(self.status.pid),
+            python_bytes=progress.memory(self.process.status.pid),
             well=(datetime.now(UTC) - self.began).total_seconds(),
         )
-        progress.write(self.settings, self.status)
 
     def _follow(self) -> None:
         """Follows, and waits for a target that does not answer: an outage is no failure of this process."""
-        pause = _PAUSES[0]
+        failures = 0
         while not self.stopping.is_set():
             try:
                 self.busy_since = progress.now()
                 self.follower.begin()
-                self.state, self.away, pause = "running", "", _PAUSES[0]
+                self.state, self.away, failures = "running", "", 0
                 self._steps()
             except Stopped:  # the next one goes on with the version that it was at
                 self.follower.sink.close()
@@ -128,11 +119,12 @@ class Job:
                 return
             except (BrokerError, SinkAway) as err:
                 self.state, self.away, self.busy_since = "running", str(err), None
+                failures += 1
+                pause = _PAUSES.after(failures)
                 _log.warning(f"{err}; it is asked again in {pause:g} s")
                 with suppress(LakehouseError):
                     self.follower.sink.close()
                 self.stopping.wait(max(pause, getattr(err, "after", 0.0)))
-                pause = min(2 * pause, _PAUSES[1])
                 of = self.follower
                 self.follower = Follower(of.lakehouse, of.table, of.target, of.going_on)
         self.state = "stopping"
@@ -172,9 +164,7 @@ class Job:
             try:
                 self.say()
                 shorten_log(self.settings, self.name)
-                wanted = desired.read(self.settings, self.name)
-                if wanted and wanted.state == "stopped" and wanted != self.asked:
-                    self.stopping.set()
+                self.process.obey()
             except (JobError, OSError) as err:  # another has taken over; the disk is full
                 self.refusal = err
                 self.stopping.set()
@@ -182,54 +172,19 @@ class Job:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="streaming_jobs.exporters.follower", description="Publishes a table to a target."
+    parser = process.arguments_of(
+        "streaming_jobs.exporters.follower", "Publishes a table to a target.", "target"
     )
-    parser.add_argument("target")
-    help = "a command runs it, and no supervisor keeps it running"
-    parser.add_argument("--foreground", action="store_true", help=help)
     args = parser.parse_args(arguments)
-    job: Job | None = None
-    logs.configure(Settings(), timed=True)  # until those of the environment are read
-    try:
-        settings = from_environment()
-        logs.configure(settings, timed=True)
-        name = args.target.removeprefix(follower_of(""))
+    name = args.target.removeprefix(follower_of(""))
+
+    def prepared(settings: Settings) -> tuple[Settings, str, Callable[[Lease], Job]]:
         lakehouse = Lakehouse(settings, catalog.load(settings))
         lakehouse.catalog.target(name)  # an unknown one is refused before it takes a lease
-        with lease.held(settings, follower_of(name)) as turn:
-            if args.foreground:
-                desired.wish(settings, follower_of(name), "unsupervised", "lakehouse publish run")
-            job = Job(lakehouse, name, turn)
-            stopping = job.stopping
+        return settings, follower_of(name), partial(Job, lakehouse, name)
 
-            def stop(number: int, frame: FrameType | None) -> None:
-                stopping.set()
-
-            signal.signal(signal.SIGTERM, stop)
-            signal.signal(signal.SIGINT, stop)
-            job.run()
-        return 0
-    except Exception as err:
-        return _failed(job, err)
-
-
-def _failed(job: Job | None, err: Any) -> int:
-    """Says why the process ends, in its status if that is still its own, and returns the exit code."""
-    expected = isinstance(err, LakehouseError)
-    _log.error(str(err), exc_info=None if expected else err)
-    if job is None:
-        return 2 if expected else 1
-    job.state = "failed"
-    with suppress(OSError, JobError):  # the disk is full, or it is another's: that is why it ends
-        job.say(error=str(err)[:2000])
-    return 1
+    return process.run(_log, args.foreground, prepared)
 
 
 if __name__ == "__main__":
-    # started by hand: as for the script `lakehouse`, the current folder is no place of modules
-    if not sys.flags.safe_path:
-        del sys.path[0]
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)  # a thread of librdkafka must not keep the process
+    process.leave(main)

@@ -147,11 +147,7 @@ class LakehouseCollector(Collector):
             found.add("lakehouse_table_second_reading", labels, again)
         if ahead := past_beginning(last.frontier):
             found.add("lakehouse_table_frontier_timestamp_seconds", labels, _epoch(ahead))
-            found.add(
-                "lakehouse_table_frontier_delay_seconds",
-                labels,
-                time.time() - _epoch(ahead),
-            )
+            found.add("lakehouse_table_frontier_delay_seconds", labels, time.time() - _epoch(ahead))
 
     def _certificates(self, found: Families) -> None:
         for name, outcomes in self._verdicts.now().items():

@@ -8,7 +8,6 @@ between sending and noting sends again.
 """
 
 import hashlib
-import http.client
 import json
 import os
 import re
@@ -17,8 +16,6 @@ import signal
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -29,8 +26,9 @@ from typing import Literal, NamedTuple
 
 from lakehouse import addresses
 from lakehouse.addresses import WITHIN
+from lakehouse.backoff import Backoff
 from lakehouse.ranges import text
-from lakehouse.runtime.opener import opener
+from lakehouse.runtime.http_client import Client, Unanswered
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout, locks
 from lakehouse.storage.disk.files import read_value, replace_file
@@ -42,7 +40,7 @@ MOST = 5  # attempts
 MEMORY = timedelta(days=1)  # what is older is not sent
 _ROUND = 5.0  # seconds, after which no further attempt begins: others wait for this
 _SAID = 500  # bytes of what a command said that are repeated
-_WAIT = timedelta(seconds=30)  # before the second attempt; doubled before each later one
+_ATTEMPTS = Backoff(30, 3600)
 _CODE = re.compile(r"error=(\d{3})\b")  # of an HTTP answer, in what apprise logs
 What = Literal[
     "job_failed",
@@ -171,7 +169,7 @@ class Tried:
 
     @property
     def due(self) -> datetime:
-        return self.moment + _WAIT * 2 ** (self.times - 1)
+        return self.moment + timedelta(seconds=_ATTEMPTS.after(self.times))
 
 
 def wanted(settings: Settings) -> bool:
@@ -284,19 +282,16 @@ def _run(command: str, notice: Notice) -> str:
 
 def _post(url: str, notice: Notice) -> str:
     headers = {"Content-Type": "application/json", "User-Agent": "unified-lakehouse"}
-    request = urllib.request.Request(
-        url, json.dumps(notice.document).encode(), headers, method="POST"
-    )
+    body = json.dumps(notice.document).encode()
     try:
-        with opener().open(request, timeout=WITHIN):
-            return ""
-    except urllib.error.HTTPError as err:
-        with err:
-            return str(err)
-    except OSError as err:
-        return str(err)
-    except (ValueError, http.client.HTTPException) as err:
-        return type(err).__name__  # its text may repeat the address
+        with Client().ask("POST", url, body, headers, within=WITHIN) as answer:
+            done = 200 <= answer.status < 300
+            return "" if done else f"HTTP Error {answer.status}: {answer.reason}"
+    except Unanswered as err:
+        # the text of an HTTPException may repeat the address
+        return str(err) if isinstance(err.why, OSError | str) else type(err.why).__name__
+    except ValueError as err:
+        return type(err).__name__  # so may this
 
 
 def _send_by_apprise(address: str, notice: Notice) -> str:

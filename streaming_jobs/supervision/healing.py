@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from lakehouse.backoff import Backoff
 from lakehouse.durations import duration
 from lakehouse.freshness import CONTINUOUS, Freshness
 from lakehouse.ranges import text
@@ -20,7 +21,7 @@ from streaming_jobs.supervision.desired import Desired, Event, restarts
 from streaming_jobs.supervision.jobs import command
 
 WANTED = "it is to run"  # why a process is started that did not go down
-_FIRST, _LONGEST = timedelta(seconds=2), timedelta(minutes=5)  # of the waits between two restarts
+_RESTARTS = Backoff(2, 300)
 _AT_WORK = 0.1  # of a thread's share of a core: an idle JVM takes less
 _CALM = timedelta(minutes=10)  # a query's failures are forgotten after it
 # What passes by itself, for a restart would meet it again: the broker away, no room on the disk.
@@ -255,8 +256,9 @@ def backoff(pipeline: str, attempt: int) -> timedelta:
     """
     if attempt == 0:
         return timedelta(0)
-    longest = min(_FIRST * 2 ** min(attempt - 1, 20), _LONGEST)
-    return longest * (1 - zlib.crc32(f"{pipeline} {attempt}".encode()) / 2**33)
+    return timedelta(seconds=_RESTARTS.after(attempt)) * (
+        1 - zlib.crc32(f"{pipeline} {attempt}".encode()) / 2**33
+    )
 
 
 def _crash_loop(seen: Observed, fault: str, bounds: Bounds) -> str:

@@ -83,11 +83,7 @@ def next_run(settings: Settings, pipeline: str) -> datetime | None:
     if cron is None or wanted is None or off(settings, pipeline):
         return None
     status, done = supervisor.status(settings, pipeline), desired.history(settings, pipeline)
-    instants = [
-        wanted.since,
-        *(e.at for e in done[-1:]),
-        *([status.heartbeat] if status else []),
-    ]
+    instants = [wanted.since, *(e.at for e in done[-1:]), *([status.heartbeat] if status else [])]
     return cron.after(max(datetime.fromisoformat(at) for at in instants))
 
 

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from batch_jobs import erase
 from lakehouse.batch.late_view import late_rows
+from lakehouse.maintenance import erasure
 from lakehouse.storage.delta import version_rows
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
@@ -63,7 +63,9 @@ def test_a_key_goes_when_its_newest_row_is_more_than_the_ttl_behind(stage_of):
     until(stage, HOUR + 100)
     stage.run("sold")
     assert known(stage, "sold") == {}
-    assert erase.run(session, "sales", "item < 99").rows == 8, "what expired is needed no more"
+    assert erasure.erase(session, session.catalog.table("sales"), "item < 99").rows == 8, (
+        "what expired is needed no more"
+    )
     stage.feed("sales", [sale(4, HOUR + 90)])
     stage.run("sold", "items")
     assert known(stage, "sold") == {4: 1}

@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from batch_jobs import erase
 from lakehouse import (
     around,
     duplicates,
@@ -25,7 +24,7 @@ from lakehouse import (
 )
 from lakehouse.declare.columns import RECORD
 from lakehouse.errors import DeclarationError
-from lakehouse.maintenance import replay_quarantine
+from lakehouse.maintenance import erasure, replay_quarantine
 from lakehouse.storage.position import declared_state
 from lakehouse.stream.reading import topic_check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
@@ -214,7 +213,7 @@ def test_rows_of_a_message_are_erased_and_replayed_one_by_one(spark, tmp_path):
     stage._go_on_behind("lines")
     for second in (7001, 7002):
         stage.feed("lines", [line("y", 1, second)])
-    erased = erase.run(stage.session, "lines", "id IN ('b', 'd')")
+    erased = erasure.erase(stage.session, stage.session.catalog.table("lines"), "id IN ('b', 'd')")
     assert (erased.rows, erased.quarantined) == (2, 2)
     assert counts(stage) == {"a": 2, "c": 2, "z": 4, "y": 3}
     assert counts(stage, "quarantine") == {"e": 1}

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from assets import definitions
 from assets.metadata import of_partition
-from batch_jobs import commands, replay
+from batch_jobs import commands
 from lakehouse import expect, ingest_table, kafka, row_table, session, tumbling, window_table
 from lakehouse.errors import RangeError
 from lakehouse.maintenance import replay_quarantine
@@ -130,7 +130,9 @@ def verdicts(stage: Stage) -> dict[str, set[str]]:
 @pytest.mark.timeout(300)
 def test_messages_of_a_topic_made_again_are_told_from_those_of_the_same_offsets_before(again):
     declared(again)
-    assert replay.run(again.session, "readings").rows == 6
+    assert (
+        replay_quarantine.replay(again.session, again.session.catalog.table("readings")).rows == 6
+    )
     assert offsets(again, "quarantine") == []
     rows = again.rows("readings").where("sensor <> 'c'").groupBy("sensor").count().collect()
     assert {row["sensor"]: row["count"] for row in rows} == {"a": 3, "b": 3}
@@ -143,9 +145,11 @@ def test_messages_of_a_topic_made_again_are_told_from_those_of_the_same_offsets_
 def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypatch):
     assert set().union(*verdicts(stage).values()) == {"EQUAL"}
     before, aside = offsets(stage), offsets(stage, "quarantine")
-    assert replay.planned(stage.session, "readings").rows == 0, "nothing was mended yet"
+    assert (
+        replay_quarantine.planned(stage.session, stage.session.catalog.table("readings")).rows == 0
+    ), "nothing was mended yet"
     declared(stage)
-    planned = replay.planned(stage.session, "readings")
+    planned = replay_quarantine.planned(stage.session, stage.session.catalog.table("readings"))
     assert {hour.hour: n for hour, n in planned.hours.items()} == {
         0: 5,
         1: 4,
@@ -163,11 +167,11 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(replay_quarantine.delta_writer, "replace", killed)
-        replay.run(stage.session, "readings")
+        replay_quarantine.replay(stage.session, stage.session.catalog.table("readings"))
     assert len(offsets(stage)) == len(before) + 9 and offsets(stage, "quarantine") == aside, (
         "killed in between"
     )
-    done = replay.run(stage.session, "readings")
+    done = replay_quarantine.replay(stage.session, stage.session.catalog.table("readings"))
     assert done.rows == 9
     assert sorted(offsets(stage) + offsets(stage, "quarantine")) == sorted(before + aside), (
         "each offset once"
@@ -184,10 +188,14 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
     assert written == {name: stage.rows(name).count() for name in RUNNING}, (
         "no stream takes them for new"
     )
-    assert replay.run(stage.session, "readings").rows == 0
+    assert (
+        replay_quarantine.replay(stage.session, stage.session.catalog.table("readings")).rows == 0
+    )
     stage.advance("readings", at(310, "1.0", "b"))
     stage.run(*RUNNING)
-    assert replay.run(stage.session, "readings").rows == 1, "its hour has closed"
+    assert (
+        replay_quarantine.replay(stage.session, stage.session.catalog.table("readings")).rows == 1
+    ), "its hour has closed"
     due = {name: coverage.due(stage.session, stage.session.catalog.table(name)) for name in RUNNING}
     assert "2026-01-01-03" in {d.partition for d in due["minutes"]}
     assert {
@@ -240,4 +248,4 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
         and output.metadata["waiting"].value == told["waiting"]
     )
     with pytest.raises(RangeError, match="a backfill judges the quarantined rows"):
-        replay.planned(stage.session, "minutes")
+        replay_quarantine.planned(stage.session, stage.session.catalog.table("minutes"))

@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from assets import definitions
+from assets import definitions, reports
 from assets.testing import materialize
-from batch_jobs import maintain, repair, reports
+from batch_jobs import maintain, repair
 from lakehouse.batch import compute
 from lakehouse.cli import main
 from lakehouse.declare.reports import report

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from batch_jobs import replay
 from lakehouse import ingest_table, kafka, tumbling, window_table
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import RegistryAway, SettingsError
+from lakehouse.maintenance import replay_quarantine
 from lakehouse.settings import Settings
 from lakehouse.sinks.formats import avro as written
 from lakehouse.storage.position.schemas import Schema, keep
@@ -151,11 +151,11 @@ def test_stream_equals_batch_over_versions_poison_crashes_and_a_schema_that_come
     stage._now += timedelta(hours=3)
     stage.advance("orders", second("y", 200))
     stage.run("turnover")
-    assert replay.run(stage.session, "orders").rows == 2
+    assert replay_quarantine.replay(stage.session, stage.session.catalog.table("orders")).rows == 2
     known.away = True
-    assert replay.planned(stage.session, "orders").rows == 0, (
-        "once, and no schema is asked for again"
-    )
+    assert (
+        replay_quarantine.planned(stage.session, stage.session.catalog.table("orders")).rows == 0
+    ), "once, and no schema is asked for again"
     (again,) = stage.rows("turnover").where("shop IS NULL AND minute(window.start) = 0").collect()
     assert (again.cents, again.n) == (16, 4)
     assert_stream_equals_batch(stage, "turnover")

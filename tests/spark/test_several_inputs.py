@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from batch_jobs import erase, maintain, planning
+from batch_jobs import maintain, planning
 from lakehouse import (
     around,
     count,
@@ -26,6 +26,7 @@ from lakehouse import (
 from lakehouse.batch import late_merge, late_view
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError, JobError
+from lakehouse.maintenance import erasure
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.storage.lakehouse import Lakehouse
@@ -368,7 +369,7 @@ def test_what_is_done_to_tables_of_several_inputs_is_planned_followed_and_kept(s
 
     for number in range(3):
         goes_on(7400 + 200 * number, "in_windows", "both", "near", "in_sql")
-    erased = erase.run(stage.session, "sales", "ad = 1")
+    erased = erasure.erase(stage.session, stage.session.catalog.table("sales"), "ad = 1")
     assert erased.rows == 1
     for name in ("in_windows", "both", "near", "in_sql"):
         assert_stream_equals_batch(stage, name, HOUR)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from lakehouse import changes, files, folder, kafka
 from lakehouse.declare.inputs.sources import DeltaSource, FolderSource, KafkaSource, RecordSource
 from lakehouse.errors import DeclarationError
-from lakehouse.runtime import java_classes
+from lakehouse.runtime import jars
 from lakehouse.storage.position.schemas import Schema
 from lakehouse.transform.decoding import decode, values
 from lakehouse.transform.decoding import schemas as schemas_of
@@ -20,6 +20,7 @@ from lakehouse.transform.decoding.reference_files import file_rows
 from lakehouse.transform.decoding.schemas import Schemas
 from support import ROOT
 from support.schema_registry import framed
+from tools import java_classes
 
 PAGE = ROOT / "docs" / "values.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->\n"
@@ -305,7 +306,7 @@ def test_a_reference_is_read_by_the_same_rules(spark, tmp_path):
 def test_the_sources_of_the_jar_compile_to_its_classes(tmp_path):
     java_classes.make(tmp_path / "again.jar")
     named = []
-    for path in (tmp_path / "again.jar", java_classes.JAR):
+    for path in (tmp_path / "again.jar", jars.OWN):
         with zipfile.ZipFile(path) as jar:
             named.append(sorted(jar.namelist()))
     assert named[0] == named[1] and len(named[0]) > 5

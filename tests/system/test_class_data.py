@@ -51,8 +51,8 @@ def test_half_an_archive_is_refused_before_it_is_used(tmp_path):
 RECORDED = """
 import sys
 from pathlib import Path
-from lakehouse.cli import record_classes
 from lakehouse.runtime import cds_archive
+from tools import record_classes
 cds_archive.archive = lambda of: Path(sys.argv[1], f"{of}.jsa")
 print("failed:", record_classes.make())
 """

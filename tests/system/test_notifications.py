@@ -32,8 +32,9 @@ from dagster._core.loader import LoadingContextForTest
 from dagster._daemon.freshness import FreshnessDaemon
 
 from assets import definitions
-from assets.notifications import send_notifications
+from assets.sensors import send_notifications
 from lakehouse import addresses
+from lakehouse.backoff import Backoff
 from lakehouse.declare import catalog
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, to_environment
@@ -90,7 +91,7 @@ def webhook() -> Iterator[Webhook]:
 @pytest.fixture
 def at_once(monkeypatch) -> None:
     """No wait between two attempts."""
-    monkeypatch.setattr(notifications, "_WAIT", timedelta(0))
+    monkeypatch.setattr(notifications, "_ATTEMPTS", Backoff(0, 0))
 
 
 def command(path: Path) -> str:

@@ -283,7 +283,7 @@ def test_a_database_that_is_away_is_waited_for(lakehouse, server, database):
 def test_a_lock_that_another_transaction_holds_is_named_and_waited_for(
     lakehouse, dsn, database, monkeypatch
 ):
-    monkeypatch.setattr("lakehouse.sinks.targets.postgres._LOCKED", 1)
+    monkeypatch.setattr("lakehouse.sinks.targets.postgres_database._LOCKED", 1)
     path = path_of(lakehouse, "payments")
     following = follower(lakehouse, dsn, "payments", "account", "n")
     following.begin()

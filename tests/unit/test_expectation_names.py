@@ -12,7 +12,7 @@ from lakehouse.declare import expectations
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.expectations import Expectation, expect
 from lakehouse.errors import DeclarationError
-from lakehouse.transform.checks import expectation_stub
+from tools import expectation_stub
 
 BETWEEN = "expectation=expect_column_values_to_be_between"
 
@@ -141,7 +141,7 @@ def test_of_many_rows_that_can_be_said():
 def test_the_files_are_what_great_expectations_that_is_installed_gives():
     for path, text in expectation_stub.written().items():
         assert path.read_text() == text, (
-            f"{path.name} is of another version: python -m lakehouse.transform.checks.expectation_stub"
+            f"{path.name} is of another version: python -m tools.expectation_stub"
         )
 
 

@@ -47,7 +47,7 @@ def test_every_jar_of_the_checked_in_sums_is_resolved_by_role():
     assert sorted(f"{jar.parent.name}/{jar.name}" for jar in jars.spark + jars.kafka) == sorted(
         names
     )
-    # what `--write-sums` writes, once the jars are there
+    # what `tools.jar_sums` writes, once the jars are there
     assert sums_of(jars.spark[0].parents[1]) == SUMS.read_text()
     assert all(jar.parent.name == "spark" for jar in jars.spark)
     assert any(jar.name.startswith("delta-spark") for jar in jars.spark)

@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse import RowChange, opensearch
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
-from lakehouse.sinks.targets import opensearch as module
+from lakehouse.sinks.targets import opensearch_writer as module
 from lakehouse.sinks.targets.opensearch import EPOCH, OpenSearchSink
 from lakehouse.sinks.targets.opensearch_index import Document, Place
 from lakehouse.sinks.targets.opensearch_mapping import lacking, properties
@@ -59,6 +59,8 @@ def test_fields_that_an_index_lacks_are_added_and_no_other():
 class Answering:
     """Stands for an index: gives the statuses of documents that a test has prepared, and notes what was sent."""
 
+    name = "balances"
+
     def __init__(self, *answers: list[int], epoch: int = 1) -> None:
         self.answers, self.sent, self.epoch = list(answers), [], epoch
 
@@ -82,7 +84,7 @@ class Answering:
 def sink_on(index: Answering, monkeypatch) -> OpenSearchSink:
     monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
     sink = OpenSearchSink(KEYED)
-    sink._index, sink._place = index, Place(1)
+    sink._writer.index, sink._writer.place = index, Place(1)
     return sink
 
 

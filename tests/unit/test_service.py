@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
+from lakehouse.backoff import Backoff
 from lakehouse.declare.lookups import lookup
 from lakehouse.errors import DeclarationError, LookupFailed
 from lakehouse.runtime import service as asking
@@ -53,7 +54,7 @@ def test_so_many_are_open_at_once_and_no_more():
 
 
 def test_what_fails_is_tried_again_and_then_has_a_reason(monkeypatch):
-    monkeypatch.setattr(asking, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(asking, "_PAUSES", Backoff(0.001, 10.0))
     tried = Counter()
 
     async def place(address):

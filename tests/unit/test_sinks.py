@@ -41,7 +41,7 @@ from lakehouse.sinks.follower import Follower, Step
 from lakehouse.sinks.formats import file_formats
 from lakehouse.sinks.formats.encoded import Columns, Rows
 from lakehouse.sinks.formats.encoding import key_of, value_of
-from lakehouse.sinks.targets.postgres import is_refusal
+from lakehouse.sinks.targets.postgres_database import is_refusal
 from lakehouse.storage.delta import delta_log, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
 from support import ROOT, published

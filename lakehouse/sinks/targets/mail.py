@@ -13,13 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from lakehouse.declare.targets import Action, Change, Corrections, Row, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
-from lakehouse.sinks.actions import (
-    ActionTarget,
-    Answer,
-    Begin,
-    Performer,
-    checked,
-)
+from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer, checked
 from lakehouse.sinks.variables import filled
 
 _SCHEMES = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}  # with the port of each

@@ -6,42 +6,28 @@ version. A write of an earlier one is refused by the index.
 """
 
 import re
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lakehouse.declare.inputs.source_checks import one_of
-from lakehouse.declare.targets import (
-    Corrections,
-    Position,
-    RowChange,
-    Sink,
-    Target,
-    columns_of,
-)
-from lakehouse.errors import DeclarationError, SinkAway, SinkError
+from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
+from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
+from lakehouse.sinks.claims import position_of
 from lakehouse.sinks.formats import encoded
 from lakehouse.sinks.formats.encoded import Changes
 from lakehouse.sinks.formats.encoding import value_of
 from lakehouse.sinks.targets.opensearch_index import PLACE, Document, Index, Place
 from lakehouse.sinks.targets.opensearch_mapping import properties
-from lakehouse.sinks.targets.opensearch_server import kind, reason
+from lakehouse.sinks.targets.opensearch_writer import EPOCH, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EPOCH = 10**10
-"""The version of a document is the epoch of who wrote it times this, plus the Delta version."""
 _INDEX = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 _LONGEST = 512  # bytes of an id
-_BYTES, _DOCUMENTS = 5_000_000, 1_000  # that are sent at once
-_PATIENCE = 60.0  # seconds for which a server may be too busy for the rest of what was sent
-_HIGHER = 3  # epochs that a write tries
-_BUSY, _NEWER, _BLOCKED = (429, 503), 409, 403
-_GONE = ("index_not_found_exception", "invalid_index_name_exception")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +90,14 @@ class OpenSearchSink(Sink):
         self._target = target
         self._named = f"target={target.name}"
         self._index = Index(target.name, target.index, target.url)
-        self._place = Place()
+        self._writer = Writer(self._named, self._index)
         self._shards = 1
 
     def open(self) -> None:
         self._shards = self._index.make()
         there = self._index.place(realtime=True) or Place()
         seen = self._index.place(realtime=False) or Place()
-        self._take_over(there)
+        self._writer.take_over(there)
         if there.position is None:
             self._remove_rows()  # of a process that died before it had committed
         elif there.position != seen.position:
@@ -119,13 +105,7 @@ class OpenSearchSink(Sink):
 
     def position(self) -> Position | None:
         there = self._index.place(realtime=False) or Place()
-        try:
-            return None if there.position is None else Position.from_json(there.position)
-        except ValueError as err:
-            raise SinkError(
-                f"{self._named}: the document {PLACE} holds something else than a position ({err}); "
-                f"`lakehouse reconcile sink {self._target.name} --repair` writes a new one"
-            ) from err
+        return position_of(self._target.name, f"the document {PLACE}", there.position)
 
     def columns(self, schema: "pa.Schema") -> None:
         if PLACE in schema.names:
@@ -136,19 +116,10 @@ class OpenSearchSink(Sink):
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
         # of a key the last one counts: an index keeps their order
-        self._send(version, self._documents(encoded.of(changes)))
+        self._writer.send(version, self._documents(encoded.of(changes)), self.going_on)
 
     def commit(self, position: Position) -> None:
-        place = Place(self._place.epoch, position.to_json())
-        done = self._index.put_place(self._writer, place, self._place)
-        if isinstance(done, str):
-            self._check_is_own()
-            raise SinkAway(
-                f"{self._named}: {PLACE} must be as this follower wrote it, and somebody changed it or restored an "
-                f"older index ({done}); the follower goes on from what is there"
-            )
-        self._place = done
-        self._index.refresh()
+        self._writer.commit(position)
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         for found in self._index.documents():
@@ -174,40 +145,6 @@ class OpenSearchSink(Sink):
     def close(self) -> None:
         self._index.server.close()
 
-    @property
-    def _writer(self) -> str:
-        """The alias of this process, which whoever takes over removes.
-
-        It has a capital letter, which no index may have: a write by an alias that is gone creates no index.
-        """
-        return f"{self._target.index}-Writer-{self._place.epoch}"
-
-    def _take_over(self, there: Place) -> None:
-        """With a higher epoch than anyone before. Their aliases go."""
-        place = Place(there.epoch + 1, there.position)
-        done = self._index.put_place(self._target.index, place, there)
-        if isinstance(done, str):
-            raise SinkAway(
-                f"{self._named}: one process writes a target, and another takes it over at this moment ({done}); the "
-                "follower looks again who does"
-            )
-        self._place = done
-        self._index.give_alias(self._writer, f"{self._target.index}-Writer-")
-
-    def _check_is_own(self) -> None:
-        """Raises SinkError if another process has taken the target over."""
-        there = self._index.place(realtime=True)
-        if there is None:
-            raise SinkAway(
-                f"{self._named}: {self._target.index} must hold its position, and was emptied or deleted; its follower "
-                "fills it again"
-            )
-        if there.epoch != self._place.epoch:
-            raise SinkError(
-                f"{self._named}: another process has taken it over; one process writes a target, so this one ends, "
-                "and its version was not committed"
-            )
-
     def _documents(self, changes: Changes) -> Iterator[Document]:
         for part in changes.parts():
             keys = part.keys(self._target.key)
@@ -219,71 +156,8 @@ class OpenSearchSink(Sink):
                     )
                 yield Document(key, "" if change == "delete" else value)
 
-    def _send(self, version: int, documents: Iterable[Document]) -> None:
-        some, size = list[Document](), 0
-        for each in documents:
-            some.append(each)
-            size += len(each.key) + len(each.text)
-            if size > _BYTES or len(some) == _DOCUMENTS:
-                self._send_some(version, some)
-                self.going_on()
-                some, size = [], 0
-        self._send_some(version, some)
-
-    def _send_some(self, version: int, documents: Sequence[Document]) -> None:
-        """Sends them until the index has each."""
-        deadline, pause, epochs = time.monotonic() + _PATIENCE, 0.5, 0
-        while documents:
-            number = self._place.epoch * EPOCH + version
-            found = self._index.write(self._writer, number, documents)
-            answers = [each for each in zip(documents, found, strict=True) if "error" in each[1]]
-            for document, answer in answers:
-                self._check(version, document, answer)
-            newer = [of for of, answer in answers if answer["status"] == _NEWER]
-            busy = [of for of, answer in answers if answer["status"] in _BUSY]
-            if newer:  # somebody else wrote them: a higher epoch is above that
-                self._check_is_own()
-                epochs += 1
-                if epochs > _HIGHER:
-                    raise SinkError(
-                        f"{self._named}, key={newer[0].key!r}: only its follower may write {self._target.index}, and "
-                        "somebody else does again and again; end that"
-                    )
-                self._take_over(self._place)
-            if busy:
-                if time.monotonic() > deadline:
-                    raise SinkAway(
-                        f"{self._named}, version={version}: the server must take each document, and was too busy for "
-                        f"{len(busy)} of them for {_PATIENCE:.0f} s; its follower asks again"
-                    )
-                self.going_on()
-                time.sleep(pause)
-                pause = min(2 * pause, 10.0)
-            again = {id(each) for each in (*newer, *busy)}
-            documents = [each for each in documents if id(each) in again]  # in their order
-
-    def _check(self, version: int, document: Document, answer: dict) -> None:
-        """Raises an error for an answer after which the same document need not be sent again."""
-        if answer["status"] in (*_BUSY, _NEWER):
-            return
-        error = answer["error"]
-        named = f"{self._named}, version={version}, key={document.key!r}"
-        if kind(error) in _GONE:
-            self._check_is_own()
-            raise SinkAway(
-                f"{named}: the follower writes by the alias {self._writer}, which is gone; it takes the index over again"
-            )
-        if answer["status"] == _BLOCKED:
-            raise SinkAway(
-                f"{named}: the index must take it and does not now ({reason(error)}); its follower asks again"
-            )
-        raise SinkError(
-            f"{named}: {self._target.index} must take each row and refuses this one ({reason(error)}); create an index whose "
-            "mapping takes it, or change the column, and start the follower"
-        )
-
     def _remove_rows(self) -> None:
         self._index.refresh()
         if keys := [found["_id"] for found in self._index.documents()]:
-            self._send(0, map(Document, keys))
+            self._writer.send(0, map(Document, keys), self.going_on)
             self._index.refresh()

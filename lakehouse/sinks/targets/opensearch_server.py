@@ -1,17 +1,15 @@
 """What a server of OpenSearch is asked over HTTP, and what its answers mean for a target."""
 
 import base64
-import http.client
 import json
 import ssl
 from collections.abc import Mapping
 from typing import Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
-from urllib.request import Request
 
-from lakehouse.errors import SinkAway, SinkError
-from lakehouse.runtime.opener import opener
+from lakehouse.errors import SinkError
+from lakehouse.runtime.http_client import Client, Unanswered
+from lakehouse.sinks.claims import away
 from lakehouse.sinks.variables import filled
 
 _WITHIN = 60.0  # seconds for an answer
@@ -26,7 +24,7 @@ class Server:
 
     def __init__(self, target: str, url: str) -> None:
         self._target, self._url = target, url
-        self._opener = opener()
+        self._client = Client()
         self._base = ""
         self._headers: dict[str, str] = {}
 
@@ -42,36 +40,27 @@ class Server:
         lines = isinstance(body, str)
         kind = "application/x-ndjson" if lines else "application/json"
         text = str(body) if lines else json.dumps(body, ensure_ascii=False)
-        request = Request(
-            self._base + path,
-            None if body is None else text.encode(),
-            self._headers | {"Content-Type": kind},
-            method=method,
-        )
+        headers = self._headers | {"Content-Type": kind}
+        content = None if body is None else text.encode()
         try:
-            with self._opener.open(request, timeout=_WITHIN) as found:
-                status, content = found.status, found.read()
-        except HTTPError as err:
-            with err:
-                status, content = err.code, err.read()
-        except (URLError, OSError, http.client.HTTPException) as err:
-            why = err.reason if isinstance(err, URLError) else err
-            if isinstance(why, ssl.SSLCertVerificationError):
+            with self._client.ask(
+                method, self._base + path, content, headers, within=_WITHIN
+            ) as answer:
+                status, said = answer.status, _parsed(answer.read())
+        except Unanswered as err:
+            if isinstance(err.why, ssl.SSLCertVerificationError):
                 raise SinkError(
-                    f"target={self._target}: the certificate of the server does not hold ({why.verify_message}); name the file "
-                    "with its authority in SSL_CERT_FILE in the follower's environment, and start it"
+                    f"target={self._target}: the certificate of the server does not hold ({err.why.verify_message}); name the "
+                    "file with its authority in SSL_CERT_FILE in the follower's environment, and start it"
                 ) from err
-            raise SinkAway(
-                f"target={self._target}: the server must answer and does not ({why!r}); its follower asks again, and goes on "
-                "from the position"
-            ) from err
-        said = _parsed(content)
+            why = f"the server must answer and does not ({err.why!r})"
+            raise away(f"target={self._target}", why) from err
         if status in (200, 201, *answers):
             return status, said
         raise self._refusal(f"{method} {path.partition('?')[0]}", status, said)
 
     def close(self) -> None:
-        self._opener.close()
+        self._client.close()
 
     def _prepare(self) -> None:
         """Fills in the variables when the server is needed first."""
@@ -91,10 +80,7 @@ class Server:
         why = f"{status} {reason(said.get('error'))}".strip()
         named = f"target={self._target}, {asked}"
         if status in _NOT_NOW or kind(said.get("error")) == _BLOCKED:
-            return SinkAway(
-                f"{named}: the server must take it and does not now ({why}); its follower asks again, and goes on from the "
-                "position"
-            )
+            return away(named, f"the server must take it and does not now ({why})")
         if status in _REFUSES:
             return SinkError(
                 f"{named}: the server refuses it ({why}); set user and password in the url by variables of the follower's "

@@ -6,21 +6,16 @@ lakehouse-position:balances     a hash: epoch, position, and the columns as they
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse.declare.inputs.source_checks import one_of
-from lakehouse.declare.targets import (
-    Corrections,
-    Position,
-    RowChange,
-    Sink,
-    Target,
-    columns_of,
-)
+from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
+from lakehouse.sinks.claims import away, position_of, taken_over, translated
 from lakehouse.sinks.formats.encoding import key_of, text_of, value_of
 from lakehouse.sinks.variables import filled
 
@@ -95,6 +90,7 @@ class RedisSink(Sink):
 
     def __init__(self, target: RedisKeys) -> None:
         self._target = target
+        self._named = f"target={target.name}"
         self._place = f"lakehouse-position:{target.name}"
         self._known: redis.Redis | None = None
         self._epoch = 0
@@ -113,13 +109,7 @@ class RedisSink(Sink):
             found = self._redis.hget(self._place, "position")
             if found is None:
                 self._check_nothing_there()
-        try:
-            return Position.from_json(found) if found else None
-        except ValueError as err:
-            raise SinkError(
-                f"target={self._target.name}: {self._place} holds something else than a position ({err}); "
-                f"`lakehouse reconcile sink {self._target.name} --repair` writes a new one"
-            ) from err
+        return position_of(self._target.name, self._place, found or None)
 
     def columns(self, schema: "pa.Schema") -> None:
         self._columns = json.dumps([[each.name, _is_json(each.type)] for each in schema])
@@ -143,7 +133,7 @@ class RedisSink(Sink):
                     "the follower looks at what is left"
                 )
             if int(epoch) != self._epoch:
-                raise SinkError(self._replaced())
+                raise taken_over(self._named)
             if last != self._last:
                 raise SinkAway(
                     f"target={self._target.name}: the server has gone back to {last or 'nothing'}, as after a restart with an "
@@ -151,13 +141,13 @@ class RedisSink(Sink):
                 )
             together.multi()
             for key, change in self._pending.items():
-                self._put(together, f"{self._target.prefix}:{key}", change)
+                _put(together, f"{self._target.prefix}:{key}", change, self._target.format)
             text = position.to_json()
             together.hset(self._place, mapping={"position": text, "columns": self._columns})
             try:
                 together.execute()
             except redis.WatchError as err:
-                raise SinkError(self._replaced()) from err
+                raise taken_over(self._named) from err
         self._last, self._pending = text, {}
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
@@ -205,15 +195,6 @@ class RedisSink(Sink):
                 f"`lakehouse reconcile sink {self._target.name} --repair` remove what is not of the table"
             )
 
-    def _put(self, together: Any, name: str, change: RowChange) -> None:
-        if self._target.format == "json" and change.kind != "delete":
-            together.set(name, value_of(change.row))
-            return
-        together.delete(name)
-        if change.kind != "delete":
-            fields = {n: text_of(value) for n, value in change.row.items() if value is not None}
-            together.hset(name, mapping=fields)
-
     def _values(
         self, names: Sequence[str], columns: Sequence[tuple[str, bool]]
     ) -> list[str | None]:
@@ -240,40 +221,42 @@ class RedisSink(Sink):
                 values.append(value if isinstance(value, str) else "")
         return values
 
-    def _replaced(self) -> str:
-        return (
-            f"target={self._target.name}: another process has taken it over; one process writes a target, so this one ends, and "
-            "nothing of its transaction is visible"
-        )
-
-    @contextmanager
-    def _failing(self, doing: str) -> Iterator[None]:
+    def _failing(self, doing: str) -> AbstractContextManager[None]:
         """Says what failed, and why. Nothing of the transaction stays."""
         import redis
 
-        away = (
-            redis.ConnectionError,
-            redis.TimeoutError,
-            redis.ReadOnlyError,  # a server that has become a replica
-            redis.OutOfMemoryError,
-            OSError,
+        where = f"target={self._target.name}, {doing}"
+        return translated((redis.RedisError, OSError), partial(_error, where))
+
+
+def _error(where: str, err: Exception) -> SinkError:
+    import redis
+
+    away_for = (
+        redis.ConnectionError,
+        redis.TimeoutError,
+        redis.ReadOnlyError,  # a server that has become a replica
+        redis.OutOfMemoryError,
+        OSError,
+    )
+    if isinstance(err, redis.AuthenticationError | redis.exceptions.NoPermissionError):
+        return SinkError(
+            f"{where}: the server refuses it ({err}); set user and password in the url by variables of the follower's "
+            "environment, and start it"
         )
-        try:
-            yield
-        except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as err:
-            raise SinkError(
-                f"target={self._target.name}, {doing}: the server refuses it ({err}); set user and password in the url by "
-                "variables of the follower's environment, and start it"
-            ) from err
-        except away as err:
-            raise SinkAway(
-                f"target={self._target.name}, {doing}: the server must take it and did not ({err}); its follower asks again, and "
-                "goes on from the position"
-            ) from err
-        except redis.RedisError as err:
-            raise SinkError(
-                f"target={self._target.name}, {doing}: it failed, {err}; the next process goes on from the position"
-            ) from err
+    if isinstance(err, away_for):
+        return away(where, f"the server must take it and did not ({err})")
+    return SinkError(f"{where}: it failed, {err}; the next process goes on from the position")
+
+
+def _put(together: Any, name: str, change: RowChange, format: Format) -> None:
+    if format == "json" and change.kind != "delete":
+        together.set(name, value_of(change.row))
+        return
+    together.delete(name)
+    if change.kind != "delete":
+        fields = {n: text_of(value) for n, value in change.row.items() if value is not None}
+        together.hset(name, mapping=fields)
 
 
 def _is_json(of: "pa.DataType") -> bool:

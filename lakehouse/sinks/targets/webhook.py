@@ -4,27 +4,19 @@ import base64
 import binascii
 import hashlib
 import hmac
-import http.client
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from http.client import HTTPResponse
 from typing import Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request
 
 from lakehouse.declare.targets import Action, Change, Corrections
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
-from lakehouse.runtime.opener import opener
-from lakehouse.sinks.actions import (
-    ActionTarget,
-    Answer,
-    Begin,
-    Performer,
-    checked,
-)
+from lakehouse.runtime.http_client import Client, Unanswered
+from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer, checked
 from lakehouse.sinks.variables import filled
 
 _REFUSES_ALL = (301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 410)  # whatever the row
@@ -102,28 +94,24 @@ class _Poster(Performer):
         self._url = filled(target.name, target.url)
         self._headers = {name: filled(target.name, text) for name, text in target.headers}
         self._secret = _key_of(target.name, filled(target.name, target.secret))
-        self._opener = opener()
+        self._client = Client()
 
     def perform(self, action: Action) -> Answer:
         try:
             body = json.dumps(self._body(action), ensure_ascii=False).encode()
         except Exception as err:
             return Answer("refused", f"body: {type(err).__name__}: {err}")
-        request = Request(self._url, body, self._sent_with(action, body), method="POST")
+        headers, within = self._sent_with(action, body), self._target.timeout
         try:
-            with self._opener.open(request, timeout=self._target.timeout) as found:
-                return Answer("done", str(found.status))
-        except HTTPError as err:
-            with err:
-                return self._answered(err)
-        except (URLError, OSError, http.client.HTTPException) as err:
-            why = err.reason if isinstance(err, URLError) else err
+            with self._client.ask("POST", self._url, body, headers, within=within) as found:
+                return self._answered(found)
+        except Unanswered as err:
             raise SinkAway(
-                f"target={self._target.name}, url={self._target.url}: it does not answer ({why!r})"
+                f"target={self._target.name}, url={self._target.url}: it does not answer ({err.why!r})"
             ) from err
 
     def close(self) -> None:
-        self._opener.close()
+        self._client.close()
 
     def _body(self, action: Action) -> Any:
         if self._target.body:
@@ -153,18 +141,22 @@ class _Poster(Performer):
             }
         return known | self._headers
 
-    def _answered(self, err: HTTPError) -> Answer:
-        text = " ".join(err.read(_SAID).decode(errors="replace").split())
-        said = f"{err.code} {err.reason}{f': {text}' if text else ''}"
+    def _answered(self, found: HTTPResponse) -> Answer:
+        if 200 <= found.status < 300:
+            return Answer("done", str(found.status))
+        text = " ".join(found.read(_SAID).decode(errors="replace").split())
+        said = f"{found.status} {found.reason}{f': {text}' if text else ''}"
         named = f"target={self._target.name}, url={self._target.url}"
-        if err.code in _REFUSES_ALL:
+        if found.status in _REFUSES_ALL:
             raise SinkError(
                 f"{named}: it refuses every request ({said}), so the follower ends and nothing is lost; correct the address or "
                 f"what it is given, and `lakehouse publish start {self._target.name}`"
             )
-        if err.code in _NOT_NOW:
-            raise SinkAway(f"{named}: not now ({said})", _after(err.headers.get("Retry-After")))
-        return Answer("failed" if err.code >= 500 or err.code in _AGAIN else "refused", said)
+        if found.status in _NOT_NOW:
+            raise SinkAway(f"{named}: not now ({said})", _after(found.headers.get("Retry-After")))
+        return Answer(
+            "failed" if found.status >= 500 or found.status in _AGAIN else "refused", said
+        )
 
 
 def _key_of(target: str, secret: str) -> bytes:

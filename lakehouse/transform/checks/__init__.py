@@ -3,6 +3,5 @@
 years             instants and dates that Python has not
 quality           expectations as columns, and as a suite
 compiled_rules    rules that were compiled before, kept as SQL
-expectation_stub  the expectations that are installed, written down for `declare`
 judged_rows       good rows, and those of the quarantine
 """

@@ -1,7 +1,6 @@
-"""The library's own classes for Spark's JVM: a jar of the sources in `java`, which is made by `make` and kept with them.
+"""Compiles `lakehouse/runtime/java` into the jar of the library's own classes: `python -m tools.java_classes`.
 
-A session finds it on its class path (`spark_session`). `python -m lakehouse.runtime.java_classes` makes it again, if the
-sources are others than those that it was made of. A JDK is needed for that, and for nothing else.
+The jar is kept with its sources, and is made again if they have changed. Only that needs a JDK.
 """
 
 import hashlib
@@ -13,10 +12,10 @@ import zipfile
 from pathlib import Path
 
 from lakehouse.errors import JarsError
+from lakehouse.runtime.jars import OWN
 from lakehouse.settings import java
 
-JAR = Path(__file__).with_name("lakehouse.jar")
-SOURCES = Path(__file__).with_name("java")
+SOURCES = OWN.with_name("java")
 _SUM = "META-INF/sources.sha256"
 _RELEASE = "17"  # of Java, the oldest that Spark runs on
 _AT = (2026, 1, 1, 0, 0, 0)  # of each file, so that the same sources give the same jar
@@ -33,7 +32,7 @@ def sum_of_sources() -> str:
 def sum_of_jar() -> str:
     """The sum of the sources that the jar was made of; empty if there is no jar."""
     try:
-        with zipfile.ZipFile(JAR) as jar:
+        with zipfile.ZipFile(OWN) as jar:
             return jar.read(_SUM).decode()
     except FileNotFoundError:
         return ""
@@ -45,7 +44,7 @@ def compiler() -> str:
     return str(beside) if beside.exists() else shutil.which("javac") or ""
 
 
-def make(to: Path = JAR) -> None:
+def make(to: Path = OWN) -> None:
     """Compiles the sources into a jar. Raises JarsError."""
     import pyspark
 
@@ -78,7 +77,7 @@ def main() -> int:
     except JarsError as err:
         print(err, file=sys.stderr)
         return 1
-    print(f"written: {JAR}", flush=True)
+    print(f"written: {OWN}", flush=True)
     return 0
 
 

@@ -1,6 +1,6 @@
 """The expectations of the installed Great Expectations, written down for declarations, editors and type checkers.
 
-    python -m lakehouse.transform.checks.expectation_stub
+    python -m tools.expectation_stub
 
 writes `lakehouse/declare/expectation_names.json` and `lakehouse/declare/expectations.pyi`. A test
 fails when they differ from what is installed.
@@ -50,7 +50,7 @@ _INSTEAD = {
     "expect_column_values_to_not_match_like_pattern": "use column_values_to_not_match_regex",
     "expect_column_values_to_not_match_like_pattern_list": "use column_values_to_not_match_regex_list",
 }
-_HEAD = '''"""Written by `python -m lakehouse.transform.checks.expectation_stub` from great-expectations {version}."""
+_HEAD = '''"""Written by `python -m tools.expectation_stub` from great-expectations {version}."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -153,7 +153,7 @@ def make() -> str:
 @contextmanager
 def _recording(folder: Path, beside: list[Path]) -> Iterator[subprocess.Popen]:
     """The run, in a group of its own: of whatever it has started nothing is left behind this."""
-    command = [sys.executable, "-m", "lakehouse.cli.record_classes", str(folder), *map(str, beside)]
+    command = [sys.executable, "-m", "tools.record_classes", str(folder), *map(str, beside)]
     with (folder / _ERRORS).open("wb") as errors:
         process = subprocess.Popen(
             command,

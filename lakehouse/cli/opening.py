@@ -1,0 +1,31 @@
+"""How commands open what they work on: the lakehouse of the environment, and Spark on it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from lakehouse.cli import console
+from lakehouse.settings import from_environment
+
+if TYPE_CHECKING:
+    from lakehouse.storage.lakehouse import Lakehouse
+    from lakehouse.storage.session import Session
+
+
+def lakehouse() -> "Lakehouse":
+    from lakehouse.storage.lakehouse import load
+
+    return load(from_environment())
+
+
+@contextmanager
+def session(lakehouse: "Lakehouse", name: str, *, lasting: bool = False) -> Iterator["Session"]:
+    """A session named `name`, for one piece of work or for what goes on without end; the terminal shows that it starts."""
+    from lakehouse.runtime import spark_session
+    from lakehouse.storage.session import Session
+
+    of = spark_session.lasting if lasting else spark_session.opened
+    with ExitStack() as opened:
+        with console.working("starting Spark"):
+            spark = opened.enter_context(of(lakehouse.settings, name))
+        yield Session.on(lakehouse, spark)

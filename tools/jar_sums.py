@@ -1,0 +1,30 @@
+"""Writes the sums of the jars that `ivy.xml` names, after a change of it: `python -m tools.jar_sums`.
+
+Nothing is compared: read what changed in `jars.sha256` before you commit it.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from lakehouse.errors import LakehouseError
+from lakehouse.runtime import jars
+
+
+def main() -> int:
+    """Fetches the jars, writes their sums, and resolves them in the settings' folder."""
+    print(f"fetching the jars of {jars.IVY.name} (66 MB)", flush=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="jars-") as folder:
+            home = Path(folder, "home")
+            jars.retrieve(Path(folder, "ivy"), home)
+            jars.SUMS.write_text(jars.sums_of(home))
+    except LakehouseError as err:
+        print(err, file=sys.stderr)
+        return 1
+    print(f"written: {jars.SUMS}; read what changed in it before you commit it", flush=True)
+    return jars.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
