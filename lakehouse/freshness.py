@@ -41,6 +41,6 @@ def freshness(text: str, pipeline: str) -> Freshness:
     except (DeclarationError, SettingsError) as err:
         raise SettingsError(f"freshness of {pipeline}={text!r}: {err}") from err
     raise SettingsError(
-        f"freshness of {pipeline}={text!r}: 'continuous', 'every <interval>', longer than nothing, or 'scheduled <cron>'; "
+        f"freshness of {pipeline}={text!r}: 'continuous', 'every <interval>', longer than zero, or 'scheduled <cron>'; "
         f"write for example LAKEHOUSE_FRESHNESS__{pipeline.upper()}='every 30 seconds' or 'scheduled */10 * * * *'"
     )

@@ -182,7 +182,7 @@ class Settings:
                 raise SettingsError(str(err)) from err
             if name in _BOUNDS and not span:
                 raise SettingsError(
-                    f"{name}={getattr(self, name)!r}: longer than nothing, or no job could keep to it; set a longer time"
+                    f"{name}={getattr(self, name)!r}: longer than zero, or no job could keep to it; set a longer time"
                 )
         if duration(self.stale_after) < SOONEST_STALE:
             raise SettingsError(

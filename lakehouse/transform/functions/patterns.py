@@ -178,7 +178,7 @@ class Pattern(KeyedProcess):
     def _check(self) -> None:
         if self.within <= timedelta(0):
             raise DeclarationError(
-                f"within={self.within}: the time of a match is longer than nothing; give more"
+                f"within={self.within}: the time of a match is longer than zero; give more"
             )
         if self.after_match not in get_args(AfterMatch):
             raise DeclarationError(
@@ -192,7 +192,7 @@ class Pattern(KeyedProcess):
             )
         if self.skip_span is not None and self.skip_span <= timedelta(0):
             raise DeclarationError(
-                f"skip_span={self.skip_span}: a span is longer than nothing; give more"
+                f"skip_span={self.skip_span}: a span is longer than zero; give more"
             )
         names = [step.name for step in self._automaton.steps]
         for role, function in {"select": self.select, "timed_out": self.timed_out}.items():
