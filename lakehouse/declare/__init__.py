@@ -1,4 +1,4 @@
-"""What a user declares, as values: no session, no broker, nothing on disk.
+"""Declarations of a user, as values: no session, no broker, nothing on disk.
 
 kinds              the kinds of tables: what each has, and how it is filled
 table              a declared table: the one concept

@@ -1,4 +1,4 @@
-"""What kind of operators a function is made of, by its plan: what decides how a stream computes it."""
+"""The kinds of operators in a function's plan, which decide how a stream computes it."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
@@ -41,9 +41,9 @@ ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "Resolve
 SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
 _ASKING = {"Exists", "InSubquery", "LateralSubquery", "ScalarSubquery"}
 INPUT = "lakehouse.input"
-"""The key of a column's metadata that names the input it comes from: rows of inputs are marked by it."""
+"""The key of a column's metadata that names its input. It marks rows of inputs."""
 ONE_TOPIC = "lakehouse.one_topic"
-"""The key of a column's metadata that says whether all rows of its input come from one topic."""
+"""The key of a column's metadata that is true if all rows of its input come from one topic."""
 _MERGED = {"sum": "sum", "count": "sum", "count_if": "sum"} | {
     name: name for name in ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")
 }
@@ -56,7 +56,7 @@ def marked(
     *,
     of_one_topic: bool = False,
 ) -> DataFrame:
-    """No rows of an input, whose columns say which input they are of."""
+    """Returns no rows of an input, with columns that name the input."""
     mark = {INPUT: name, ONE_TOPIC: of_one_topic}
     columns = [
         StructField(f.name, f.dataType, f.name not in never_null, f.metadata | mark)
@@ -66,10 +66,10 @@ def marked(
 
 
 def is_one_aggregation(rows: DataFrame, keys: Sequence[str]) -> bool:
-    """Whether a keyed table's function is one aggregation, with nothing behind it that Spark could not keep up to date.
+    """Returns True if a keyed table's function is one aggregation that Spark can keep up to date.
 
-    No distinct values, and no filter: a key that does not pass any more would stay as it was. All that it groups by is among
-    the keys: else a key may have several rows, of which Spark hands over those that change.
+    It has no distinct values and no filter, because a key that no longer passes would stay as it was. All that it groups
+    by is among the keys: otherwise a key may have several rows, of which Spark returns only those that change.
     """
     node = analyzed(rows)
     every = list(nodes(node))
@@ -101,10 +101,10 @@ def is_one_aggregation(rows: DataFrame, keys: Sequence[str]) -> bool:
 
 
 def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:
-    """How each column of an aggregation by the keys is had from those of its parts: by which function of SQL.
+    """Returns the SQL function that merges each column of an aggregation by the keys from those of its parts.
 
-    Sums are added, of counts as well, and the least is the least of the least. None if a column is had otherwise: an
-    average, the value at the latest instant, a sum of binary fractions, which depends on their order.
+    Sums and counts are added, and the minimum is that of the minima. None if a column cannot be merged: an average, the
+    value at the latest instant, or a sum of binary fractions, which depends on their order.
     """
     found = _aggregated(rows)
     if found is None or "Literal" in map(kind_of, found[1].values()):
@@ -118,10 +118,10 @@ def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:
 
 
 def adding(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
-    """The columns of an aggregation by the keys to which is added what came, and from which is taken what went: sums and counts.
+    """Returns the sums and counts of an aggregation by the keys, which new rows add to and removed rows subtract from.
 
-    One aggregation of one marked input (`INPUT`), of which each row counts by itself: filtered, projected, joined with reference
-    tables. None if it is another. A key may be one value for all rows.
+    It is one aggregation of one marked input (`INPUT`), of which each row counts by itself: filtered, projected, joined
+    with reference tables. None for any other function. A key may be one value for all rows.
     """
     found = _aggregated(rows)
     if found is None:
@@ -141,9 +141,9 @@ def adding(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
 
 
 def _aggregated(rows: DataFrame) -> tuple[Any, dict[str, Any]] | None:
-    """The aggregation that is the whole function, and of each column what computes it there; None if it is another function.
+    """Returns the aggregation that is the whole function, and the expression of each column; None for another function.
 
-    Projections over it choose, name, and add literals.
+    Projections over it may choose and name columns, and add literals.
     """
     node = analyzed(rows)
     places: dict[int, str] | None = None  # of the columns that are kept, by their id below
@@ -170,10 +170,7 @@ def _aggregated(rows: DataFrame) -> tuple[Any, dict[str, Any]] | None:
 
 
 def _hows(node, columns: Mapping[str, Any]) -> dict[str, str] | None:
-    """By which function of SQL each column of an aggregation is had from those of its parts; empty for a key.
-
-    None if one is had otherwise.
-    """
+    """Returns the SQL function that merges each column from its parts, empty for a key; None if one cannot be merged."""
     by, hows = [unaliased(each) for each in seq(node.groupingExpressions())], {}
     for name, computed in columns.items():
         is_key = kind_of(computed) == "Literal" or any(computed.semanticEquals(key) for key in by)
@@ -184,7 +181,7 @@ def _hows(node, columns: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _is_row_by_row(node) -> bool:
-    """Whether each row of the one input counts by itself, whatever others there are."""
+    """Returns True if each row of the one input counts by itself."""
     marked = [leaf for leaf in seq(node.collectLeaves()) if _is_marked(leaf)]
     if len(marked) != 1 or any(
         kind in SUBQUERIES for each in nodes(node) for _, kind, _ in expressions_of(each)
@@ -203,7 +200,7 @@ def _is_row_by_row(node) -> bool:
 
 
 def of_one_side(join, reading: Sequence[bool]) -> bool:
-    """Whether each row of a join is made of one row of the side that reads the input, the left one first."""
+    """Returns True if each row of a join is made of one row of the side that reads the input; `reading` has the left first."""
     how = join.joinType().sql()
     of_left = ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
     return how in (of_left if reading[0] else ("INNER", "CROSS", "RIGHT OUTER"))
@@ -225,16 +222,16 @@ def _merged_by(expression) -> str:
     how = _MERGED.get(name, "")
     exact = kind not in ("float", "double")
     if name == "sum" and kind.startswith("decimal"):
-        # by spark.sql.ansi.enabled=false one that is too large is null, as one without values is
+        # with spark.sql.ansi.enabled=false a sum that overflows is null, as one without values is
         exact = function.evalContext().evalMode().toString() != "LEGACY"
     return how if (exact or how != "sum") and not expression.isDistinct() else ""
 
 
 def needs_whole_windows(rows: DataFrame) -> bool:
-    """Whether a window table's function does what Spark's streams do not, or do a micro-batch late: more than one aggregation.
+    """Returns True if a window table's function has operators that Spark's streams lack, or run a micro-batch late.
 
-    Ranks within a window, duplicates taken out, distinct values counted, an aggregation of an
-    aggregation, one that is not by the window itself, a join of its rows.
+    These are ranks within a window, removed duplicates, distinct counts, an aggregation of an aggregation or one
+    that is not by the window itself, and a join of its rows.
     """
     rows_plan = analyzed(rows)
     every = list(nodes(rows_plan))
@@ -252,36 +249,36 @@ def needs_whole_windows(rows: DataFrame) -> bool:
 
 
 def _is_span(expression) -> bool:
-    """Whether it is a column of spans as it is, such as a window: of what is made of one Spark does not know its watermark."""
+    """Returns True for a plain column of spans, such as a window: Spark knows no watermark of what is made of one."""
     of_column = kind_of(unaliased(expression)) == "AttributeReference"
     return of_column and expression.dataType().catalogString() == SPAN
 
 
 def groups_by_window_alone(rows: DataFrame) -> bool:
-    """Whether an aggregation is by the window and nothing else."""
+    """Returns True if an aggregation is by the window and nothing else."""
     aggregates = [n for n in nodes(analyzed(rows)) if n.nodeName() == "Aggregate" and reads(n)]
     return any(node.groupingExpressions().size() == 1 for node in aggregates)
 
 
 def groups(rows: DataFrame) -> bool:
-    """Whether rows of the driving input are grouped."""
+    """Returns True if rows of the driving input are grouped."""
     return any(n.nodeName() == "Aggregate" and reads(n) for n in nodes(analyzed(rows)))
 
 
 def reads(node) -> bool:
-    """Whether it has rows of the driving input."""
+    """Returns True if the node has rows of the driving input."""
     return any(
         a.name() == ARRIVAL for leaf in seq(node.collectLeaves()) for a in seq(leaf.output())
     )
 
 
 def joins_itself(node) -> bool:
-    """Whether it joins the driving input with itself."""
+    """Returns True if the node joins the driving input with itself."""
     return node.nodeName() == "Join" and all(reads(side) for side in seq(node.children()))
 
 
 def asks_itself(plan) -> Iterator[Any]:
-    """The subqueries over the driving input, as expressions of the rows outside."""
+    """Yields the subqueries over the driving input, as expressions of the rows outside."""
     for node in nodes(plan):
         if not any(map(reads, seq(node.subqueries()))):
             continue

@@ -59,7 +59,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A Great Expectations expectation by name and arguments; resolved only when it is used."""
+    """An expectation of Great Expectations by name and arguments, resolved when it is used."""
 
     type: str
     arguments: tuple[tuple[str, object], ...] = ()
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def written() -> dict[Path, str]:
-    """What the two files are to hold."""
+    """Returns the contents of the two files."""
     expectations = {name: each for name, each in sorted(quality.installed().items()) if name.startswith("expect_")}  # fmt: skip
     refused = {name: why for name, each in expectations.items() if (why := _refusal(name, each))}
     judged = {name: each for name, each in expectations.items() if name not in refused}
@@ -91,7 +91,7 @@ def written() -> dict[Path, str]:
 
 
 def _refusal(name: str, each: quality.Installed) -> str:
-    """Why it cannot be judged, and the fix; empty if it can."""
+    """Returns why an expectation cannot be judged, with the fix; empty if it can."""
     why = "" if each.on_spark else _NOT_ON_SPARK
     if any(_is_mapping(each.model.__fields__[one]) for one in each.model.args_keys):
         why = _MAPPING
@@ -121,7 +121,7 @@ def _signature(name: str, each: quality.Installed) -> Signature:
 
 
 def _fields(each: quality.Installed) -> dict[str, typing.Any]:
-    """Its fields in the order in which they are given: its own, then what many have."""
+    """Returns the fields in the order of arguments: the expectation's own, then common ones."""
     model = each.model.__fields__
     own = [*each.model.args_keys, *(one for one in model if one not in _COMMON)]
     names = dict.fromkeys([*own, *(one for one in _COMMON if one in model)])
@@ -140,7 +140,7 @@ def _needs_a_bound(each: quality.Installed) -> bool:
 
 
 def _names(judged: Mapping[str, quality.Installed], refused: Mapping[str, str]) -> str:
-    """A line for each, so that an upgrade shows what changed."""
+    """Returns JSON with a line for each expectation, so that an upgrade shows what changed."""
     lines = {name: _as_written(_signature(name, each)) for name, each in judged.items()}
     parts = (("expectations", lines), ("not_judged", refused))
     said = (f'  "{part}": {{\n{_lines(each)}\n  }}' for part, each in parts)
@@ -182,7 +182,7 @@ def _method(name: str, each: quality.Installed) -> str:
 
 
 def _on_its_own(parameter: str) -> str:
-    """Lines of their own for a parameter, as the formatter breaks them."""
+    """Returns a parameter on lines of its own, as the formatter breaks them."""
     line = f"        {parameter},"
     if len(line) <= WIDTH:
         return line
@@ -208,7 +208,7 @@ def _parameter(name: str, field, required: bool) -> str:
 
 
 def _parts(annotation) -> list[str]:
-    """The alternatives of a field's type, as a stub says them; a mapping, which is a parameter of a suite, is left out."""
+    """Returns the alternatives of a field's type for a stub, without mappings, which are parameters of a suite."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return _parts(inner[0])

@@ -1,7 +1,7 @@
-"""A state as text, and back: exactly what it was, so that a key goes on as if its state had never left memory.
+"""A state as text, and back exactly, so that a key goes on as if its state had never left memory.
 
-Plain JSON where that says all; other values are objects with their kind under "$". A list or dict that
-stands in a state twice is one again: the second time it is a reference to the first, by number.
+Values that JSON lacks are objects with their kind under "$". A list or dict that is in a state twice
+becomes one again: the second time it is written as a reference to the first, by number.
 """
 
 import json
@@ -26,12 +26,12 @@ _BY_NAME = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
 
 
 def written(value: Any) -> str:
-    """The value as text. Raises DeclarationError for what would not come back as it was."""
+    """Returns the value as text. Raises DeclarationError for a value that would not come back as it was."""
     return json.dumps(_Writer().plain(value), separators=(",", ":"))
 
 
 def read(text: str) -> Any:
-    """What `written` was given."""
+    """Returns the value that `written` was given."""
     return _Reader().value(json.loads(text))
 
 
