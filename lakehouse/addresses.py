@@ -23,8 +23,8 @@ def is_http(address: str) -> bool:
 
 def shown(address: str) -> str:
     """Returns an address as messages show it: its scheme alone."""
-    found = _SCHEME.match(address)
-    return f"{found[0] if found else ''}***"
+    scheme = _SCHEME.match(address)
+    return f"{scheme[0] if scheme else ''}***"
 
 
 @cache  # settings are made again and again from each other

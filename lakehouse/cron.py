@@ -40,16 +40,16 @@ class Cron:
 
 def cron(text: str) -> Cron:
     """Returns the expression that `text` is; raises SettingsError."""
-    given = " ".join(text.split())
+    fields = " ".join(text.split())
     try:
-        if len(given.split()) != 5:  # a sixth would be seconds, at which Dagster does not tick
+        if len(fields.split()) != 5:  # a sixth would be seconds, at which Dagster does not tick
             raise CronSimError("not five fields")
-        found = Cron(given)
-        found.after(datetime(2026, 1, 1, tzinfo=UTC))
+        parsed = Cron(fields)
+        parsed.after(datetime(2026, 1, 1, tzinfo=UTC))
     except (CronSimError, StopIteration) as err:
         why = str(err).removeprefix("Bad ") or "no such day comes"
         raise SettingsError(
             f"cron={text!r}: minute, hour, day of the month, month and day of the week ({why}); write for example "
             "'*/10 * * * *'"
         ) from err
-    return found
+    return parsed

@@ -24,9 +24,9 @@ def spark() -> "Iterator[SparkSession]":
     from lakehouse.settings import from_environment
 
     settings = from_environment(required=False)
-    made = spark_session.create(replace(settings, shuffle_partitions=1), "tests")
-    yield made
-    made.stop()
+    session = spark_session.create(replace(settings, shuffle_partitions=1), "tests")
+    yield session
+    session.stop()
 
 
 @pytest.fixture

@@ -118,9 +118,9 @@ def widened(span: Range, by: timedelta) -> Range:
 
 def joined(spans: Iterable[Range]) -> list[Range]:
     """Returns the ranges, given in the order of their starts, with those that touch joined."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for span in spans:
-        if found and span.start <= found[-1].end:
-            span = Range(found[-1].start, max(found.pop().end, span.end))
-        found.append(span)
-    return found
+        if merged and span.start <= merged[-1].end:
+            span = Range(merged[-1].start, max(merged.pop().end, span.end))
+        merged.append(span)
+    return merged

@@ -259,14 +259,14 @@ def from_environment(
     env = os.environ if environment is None else environment
     if _ALL in env:
         return _of_another_process(env[_ALL])
-    known = [f.name for f in fields(Settings)]
+    names = [f.name for f in fields(Settings)]
     variables = {name: value for name, value in env.items() if name not in (_CONFIG, _ALL)}
     file = settings_file(environment)
     if environment is None and required:
         _check_named(env, file)
-    given = settings_values.of_file(file, known) if file else {}
-    said = settings_values.merged(given, settings_values.of_variables(variables, known))
-    return _absolute(Settings(**_typed(said)))
+    in_file = settings_values.of_file(file, names) if file else {}
+    values = settings_values.merged(in_file, settings_values.of_variables(variables, names))
+    return _absolute(Settings(**_typed(values)))
 
 
 def settings_file(environment: Mapping[str, str] | None = None) -> Path | None:

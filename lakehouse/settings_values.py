@@ -143,8 +143,8 @@ def of_variables(environment: Mapping[str, str], known: Collection[str]) -> dict
             *above, name = _names_of(variable.removeprefix(PREFIX))
             written[".".join([*above, name])] = variable
             at = given
-            for each in above:
-                at = at.setdefault(each, {})
+            for part in above:
+                at = at.setdefault(part, {})
             at[name] = environment[variable]
     if "spark_conf" in given:
         given["spark_conf"] = _of_json(given["spark_conf"])
@@ -182,7 +182,7 @@ def _names_of(variable: str) -> list[str]:
             return [setting.lower(), name.lower().replace("_", ".")]
     setting, *names = variable.split("__", 1)
     if setting in ("RESOURCES", "REPAIR"):  # the name of a table may have "__"
-        names = [each for name in names for each in name.rsplit("__", 1)]
+        names = [part for name in names for part in name.rsplit("__", 1)]
     # a shell's names are capitals; other names are as they are written
     return [setting.lower(), *(name.lower() if name.isupper() else name for name in names)]
 
@@ -277,8 +277,8 @@ def _file(place: Place, name: str, value: object) -> str:
 
 def _list(separator: str | None, place: Place, name: str, value: object) -> list[str]:
     """Returns the texts of a list, or the parts of a text; `separator` None means blanks."""
-    given = value if isinstance(value, list) else _text(place, name, value).split(separator)
-    return [text for each in given if (text := _text(place, name, each).strip())]
+    items = value if isinstance(value, list) else _text(place, name, value).split(separator)
+    return [text for item in items if (text := _text(place, name, item).strip())]
 
 
 def _folders(place: Place, name: str, value: object) -> list[str]:
@@ -291,7 +291,7 @@ def _table(reader: "Reader", place: Place, name: str, value: object) -> dict[str
     if not isinstance(value, Mapping):
         rule = "the setting has another form"
         raise _refused(place, name, value, rule, f"write {place.table(name)}")
-    return {key: reader(place, f"{name}.{key}", each) for key, each in value.items()}
+    return {key: reader(place, f"{name}.{key}", item) for key, item in value.items()}
 
 
 def _named(known: Collection[str], place: Place, name: str, value: object) -> dict[str, Any]:
@@ -305,7 +305,7 @@ def _named(known: Collection[str], place: Place, name: str, value: object) -> di
             f"{place.name}, {written}: there is no setting of that name; "
             + (f"did you mean {right}?" if near else f"there are {', '.join(sorted(known))}")
         )
-    return {key: _READERS.get(key, _text)(place, above + key, each) for key, each in given.items()}
+    return {key: _READERS.get(key, _text)(place, above + key, item) for key, item in given.items()}
 
 
 Reader = Callable[[Place, str, Any], Any]

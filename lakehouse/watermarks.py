@@ -121,8 +121,8 @@ class Holders:
         awake = _awake(moved, self._idle_timeouts(moved))
         values = [name for name in awake if name not in self.partitions]
         values.sort(key=lambda name: (now - moved[name].active, moved[name].event_time, name))
-        kept = {*self.partitions, *values[:MOST_VALUES]}
-        return {name: head for name, head in moved.items() if name in kept}
+        names = {*self.partitions, *values[:MOST_VALUES]}
+        return {name: head for name, head in moved.items() if name in names}
 
     def is_full(self, heads: Mapping[str, Head]) -> bool:
         """Returns True if as many values hold the watermark back as may."""

@@ -26,8 +26,8 @@ def carried(rows: DataFrame, source: DataFrame, names: Sequence[str]) -> DataFra
     if plan is None:
         return rows
     session: Any = rows.sparkSession
-    made = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
-    return DataFrame(made, session)
+    dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    return DataFrame(dataset, session)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def is_one_aggregate(session: Session, table: Table) -> bool:
     ahead of the frontier must wait.
     """
     followed = session.catalog.followed_inputs(table)
-    if table.counts_by_time or any(each.refresh for each in session.catalog.pinned_inputs(table)):
+    if table.counts_by_time or any(t.refresh for t in session.catalog.pinned_inputs(table)):
         return False
     if [table.kind.reads_sources for table in followed] != [True]:
         return False

@@ -70,13 +70,13 @@ def out_of_time(
     reasons = [F.when(moment.isNull(), F.lit(f"event time missing: {event_time}"))]
     for source in sources:
         of_topic = topic == source.topic  # with one topic, Spark decides this before it runs
-        first, most = source.min_event_time, source.max_future_skew
+        first, most_ahead = source.min_event_time, source.max_future_skew
         early = moment < F.lit(first)
         reasons += [
             F.when(of_topic & early, F.lit(f"event time before {text(first)}")),
             F.when(
-                of_topic & (ahead > most // timedelta(microseconds=1)),
-                F.lit(f"event time more than {most} ahead of the record's timestamp"),
+                of_topic & (ahead > most_ahead // timedelta(microseconds=1)),
+                F.lit(f"event time more than {most_ahead} ahead of the record's timestamp"),
             ),
         ]
         if source.until:
@@ -123,10 +123,12 @@ def passing(row: Column, *instants: datetime) -> list[Column]:
     each micro-batch, and run cold: most of the cost of a short one. A literal array is passed to the
     code instead; a constant index would be folded.
     """
-    held = F.array(*(F.lit(instant) for instant in instants))
+    literals = F.array(*(F.lit(instant) for instant in instants))
     first = row.bitwiseAND(F.lit(0))
     # never null, as the column's type says
-    return [F.coalesce(F.get(held, first + F.lit(n)), F.lit(EPOCH)) for n in range(len(instants))]
+    return [
+        F.coalesce(F.get(literals, first + F.lit(n)), F.lit(EPOCH)) for n in range(len(instants))
+    ]
 
 
 def between_passing(instant: Column, span: Range) -> Column:
@@ -194,7 +196,7 @@ def _end_of(span: timedelta, event_time: str, offset: timedelta = timedelta(0)) 
 
     It computes in microseconds, at a tenth of the cost of the calendar or of windows, for each row.
     """
-    size, shift = (each // timedelta(microseconds=1) for each in (span, offset))
+    size, shift = (length // timedelta(microseconds=1) for length in (span, offset))
     instant = F.unix_micros(event_time)
     return F.timestamp_micros(instant - F.pmod(instant - F.lit(shift), F.lit(size)) + size)
 
@@ -203,7 +205,7 @@ def _assigned(window: Window, event_time: str) -> Column:
     if window.kind == "session":
         return F.session_window(event_time, spark_interval(window.size))
     if window.zone == "UTC":
-        spans = (spark_interval(each) for each in (window.size, window.slide, window.offset))
+        spans = (spark_interval(length) for length in (window.size, window.slide, window.offset))
         return F.window(event_time, *spans)
     return zone_windows.assigned(window, event_time)
 

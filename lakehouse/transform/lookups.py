@@ -127,6 +127,6 @@ def _row(lookup: Lookup, rows: DataFrame, event_time: str) -> Column:
 def _has_key(lookup: Lookup) -> Column:
     present = [F.col(quoted(name)).isNotNull() for name in lookup.keys]
     all_present = present[0]
-    for each in present[1:]:
-        all_present &= each
+    for key in present[1:]:
+        all_present &= key
     return all_present

@@ -101,5 +101,7 @@ def covers(touched: DataFrame) -> list[Range]:
     """Returns the event time that `touched` covers, hour by hour: files between its hours are not read."""
     hours = touched.groupBy(F.date_trunc("hour", "_from").alias("hour"))
     bounds = hours.agg(F.min("_from").alias("start"), F.max("_to").alias("end")).collect()
-    spans = (Range(each["start"].astimezone(UTC), each["end"].astimezone(UTC)) for each in bounds)
-    return ranges.joined(sorted(spans, key=lambda each: each.start))
+    spans = (
+        Range(bound["start"].astimezone(UTC), bound["end"].astimezone(UTC)) for bound in bounds
+    )
+    return ranges.joined(sorted(spans, key=lambda bound: bound.start))

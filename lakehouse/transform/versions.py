@@ -29,7 +29,7 @@ def changes(rows: DataFrame, event_time: str, *, by_position: bool = False) -> D
 
     With `by_position` the order is their place in the log of a database, not their time.
     """
-    known = F.col(f"{ARRIVAL}.watermark") + F.expr("interval 1 microsecond")
+    in_force = F.col(f"{ARRIVAL}.watermark") + F.expr("interval 1 microsecond")
     if by_position:
         order = F.struct("position")
     else:
@@ -37,7 +37,9 @@ def changes(rows: DataFrame, event_time: str, *, by_position: bool = False) -> D
             F.col(event_time).alias("event_time"),
             *arrival_fields.places(rows),
         ).cast(_ORDER_TYPE + (",index:int>" if arrival_fields.has_place(rows) else ">"))
-    return rows.withColumns({VALID[0]: F.greatest(event_time, known), _ORDER: order}).drop(ARRIVAL)
+    return rows.withColumns({VALID[0]: F.greatest(event_time, in_force), _ORDER: order}).drop(
+        ARRIVAL
+    )
 
 
 def versions(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -64,7 +66,7 @@ def dropping(rows: DataFrame, keys: Sequence[str]) -> list[str]:
     Such a change does not end the version before it. A filter by the keys alone leaves out all changes of a key.
     """
     plan = analyzed(rows)
-    found, by_key = [], {a.exprId().id() for a in seq(plan.output()) if a.name() in keys}
+    operators, by_key = [], {a.exprId().id() for a in seq(plan.output()) if a.name() in keys}
     for node in nodes(plan, subqueries=False):  # from the result down to what it reads
         if node.nodeName() == "Project":
             aliases = {
@@ -76,8 +78,8 @@ def dropping(rows: DataFrame, keys: Sequence[str]) -> list[str]:
                 if number in by_key and kind_of(child) == "AttributeReference"
             }
         if _drops(node) and not _deciding(node) <= by_key:
-            found.append(node.simpleString(100))
-    return found
+            operators.append(node.simpleString(100))
+    return operators
 
 
 def _drops(node) -> bool:
@@ -94,9 +96,7 @@ def _deciding(node) -> set[int]:
     read = {
         a.exprId().id() for side in seq(node.children()) if reads(side) for a in seq(side.output())
     }
-    asked = {
-        a.exprId().id() for each in seq(node.expressions()) for a in seq(each.references().toSeq())
-    }
+    asked = {a.exprId().id() for e in seq(node.expressions()) for a in seq(e.references().toSeq())}
     return read & asked
 
 
@@ -134,12 +134,15 @@ def as_of_join(
         key was deleted (by a column `deleted`).
     """
     keys = {on: on} if isinstance(on, str) else dict(on)
-    taken = dict(take) if isinstance(take, Mapping) else {name: name for name in take}
+    columns_taken = dict(take) if isinstance(take, Mapping) else {name: name for name in take}
     periods = versioned.where(~F.col("deleted")) if "deleted" in versioned.columns else versioned
     key_names = {helper(f"on_{number}"): name for number, name in enumerate(keys.values())}
     own = key_names | {helper(name): name for name in VALID}
     periods = periods.select(
-        *(F.col(quoted_column(c, versioned.columns)).alias(n) for n, c in (own | taken).items())
+        *(
+            F.col(quoted_column(c, versioned.columns)).alias(n)
+            for n, c in (own | columns_taken).items()
+        )
     )
     # for each row and version, an end that is never null is compared in three quarters of the time
     begin, end = map(helper, VALID)

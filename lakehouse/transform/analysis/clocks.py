@@ -45,8 +45,8 @@ def check(where: str, rows: DataFrame) -> None:
 
 def in_sql(table: Table) -> Iterator[tuple[str, str]]:
     """Yields literals in the table's SQL that read a clock, each with its rule. The plan shows only their values."""
-    for written in _CLOCK_IN_SQL.finditer(table.sql):
-        yield f"expression={written[0]}", _TWO_CLOCKS
+    for literal in _CLOCK_IN_SQL.finditer(table.sql):
+        yield f"expression={literal[0]}", _TWO_CLOCKS
 
 
 def rule_of(expression, kind: str) -> str:
@@ -85,19 +85,19 @@ def _of_texts(expression, kind: str) -> str:
 
 def _reads_texts(source, target) -> bool:
     """Returns True if a cast from one type to another turns a text into a TIMESTAMP, at any depth."""
-    name, of = target.typeName(), source.typeName()
-    if of == "variant":
+    name, source_name = target.typeName(), source.typeName()
+    if source_name == "variant":
         return _has_instants(target)
-    if name == "array" == of:
+    if name == "array" == source_name:
         return _reads_texts(source.elementType(), target.elementType())
-    if name == "map" == of:
+    if name == "map" == source_name:
         return _reads_texts(source.keyType(), target.keyType()) or _reads_texts(
             source.valueType(), target.valueType()
         )
-    if name == "struct" == of:
+    if name == "struct" == source_name:
         pairs = zip(source.fields(), target.fields(), strict=True)
         return any(_reads_texts(a.dataType(), b.dataType()) for a, b in pairs)
-    return name == "timestamp" and of.startswith(("string", "varchar", "char"))
+    return name == "timestamp" and source_name.startswith(("string", "varchar", "char"))
 
 
 def _has_instants(of) -> bool:
@@ -133,8 +133,8 @@ def _begins_with_date(text) -> bool:
     kind = kind_of(text)
     if kind == "Literal":
         return bool(_DATE_FIRST.match(_literal(text)))
-    of = text.children().apply(0).dataType().typeName() if kind == "Cast" else ""
-    return of.startswith(("date", "timestamp"))
+    source = text.children().apply(0).dataType().typeName() if kind == "Cast" else ""
+    return source.startswith(("date", "timestamp"))
 
 
 def _literal(text) -> str:

@@ -159,16 +159,16 @@ def ties(rows: DataFrame) -> list[str]:
     such as `row_number`; and LIMIT. The data decide whether rows tie, so this does not refuse a table, but
     explains a difference.
     """
-    found = []
+    operations = []
     for node in nodes(analyzed(rows)):
         if node.nodeName() == "Window" and node.orderSpec().size():
-            found += [e.sql() for e in seq(node.windowExpressions()) if takes_places(e)]
+            operations += [e.sql() for e in seq(node.windowExpressions()) if takes_places(e)]
         for expression, kind, _ in expressions_of(node):
             if kind in _BY and not _columns(expression, 0) <= _columns(expression, 1):
-                found.append(expression.sql())
+                operations.append(expression.sql())
         if node.nodeName() in TAKING and node.children().apply(0).nodeName() not in TAKING:
-            found.append(node.simpleString(100))
-    return found
+            operations.append(node.simpleString(100))
+    return operations
 
 
 def _columns(expression, child: int) -> set[int]:
@@ -198,14 +198,14 @@ def _is_unsorted_limit(node) -> bool:
 
 def check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> None:
     """Raises DeclarationError unless `rows`, an ingest table's result, has each row of each input once."""
-    read = sum((_operators(each) for each in inputs.values()), Counter())
+    read = sum((_operators(frame) for frame in inputs.values()), Counter())
     if others := _operators(rows) - read - Counter(Union=len(inputs) - 1):
         raise DeclarationError(
             f"{where}, operators={', '.join(sorted(others))}: an ingest table keeps every row that it reads, one for one; use "
             "select, withColumn and drop only (and unionByName, once for each of several topics), and do the rest in a table "
             "that reads it"
         )
-    if unread := [name for name, each in inputs.items() if not _leaves(each) <= _leaves(rows)]:
+    if unread := [name for name, frame in inputs.items() if not _leaves(frame) <= _leaves(rows)]:
         raise DeclarationError(
             f"{where}, inputs={', '.join(unread)}: an ingest table keeps every row that it reads; add it with "
             "unionByName, or remove it"
@@ -279,12 +279,12 @@ def _is_sorted_list(expression, kind: str) -> bool:
 
 def _is_double(expression) -> bool:
     return any(
-        each.dataType().typeName() in ("double", "float") for each in seq(expression.children())
+        child.dataType().typeName() in ("double", "float") for child in seq(expression.children())
     )
 
 
 def _all_deterministic(expression) -> bool:
-    return all(each.deterministic() for each in seq(expression.children()))
+    return all(child.deterministic() for child in seq(expression.children()))
 
 
 def _expressions(plan) -> Iterator[tuple[Any, str, frozenset[str]]]:
@@ -309,7 +309,7 @@ def _on_rows(plan, table: Table) -> set[str]:
         if node.nodeName() in WHOLE and reads(node) and not _one_by_one(node)
     ]
     operators = set(every)
-    if any(not (table.context and each.references().size()) for each in asks_itself(plan)):
+    if any(not (table.context and query.references().size()) for query in asks_itself(plan)):
         operators.add("Subquery")
     # within an interval, a frame (rangeBetween) or the function of a group sees all its rows
     if table.context:
@@ -326,9 +326,7 @@ def _remembered(plan) -> timedelta:
         a.metadata() for node in nodes(plan) for a in seq(node.output()) if a.name() == ARRIVAL
     ]
     return timedelta(
-        microseconds=max(
-            (each.getLong(REACH) for each in metadata if each.contains(REACH)), default=0
-        )
+        microseconds=max((m.getLong(REACH) for m in metadata if m.contains(REACH)), default=0)
     )
 
 
@@ -339,7 +337,7 @@ def _one_by_one(node) -> bool:
 
 def _named(column: str, expressions: list) -> set[int]:
     """Returns the ids of the columns of that name that the expressions refer to."""
-    attributes = (a for each in expressions for a in seq(each.references().toSeq()))
+    attributes = (a for e in expressions for a in seq(e.references().toSeq()))
     return {a.exprId().id() for a in attributes if a.name() == column}
 
 

@@ -35,7 +35,7 @@ def extended(columns, equal: Sequence[Equal], *, one_end: bool) -> list[tuple[in
         for _, origins in extended:
             for pair in equal:
                 more = pair[0] | pair[1]
-                is_one = any(each.items() <= origins.items() for each in pair)
+                is_one = any(side.items() <= origins.items() for side in pair)
                 if is_one and more.keys() - origins.keys():
                     origins |= more | origins
                     changed = True
@@ -60,16 +60,16 @@ def equalities(condition) -> Iterator[tuple[Any, Any]]:
     """Yields the pairs of expressions that are equal wherever the condition is true."""
     todo = [condition]
     while todo:
-        each = todo.pop()
-        if kind_of(each) == "And":
-            todo += seq(each.children())
-        elif kind_of(each) in ("EqualTo", "EqualNullSafe"):
-            yield each.left(), each.right()
+        part = todo.pop()
+        if kind_of(part) == "And":
+            todo += seq(part.children())
+        elif kind_of(part) in ("EqualTo", "EqualNullSafe"):
+            yield part.left(), part.right()
 
 
 def across(one, other, of_side: Sequence[set[int]]) -> bool:
     """Returns True if one expression has columns of one side of a join alone, and the other those of the other side."""
-    mine, theirs = ({id_of(a) for a in seq(each.references().toSeq())} for each in (one, other))
+    mine, theirs = ({id_of(a) for a in seq(side.references().toSeq())} for side in (one, other))
     left, right = of_side
     if not mine or not theirs:
         return False
@@ -78,18 +78,18 @@ def across(one, other, of_side: Sequence[set[int]]) -> bool:
 
 def end_of(origins: Origins, name: str) -> Origins:
     """Returns the start or end of a span that has these origins."""
-    whole = all(isinstance(each, str) for each in origins.values())
-    return {n: End(str(each), name) for n, each in origins.items()} if whole else {}
+    whole = all(isinstance(value, str) for value in origins.values())
+    return {n: End(str(value), name) for n, value in origins.items()} if whole else {}
 
 
 def span_of(origins: Origins) -> Origins:
     """Returns the span with an end that has these origins."""
-    ends = all(isinstance(each, End) for each in origins.values())
-    return {n: each.column for n, each in origins.items() if isinstance(each, End)} if ends else {}
+    ends = all(isinstance(end, End) for end in origins.values())
+    return {n: end.column for n, end in origins.items() if isinstance(end, End)} if ends else {}
 
 
 def _is_whole(*sides: Origins) -> bool:
-    return all(isinstance(each, str) for side in sides for each in side.values())
+    return all(isinstance(value, str) for side in sides for value in side.values())
 
 
 def truncated(expression) -> tuple[Any, str] | None:

@@ -58,12 +58,12 @@ def uses(rows: DataFrame, keys: Sequence[str]) -> Uses:
     chosen = tuple(key for key in keys if key in shared) or tuple(shared)
     if not chosen:
         return Uses((), {})
-    of: dict[str, list[tuple[Value, ...]]] = {}
+    uses_of: dict[str, list[tuple[Value, ...]]] = {}
     for number, name in node.uses.items():
-        columns = tuple(shared[each][number] for each in chosen)
-        if columns not in of.setdefault(name, []):
-            of[name].append(columns)
-    return Uses(chosen, of)
+        columns = tuple(shared[key_column][number] for key_column in chosen)
+        if columns not in uses_of.setdefault(name, []):
+            uses_of[name].append(columns)
+    return Uses(chosen, uses_of)
 
 
 def _values(origins: Origins) -> dict[int, Value]:

@@ -92,7 +92,7 @@ class Walk:
         for subquery in subqueries:
             below = [self._with_ties(side, subquery) for side in below]
         rows = self._own(plan, below)
-        hidden = {number: name for each in subqueries for number, name in each.uses.items()}
+        hidden = {number: name for query in subqueries for number, name in query.uses.items()}
         sides = [side.has_subquery for side in rows.below]
         rows.has_subquery = bool(subqueries) or plan.nodeName() == "LateralJoin" or any(sides)
         rows.asks = bool(hidden)
@@ -136,7 +136,7 @@ class Walk:
         return Rows(plan, columns, uses={number: named[0]}, from_input=True)
 
     def _passed(self, plan, below: Rows) -> Rows:
-        return _over(plan, below, [(each, below.origins(each)) for each in ids(plan)])
+        return _over(plan, below, [(column, below.origins(column)) for column in ids(plan)])
 
     def _project(self, plan, below: Rows) -> Rows:
         columns = [(e.exprId().id(), self._of(e, below)) for e in seq(plan.projectList())]
@@ -150,13 +150,13 @@ class Walk:
         grouping = [unaliased(e) for e in seq(plan.groupingExpressions())]
         grouped = self._within(grouping, below)
         columns = []
-        for each in seq(plan.aggregateExpressions()):
-            own = unaliased(each)
+        for expression in seq(plan.aggregateExpressions()):
+            own = unaliased(expression)
             if kind_of(own) == "AggregateExpression" and not own.filter().isDefined():
                 function = own.aggregateFunction()  # of values that are all the same
                 own = function.child() if kind_of(function) in ("Max", "Min") else own
             is_key = any(own.semanticEquals(by) for by in grouping)
-            columns.append((each.exprId().id(), self._of(own, below if is_key else grouped)))
+            columns.append((expression.exprId().id(), self._of(own, below if is_key else grouped)))
         driven = below.from_input and bool(grouping)
         return replace(_over(plan, below, columns), pairs={}, from_input=driven)
 
@@ -182,22 +182,22 @@ class Walk:
 
     def _expand(self, plan, below: Rows) -> Rows:
         """Returns the rows of grouping sets: each row once for each set, some columns null."""
-        sets = [[self._of(e, below) for e in seq(each)] for each in seq(plan.projections())]
+        sets = [[self._of(e, below) for e in seq(values)] for values in seq(plan.projections())]
         columns = [
-            (column, alike[0] if all(each == alike[0] for each in alike) else {})
+            (column, alike[0] if all(values == alike[0] for values in alike) else {})
             for column, alike in zip(ids(plan), zip(*sets, strict=True), strict=True)
         ]
         return replace(_over(plan, below, columns), pairs={})
 
     def _union(self, plan, *below: Rows) -> Rows:
-        uses = {number: name for each in below for number, name in each.uses.items()}
+        uses = {number: name for side in below for number, name in side.uses.items()}
         columns = []
         for place, column in enumerate(ids(plan)):
-            parts = [each.columns[place][1] for each in below]
+            parts = [side.columns[place][1] for side in below]
             origins = {n: value for part in parts for n, value in part.items()}
             # where one part lacks the column, two columns of one origin would not be equal
             columns.append((column, origins if uses.keys() <= origins.keys() else {}))
-        driven = all(each.from_input for each in below)
+        driven = all(side.from_input for side in below)
         return Rows(plan, columns, below, uses, from_input=driven)
 
     def _compared(self, plan, left: Rows, right: Rows) -> Rows:
@@ -219,9 +219,11 @@ class Walk:
         pairs = self._full(condition, matching, *sides) if how == "FULL OUTER" else both.pairs
         from_left = how in (*_INNER, "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
         from_right = how in (*_INNER, "RIGHT OUTER")
-        passing = {each for each, _ in left.columns} if from_left else set()
-        passing |= {each for each, _ in right.columns} if from_right else set()
-        columns = [(each, matching.origins(each) if each in passing else {}) for each in ids(plan)]
+        passing = {column for column, _ in left.columns} if from_left else set()
+        passing |= {column for column, _ in right.columns} if from_right else set()
+        columns = [
+            (column, matching.origins(column) if column in passing else {}) for column in ids(plan)
+        ]
         driven = {"FULL OUTER": left.from_input and right.from_input}
         driven |= dict.fromkeys(_INNER, left.from_input or right.from_input)
         one_side = left.from_input if from_left else right.from_input
@@ -277,14 +279,14 @@ class Walk:
 
     def _subquery(self, plan, below: Sequence[Rows], pairs: Sequence[tuple[Any, Any]] = ()) -> Rows:
         outside, outside_uses = self._outside, self._outside_uses
-        known = Rows(plan, [column for side in below for column in side.columns])
-        self._outside = dict(known.columns)
-        self._outside_uses |= {number for _, origins in known.columns for number in origins}
+        outer_row = Rows(plan, [column for side in below for column in side.columns])
+        self._outside = dict(outer_row.columns)
+        self._outside_uses |= {number for _, origins in outer_row.columns for number in origins}
         try:
             rows = self.rows(plan)
             # NOT IN reads all rows to see whether a value is null
             equal = [
-                (self._of(value, known), rows.origins(id_of(column)))
+                (self._of(value, outer_row), rows.origins(id_of(column)))
                 for value, column in pairs
                 if not value.nullable() and not column.nullable()
             ]
@@ -302,7 +304,7 @@ class Walk:
         return replace(rows, tied=_together(rows.tied, tied))
 
     def _with_ties(self, side: Rows, subquery: Rows) -> Rows:
-        equal = [each for ties in subquery.tied.values() for each in ties]
+        equal = [tie for ties in subquery.tied.values() for tie in ties]
         return replace(side, columns=extended(side.columns, equal, one_end=self._one_end))
 
     # ---- equality
@@ -310,17 +312,19 @@ class Walk:
     def _equated(self, condition, rows: Rows, sides: tuple[Rows, Rows] | None = None) -> Rows:
         """Returns the rows where a condition is true. With `sides`, only equalities of one side with the other count."""
         of_side = [{column for column, _ in side.columns} for side in sides or ()]
-        held = [both for both in equalities(condition) if not sides or across(*both, of_side)]
+        compared = [both for both in equalities(condition) if not sides or across(*both, of_side)]
         before: list[tuple[int, Origins]] = []
         while rows.columns != before:  # equality is transitive
             before = rows.columns
             columns, equal = dict(before), []
-            for one, other in held:
+            for one, other in compared:
                 mine, theirs = self._of(one, rows), self._of(other, rows)
                 equal.append((mine, theirs))
-                for each in (one, other):
-                    if kind_of(each) == "AttributeReference":
-                        columns[id_of(each)] = mine | theirs | columns.get(id_of(each), {})
+                for expression in (one, other):
+                    if kind_of(expression) == "AttributeReference":
+                        columns[id_of(expression)] = (
+                            mine | theirs | columns.get(id_of(expression), {})
+                        )
             rows = replace(
                 rows, columns=extended(list(columns.items()), equal, one_end=self._one_end)
             )
@@ -353,11 +357,11 @@ class Walk:
 
 
 def _together(*several: Mapping[int, list[Equal]]) -> dict[int, list[Equal]]:
-    numbers = {number for each in several for number in each}
+    numbers = {number for ties_of in several for number in ties_of}
     return {
         number: [tie for n, tie in enumerate(ties) if tie not in ties[:n]]
         for number in numbers
-        if (ties := [tie for each in several for tie in each.get(number, ())])
+        if (ties := [tie for ties_of in several for tie in ties_of.get(number, ())])
     }
 
 
@@ -368,9 +372,9 @@ def _over(plan, below: Rows, columns: list[tuple[int, Origins]]) -> Rows:
 
 def _unknown(plan, below: Sequence[Rows]) -> Rows:
     """Returns the rows of an unknown operator, without origins."""
-    uses = {number: name for each in below for number, name in each.uses.items()}
-    driven = all(each.from_input for each in below)
-    return Rows(plan, [(each, {}) for each in ids(plan)], below, uses, from_input=driven)
+    uses = {number: name for side in below for number, name in side.uses.items()}
+    driven = all(side.from_input for side in below)
+    return Rows(plan, [(side, {}) for side in ids(plan)], below, uses, from_input=driven)
 
 
 def _is_of_python(plan) -> bool:

@@ -30,7 +30,7 @@ def expressions_of(node) -> Iterator[tuple[Any, str, frozenset[str]]]:
 
 def within(*expressions) -> Iterator[tuple[Any, str, frozenset[str]]]:
     """Yields the expressions and their parts, but no columns and literals, with the kinds of those around them."""
-    todo: list[tuple[Any, frozenset[str]]] = [(each, frozenset()) for each in expressions]
+    todo: list[tuple[Any, frozenset[str]]] = [(root, frozenset()) for root in expressions]
     while todo:
         expression, around = todo.pop()
         kind = kind_of(expression)

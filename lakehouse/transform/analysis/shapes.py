@@ -106,10 +106,10 @@ def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:
     Sums and counts are added, and the minimum is that of the minima. None if a column cannot be merged: an average, the
     value at the latest instant, or a sum of binary fractions, which depends on their order.
     """
-    found = _aggregated(rows)
-    if found is None or "Literal" in map(kind_of, found[1].values()):
+    aggregation = _aggregated(rows)
+    if aggregation is None or "Literal" in map(kind_of, aggregation[1].values()):
         return None
-    node, columns = found
+    node, columns = aggregation
     if (hows := _hows(node, columns)) is None:
         return None
     grouped = {name for name, how in hows.items() if not how}
@@ -123,20 +123,20 @@ def adding(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
     It is one aggregation of one marked input (`INPUT`), of which each row counts by itself: filtered, projected, joined
     with reference tables. None for any other function. A key may be one value for all rows.
     """
-    found = _aggregated(rows)
-    if found is None:
+    aggregation = _aggregated(rows)
+    if aggregation is None:
         return None
-    node, columns = found
+    node, columns = aggregation
     if (hows := _hows(node, columns)) is None:
         return None
     grouped = {name for name, how in hows.items() if not how}
-    constant = sum(kind_of(each) == "Literal" for each in columns.values())
+    constant = sum(kind_of(column) == "Literal" for column in columns.values())
     by = node.groupingExpressions().size()
     if set(hows.values()) - {"", "sum"} or grouped != set(keys) or by + constant != len(keys):
         return None
     added = [name for name, how in hows.items() if how]
     types = [columns[name].dataType().typeName() for name in added]
-    numbers = all(each.startswith(("long", "decimal")) for each in types)
+    numbers = all(column.startswith(("long", "decimal")) for column in types)
     return added if numbers and _is_row_by_row(node.children().apply(0)) else None
 
 
@@ -147,31 +147,33 @@ def _aggregated(rows: DataFrame) -> tuple[Any, dict[str, Any]] | None:
     """
     node = analyzed(rows)
     places: dict[int, str] | None = None  # of the columns that are kept, by their id below
-    found: dict[str, Any] = {}
+    computed: dict[str, Any] = {}
     while node.nodeName() != "Aggregate":
         if node.nodeName() == "Project":
-            columns = [(each, unaliased(each)) for each in seq(node.projectList())]
-            kept = [(own, of) for own, of in columns if places is None or _id(own) in places]
-            named = [(of, (places or {}).get(_id(own), own.name())) for own, of in kept]
-            found |= {name: of for of, name in named if kind_of(of) == "Literal"}
-            passed = [(of, name) for of, name in named if kind_of(of) != "Literal"]
-            if any(kind_of(of) != "AttributeReference" for of, _ in passed):
+            columns = [
+                (expression, unaliased(expression)) for expression in seq(node.projectList())
+            ]
+            shown = [(own, inner) for own, inner in columns if places is None or _id(own) in places]
+            named = [(inner, (places or {}).get(_id(own), own.name())) for own, inner in shown]
+            computed |= {name: inner for inner, name in named if kind_of(inner) == "Literal"}
+            passed = [(inner, name) for inner, name in named if kind_of(inner) != "Literal"]
+            if any(kind_of(inner) != "AttributeReference" for inner, _ in passed):
                 return None
-            places = {_id(of): name for of, name in passed}
+            places = {_id(inner): name for inner, name in passed}
             if len(places) < len(passed):
                 return None
         elif node.nodeName() != "SubqueryAlias":
             return None
         node = node.children().apply(0)
-    for each in seq(node.aggregateExpressions()):
-        if places is None or _id(each) in places:
-            found[(places or {}).get(_id(each), each.name())] = unaliased(each)
-    return node, found
+    for expression in seq(node.aggregateExpressions()):
+        if places is None or _id(expression) in places:
+            computed[(places or {}).get(_id(expression), expression.name())] = unaliased(expression)
+    return node, computed
 
 
 def _hows(node, columns: Mapping[str, Any]) -> dict[str, str] | None:
     """Returns the SQL function that merges each column from its parts, empty for a key; None if one cannot be merged."""
-    by, hows = [unaliased(each) for each in seq(node.groupingExpressions())], {}
+    by, hows = [unaliased(key_expression) for key_expression in seq(node.groupingExpressions())], {}
     for name, computed in columns.items():
         is_key = kind_of(computed) == "Literal" or any(computed.semanticEquals(key) for key in by)
         hows[name] = "" if is_key else _merged_by(computed)
@@ -184,12 +186,12 @@ def _is_row_by_row(node) -> bool:
     """Returns True if each row of the one input counts by itself."""
     marked = [leaf for leaf in seq(node.collectLeaves()) if _is_marked(leaf)]
     if len(marked) != 1 or any(
-        kind in SUBQUERIES for each in nodes(node) for _, kind, _ in expressions_of(each)
+        kind in SUBQUERIES for n in nodes(node) for _, kind, _ in expressions_of(n)
     ):
         return False
     while seq(node.children()):
         name, below = node.nodeName(), seq(node.children())
-        reading = [any(map(_is_marked, seq(each.collectLeaves()))) for each in below]
+        reading = [any(map(_is_marked, seq(n.collectLeaves()))) for n in below]
         if name == "Join":
             if not of_one_side(node, reading):
                 return False

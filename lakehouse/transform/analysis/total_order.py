@@ -31,9 +31,9 @@ def takes_places(expression) -> bool:
     kinds = {kind for _, kind, _ in within(expression)}
     by_rows = any(
         kind == "SpecifiedWindowFrame"
-        and each.frameType().sql() == "ROWS"
-        and not each.isUnbounded()  # all rows, as of an aggregate OVER (PARTITION BY ...)
-        for each, kind, _ in within(expression)
+        and part.frameType().sql() == "ROWS"
+        and not part.isUnbounded()  # all rows, as of an aggregate OVER (PARTITION BY ...)
+        for part, kind, _ in within(expression)
     )
     return bool(kinds & (_PLACES | ORDERED)) or ("AggregateExpression" in kinds and by_rows)
 
@@ -48,7 +48,7 @@ def equal_places(plan) -> Iterator[str]:
             by = [*seq(node.partitionSpec()), *(e.child() for e in seq(node.orderSpec()))]
             if not _decides(by, node.child()):
                 taking = filter(takes_places, seq(node.windowExpressions()))
-                yield from (f"expression={each.sql()}" for each in taking)
+                yield from (f"expression={expression.sql()}" for expression in taking)
         elif kind == "Deduplicate" and node.keys().size() < node.output().size():
             if not _decides(seq(node.keys()), node.child()):
                 yield f"operators={kind}"
@@ -73,16 +73,16 @@ def _decides(expressions: Iterable[Any], rows) -> bool:
     computed = _computed(rows)
     todo = list(expressions)
     while todo:
-        each = unaliased(todo.pop())
-        kind = kind_of(each)
+        expression = unaliased(todo.pop())
+        kind = kind_of(expression)
         if kind == "AttributeReference":
-            columns.add(id_of(each))
-            todo += [computed[id_of(each)]] if id_of(each) in computed else []
+            columns.add(id_of(expression))
+            todo += [computed[id_of(expression)]] if id_of(expression) in computed else []
         elif kind == "CreateNamedStruct":
-            todo += seq(each.children())[1::2]
-        elif kind == "GetStructField" and kind_of(each.child()) == "AttributeReference":
-            fields = positions.setdefault(id_of(each.child()), set())
-            fields.add(each.extractFieldName())
+            todo += seq(expression.children())[1::2]
+        elif kind == "GetStructField" and kind_of(expression.child()) == "AttributeReference":
+            fields = positions.setdefault(id_of(expression.child()), set())
+            fields.add(expression.extractFieldName())
     arrivals = {id_of(a): _place(a, rows) for a in seq(rows.output()) if a.name() == ARRIVAL}
     columns |= {column for column, by in arrivals.items() if positions.get(column, set()) >= by}
     return any(key <= columns for key in _keys(rows))
@@ -169,8 +169,8 @@ def _joined(rows, left: list[_Key], right: list[_Key]) -> list[_Key]:
         return left
     keys = [one | other for one, other in product(left, right)]
     condition = rows.condition()
-    held = list(equalities(condition.get())) if condition.isDefined() else []
-    for one, other in held if rows.joinType().sql() == "INNER" else ():
+    equal = list(equalities(condition.get())) if condition.isDefined() else []
+    for one, other in equal if rows.joinType().sql() == "INNER" else ():
         if kind_of(one) == kind_of(other) == "AttributeReference":
             a, b = id_of(one), id_of(other)
             keys += [key - {b} | {a} for key in keys if b in key]

@@ -99,9 +99,9 @@ def unreadable(session: Session, table: Table) -> list[str]:
     sources = session.catalog.sources_of(table).values()
     if wrong := [why for s in sources if isinstance(s, PythonSource) and (why := _wrong(table, s))]:
         return wrong
-    topics = [each for each in session.catalog.topics_of(table).values() if each.of_registry]
+    topics = [topic for topic in session.catalog.topics_of(table).values() if topic.of_registry]
     try:
-        return list(filter(None, (schemas.refusal(session, table, each) for each in topics)))
+        return list(filter(None, (schemas.refusal(session, table, topic) for topic in topics)))
     except SettingsError as err:
         return [str(err)]
 

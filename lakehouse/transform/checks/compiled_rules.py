@@ -46,11 +46,11 @@ class Kept:
     def read(self) -> list[str | None] | None:
         """Returns the SQL of each rule, null for one that is not judged row by row; None if the file is missing or torn."""
         try:
-            kept = json.loads(self._path.read_text())
+            content = json.loads(self._path.read_text())
         except (OSError, ValueError):
             return None
-        whole = isinstance(kept, dict) and kept.get("of") == self._key
-        return kept["rules"] if whole else None
+        whole = isinstance(content, dict) and content.get("of") == self._key
+        return content["rules"] if whole else None
 
     def write(self, rules: Sequence[str | None]) -> None:
         beside = self._path.with_suffix(f".{os.getpid()}")

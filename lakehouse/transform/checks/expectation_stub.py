@@ -81,9 +81,9 @@ def main() -> None:
 
 def written() -> dict[Path, str]:
     """Returns the contents of the two files."""
-    expectations = {name: each for name, each in sorted(quality.installed().items()) if name.startswith("expect_")}  # fmt: skip
-    refused = {name: why for name, each in expectations.items() if (why := _refusal(name, each))}
-    judged = {name: each for name, each in expectations.items() if name not in refused}
+    expectations = {name: model for name, model in sorted(quality.installed().items()) if name.startswith("expect_")}  # fmt: skip
+    refused = {name: why for name, model in expectations.items() if (why := _refusal(name, model))}
+    judged = {name: model for name, model in expectations.items() if name not in refused}
     return {
         expectation_names.PATH: _names(judged, refused),
         STUB: _stub(judged),
@@ -143,8 +143,8 @@ def _names(judged: Mapping[str, quality.Installed], refused: Mapping[str, str]) 
     """Returns JSON with a line for each expectation, so that an upgrade shows what changed."""
     lines = {name: _as_written(_signature(name, each)) for name, each in judged.items()}
     parts = (("expectations", lines), ("not_judged", refused))
-    said = (f'  "{part}": {{\n{_lines(each)}\n  }}' for part, each in parts)
-    return "{\n" + ",\n".join(said) + "\n}\n"
+    parts_of_file = (f'  "{part}": {{\n{_lines(each)}\n  }}' for part, each in parts)
+    return "{\n" + ",\n".join(parts_of_file) + "\n}\n"
 
 
 def _as_written(signature: Signature) -> dict[str, object]:
@@ -193,8 +193,8 @@ def _on_its_own(parameter: str) -> str:
 
 def _summary(each: quality.Installed) -> str:
     shown = each.model.schema()["properties"]["metadata"]["properties"]
-    said = shown.get("short_description", {}).get("const") or each.model.__doc__.strip()
-    return f"{said.splitlines()[0].partition('. ')[0].strip().rstrip('.')}."
+    text = shown.get("short_description", {}).get("const") or each.model.__doc__.strip()
+    return f"{text.splitlines()[0].partition('. ')[0].strip().rstrip('.')}."
 
 
 def _parameter(name: str, field, required: bool) -> str:
@@ -213,13 +213,13 @@ def _parts(annotation) -> list[str]:
     if origin is typing.Annotated:
         return _parts(inner[0])
     if origin in (typing.Union, types.UnionType):
-        return [part for each in inner for part in _parts(each)]
+        return [part for part_type in inner for part in _parts(part_type)]
     if origin is typing.Literal:
-        return [f"Literal[{', '.join(json.dumps(each) for each in inner)}]"]
+        return [f"Literal[{', '.join(json.dumps(part_type) for part_type in inner)}]"]
     if origin is tuple:
-        return [f"tuple[{', '.join(' | '.join(_parts(each)) for each in inner)}]"]
+        return [f"tuple[{', '.join(' | '.join(_parts(part_type)) for part_type in inner)}]"]
     if origin is not None or annotation in (list, set, typing.List):  # noqa: UP006
-        items = [part for each in inner for part in _parts(each)] or ["object"]
+        items = [part for part_type in inner for part in _parts(part_type)] or ["object"]
         return [f"Sequence[{' | '.join(items)}]"]
     return list(_plain(annotation))
 
@@ -230,9 +230,9 @@ def _plain(annotation) -> Iterator[str]:
         yield named[annotation]
         return
     # bool before int, of which it is a kind; pydantic's own types are kinds of these
-    for each in (bool, int, float, str):
-        if isinstance(annotation, type) and issubclass(annotation, each):
-            yield each.__name__
+    for plain in (bool, int, float, str):
+        if isinstance(annotation, type) and issubclass(annotation, plain):
+            yield plain.__name__
             return
 
 

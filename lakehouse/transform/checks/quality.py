@@ -63,26 +63,26 @@ def _compiled(
 ) -> tuple[RowRule, ...]:
     if not expectations:
         return ()
-    kept = compiled_rules.Kept(spark, Path(__file__), schema, expectations)
-    texts = kept.read()
+    cache = compiled_rules.Kept(spark, Path(__file__), schema, expectations)
+    texts = cache.read()
     if texts is None:
         rows = spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
         plain = _plain_names(rows)
         rows = rows.withColumnsRenamed(plain)
-        given = [_with_names(expectation, plain) for expectation in expectations]
-        rules = _rules(rows, given)
+        renamed = [_with_names(expectation, plain) for expectation in expectations]
+        rules = _rules(rows, renamed)
         texts = [
             None if rule is None else compiled_rules.sql_of(rule.broken, rows) for rule in rules
         ]
         if [text is None for text in texts] != [rule is None for rule in rules]:
-            if given != [*expectations]:
+            if renamed != [*expectations]:
                 raise DeclarationError(
                     f"expectations, columns={', '.join(plain)}: one of the rules is judged in Python, where a name has no dot; "
                     "have the function rename the columns"
                 )
             return tuple(rule for rule in rules if rule)
         texts = [text and _with_dots(text, plain) for text in texts]
-        kept.write(texts)
+        cache.write(texts)
     return tuple(
         RowRule(expectation, F.expr(text))
         for expectation, text in zip(expectations, texts, strict=True)
@@ -139,13 +139,13 @@ def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -
     Great Expectations would run a Spark job to count them: 1.5 of the 1.6 s that a job's first rule took
     to compile.
     """
-    metrics = {each.metric_configuration.id: each for each in metric_fn_bundle}
+    metrics = {metric.metric_configuration.id: metric for metric in metric_fn_bundle}
     row_counts = {
         i: 0
-        for i, each in metrics.items()
-        if each.metric_configuration.metric_name == "table.row_count"
+        for i, metric in metrics.items()
+        if metric.metric_configuration.metric_name == "table.row_count"
     }
-    others = [each for i, each in metrics.items() if i not in row_counts]
+    others = [metric for i, metric in metrics.items() if i not in row_counts]
     return row_counts | (ask(others) if others else {})
 
 
@@ -189,8 +189,8 @@ def _summary(expectation: Expectation, result) -> SuiteResult:
 
 def _messages(failure: Mapping) -> str:
     """Returns the first line of Great Expectations' message about a failure, or those about several metrics."""
-    each = [failure] if "exception_message" in failure else failure.values()
-    texts = (str(one["exception_message"] or "").strip() for one in each)
+    failures = [failure] if "exception_message" in failure else failure.values()
+    texts = (str(one["exception_message"] or "").strip() for one in failures)
     return "; ".join(dict.fromkeys(text.splitlines()[0] for text in texts if text))
 
 

@@ -83,8 +83,8 @@ def _any(elements: Column, kind: DataType) -> Column | None:
         return None
 
     def beyond(element: Column) -> Column:
-        found = is_beyond(element, kind)
-        assert found is not None, kind
-        return F.coalesce(found, F.lit(False))
+        condition = is_beyond(element, kind)
+        assert condition is not None, kind
+        return F.coalesce(condition, F.lit(False))
 
     return F.exists(elements, beyond)

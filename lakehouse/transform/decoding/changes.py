@@ -185,7 +185,7 @@ def position(log: Column) -> Column:
 
 def _ordered(*numbers: Column) -> Column:
     return F.concat(
-        *(F.concat(F.lit("/"), F.lpad(each.cast("string"), 20, "0")) for each in numbers)
+        *(F.concat(F.lit("/"), F.lpad(number.cast("string"), 20, "0")) for number in numbers)
     )
 
 

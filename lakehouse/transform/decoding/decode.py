@@ -81,8 +81,8 @@ def topic_rows(
 
 def beyond_raw(sources: Iterable[RecordSource]) -> tuple[str, ...]:
     """Returns the columns that records of an ingest table with these sources have besides RAW."""
-    each = [*sources]
-    names = {PLACE: any(s.framing for s in each), HEADERS: any(s.headers for s in each)}
+    listed = [*sources]
+    names = {PLACE: any(s.framing for s in listed), HEADERS: any(s.headers for s in listed)}
     return tuple(name for name, has in names.items() if has)
 
 

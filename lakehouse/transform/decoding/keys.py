@@ -159,10 +159,10 @@ def _of_protobuf(
 
 def _kind(schema: str, name: str) -> str:
     """Returns the kind of key in a schema of Avro: a plain type, "record", or "" if it is not read."""
-    written = json.loads(schema)
-    kind = written if isinstance(written, str) else cast(dict, written).get("type", "")
+    parsed = json.loads(schema)
+    kind = parsed if isinstance(parsed, str) else cast(dict, parsed).get("type", "")
     if kind == "record":
-        fields = written["fields"]
+        fields = parsed["fields"]
         of_name = len(fields) == 1 and fields[0]["name"] == name
         return kind if of_name and _kind(json.dumps(fields[0]["type"]), name) in _AVRO else ""
     return kind if kind in _AVRO else ""

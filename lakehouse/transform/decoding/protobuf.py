@@ -69,8 +69,8 @@ def columns(message: "Descriptor", within: frozenset[str] = frozenset()) -> Stru
 def _type(field: "FieldDescriptor", within: frozenset[str]) -> DataType:
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
-        of = message.fields_by_name
-        return MapType(_one(of["key"], within), _one(of["value"], within))
+        fields = message.fields_by_name
+        return MapType(_one(fields["key"], within), _one(fields["value"], within))
     return ArrayType(_one(field, within)) if field.is_repeated else _one(field, within)
 
 
@@ -119,8 +119,8 @@ class Reader:
         parts = [pa.nulls(0, row_type)]
         taken: list[int | None] = [None] * len(parsed)
         rows = 0
-        for of, places in groups.items():
-            good, part = _as_far_as_they_are(parsed, places, of, row_type)
+        for kind, places in groups.items():
+            good, part = _as_far_as_they_are(parsed, places, kind, row_type)
             for row, at in enumerate(good):
                 taken[at] = rows + row
             rows += len(good)
@@ -160,10 +160,10 @@ class Reader:
     def _unknown(self, message: "Message") -> str:
         """Returns the problem with fields that the parser did not know; empty if they are none."""
         numbers = set()
-        for of, number in _unknown_fields(message):
-            if number in of.fields_by_number:
-                field = of.fields_by_number[number]
-                return f"the value of {of.name}.{field.name} is not of the schema's type"
+        for kind, number in _unknown_fields(message):
+            if number in kind.fields_by_number:
+                field = kind.fields_by_number[number]
+                return f"the value of {kind.name}.{field.name} is not of the schema's type"
             numbers.add(number)
         if self.strict and numbers:
             return f"fields not in the schema: {', '.join(map(str, sorted(numbers)))}"
@@ -208,10 +208,10 @@ def _struct(messages: Sequence[Any], of: "Descriptor", wanted: pa.StructType) ->
     """Returns messages of one kind as structs."""
     fields = of.fields_by_name
     parts = [
-        _field(messages, fields[each.name], each.type)
-        if each.name in fields
-        else pa.nulls(len(messages), each.type)
-        for each in wanted
+        _field(messages, fields[column.name], column.type)
+        if column.name in fields
+        else pa.nulls(len(messages), column.type)
+        for column in wanted
     ]
     return pa.StructArray.from_arrays(parts, fields=list(wanted))
 
@@ -243,7 +243,7 @@ def _field(messages: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataTyp
 def _values(values: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataType) -> pa.Array:
     """Returns single values of a field, also of one that is repeated."""
     if field.enum_type is not None:
-        names = {each.number: each.name for each in reversed(field.enum_type.values)}
+        names = {entry.number: entry.name for entry in reversed(field.enum_type.values)}
         return pa.array([None if v is None else names.get(v, str(v)) for v in values], wanted)
     message = field.message_type
     if message is None:

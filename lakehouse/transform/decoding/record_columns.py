@@ -58,5 +58,7 @@ def judging(
         name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}"))
         for name in ("key", "value", HEADERS)
     }
-    kept = [held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named]
-    return [*rest, *named.values(), reason.alias(REASON)], [*rest, *kept, REASON]
+    record_columns = [
+        held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named
+    ]
+    return [*rest, *named.values(), reason.alias(REASON)], [*rest, *record_columns, REASON]

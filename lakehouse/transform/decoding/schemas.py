@@ -104,10 +104,10 @@ def of_records(
     }
     if not ids:
         return NO_SCHEMAS
-    kept = schemas.kept(session.settings, table)
-    by_id, none = {number: kept[number] for number in ids & kept.keys()}, set(unknown)
-    if new := sorted(ids - kept.keys() - none):
-        check_registry(session.settings, table, kept)
+    stored = schemas.kept(session.settings, table)
+    by_id, none = {number: stored[number] for number in ids & stored.keys()}, set(unknown)
+    if new := sorted(ids - stored.keys() - none):
+        check_registry(session.settings, table, stored)
     for number in new:
         if (schema := registry(session.settings).schema(number)) is None:
             none.add(number)
@@ -264,19 +264,19 @@ def _as_protobuf(schema: Schema) -> WriterSchema:
         descriptors = compiled(schema)
     except ValueError as err:
         return WriterSchema(schema, problem=f"protoc cannot read the schema: {err}")
-    kinds = {at: each.DESCRIPTOR for at, each in messages(descriptors).items()}
-    by_index = {at: (each.full_name, protobuf.columns(each)) for at, each in kinds.items()}
+    kinds = {at: message.DESCRIPTOR for at, message in messages(descriptors).items()}
+    by_index = {at: (message.full_name, protobuf.columns(message)) for at, message in kinds.items()}
     problem = "" if by_index else "it has no message"
     return WriterSchema(schema, problem=problem, descriptors=descriptors, messages=by_index)
 
 
 def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:
-    written = json.loads(schema.text)
-    if not isinstance(written, dict) or written.get("type") != "record":
+    parsed = json.loads(schema.text)
+    if not isinstance(parsed, dict) or parsed.get("type") != "record":
         return WriterSchema(schema, problem="it is no record, and has no fields")
     # Spark makes undecodable values null; this field is then null, too
     decoded = {"name": DECODED, "type": "boolean", "default": True}
-    reader = json.dumps({**written, "fields": [*written["fields"], decoded]})
+    reader = json.dumps({**parsed, "fields": [*parsed["fields"], decoded]})
     try:
         none = F.lit(None).cast("binary")
         rows = spark.range(0).select(

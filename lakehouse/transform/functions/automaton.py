@@ -53,8 +53,8 @@ class Automaton:
         longer, _ = self._offered(self._start, row, number, {})
         going: list[Partial] = []
         complete: list[Partial] = []
-        for each in longer:
-            self._place(each, going, complete)
+        for match in longer:
+            self._place(match, going, complete)
         return going, self._in_order(complete)
 
     def after(
@@ -72,13 +72,13 @@ class Automaton:
                 going.append(partial)
             elif waits:
                 longer.append({**partial, "waits": waits})
-            for each in longer:
-                self._place(each, going, complete)
+            for match in longer:
+                self._place(match, going, complete)
         return going, self._in_order(complete)
 
     def at_the_end(self, partials: Sequence[Partial]) -> list[Partial]:
         """Returns the partial matches that are matches if no further row comes."""
-        return self._in_order([each for each in partials if self._end in each["waits"]])
+        return self._in_order([p for p in partials if self._end in p["waits"]])
 
     def rows(self, partial: Partial) -> dict[str, Row | tuple[Row, ...] | None]:
         """Returns the rows by the name of their step."""
@@ -139,7 +139,9 @@ class Automaton:
     def _has_come(self, partial: Partial, n: int, row: Row, known: dict[Condition, bool]) -> bool:
         """Returns True if the row must not come before step n."""
         between = (self._absent.get(m) for m in range(partial["step"] + 1, n + 1))
-        return any(each and self._holds(each, partial, row, known) for each in between)
+        return any(
+            condition and self._holds(condition, partial, row, known) for condition in between
+        )
 
     def _holds(
         self, condition: Condition, partial: Partial, row: Row, known: dict[Condition, bool]
@@ -155,8 +157,8 @@ class Automaton:
         rows, step = (*partial["taken"][n], row), self.steps[n]
         again = (n,) if step.most is None or len(rows) < step.most else ()
         later = tuple(self._from(n + 1)) if len(rows) >= step.least else ()
-        taken = (*partial["taken"][:n], rows, *partial["taken"][n + 1 :])
-        return Partial(taken=taken, step=n, last=number, waits=again + later)
+        rows_taken = (*partial["taken"][:n], rows, *partial["taken"][n + 1 :])
+        return Partial(taken=rows_taken, step=n, last=number, waits=again + later)
 
     def _from(self, n: int) -> Iterator[int]:
         """Yields the step, and those that may come instead, because all before them are optional."""

@@ -118,44 +118,42 @@ class Pattern(KeyedProcess):
         """Extends the matches that have begun, and begins new ones."""
         at = row[self.at]
         number = state["rows"] = state.get("rows", 0) + 1
-        begun = [each for each in state.get("begun", []) if at - each["since"] <= self.within]
+        beginnings = [b for b in state.get("begun", []) if at - b["since"] <= self.within]
         outcomes: dict[Condition, bool] = {}
-        for each in begun:
-            each["partials"], complete = self._automaton.after(
-                each["partials"], row, number, outcomes
-            )
-            yield from self._matches(state, each, complete, at)
+        for b in beginnings:
+            b["partials"], complete = self._automaton.after(b["partials"], row, number, outcomes)
+            yield from self._matches(state, b, complete, at)
         partials, complete = self._automaton.begun(row, number)
         if partials or complete:
-            begun.append(_Beginning(number=number, since=at, partials=partials, matched=False))
-            yield from self._matches(state, begun[-1], complete, at)
+            beginnings.append(_Beginning(number=number, since=at, partials=partials, matched=False))
+            yield from self._matches(state, beginnings[-1], complete, at)
             if partials and (self.timed_out or self._automaton.waits_for_time):
                 timers.set(at + self.within)
-        state["begun"] = [each for each in begun if self._goes_on(state, each)]
+        state["begun"] = [b for b in beginnings if self._goes_on(state, b)]
 
     def on_timer(self, state: State, at: datetime, timers: Timers) -> Iterator[Row]:
         """Ends the matches that began `within` before: no row can complete or forbid them any more."""
-        begun = state.get("begun", [])
-        over = [each for each in begun if at - each["since"] >= self.within]
-        state["begun"] = [each for each in begun if at - each["since"] < self.within]
-        for each in over:
-            yield from self._matches(state, each, self._automaton.at_the_end(each["partials"]), at)
-            if self.timed_out and not each["matched"] and not self._is_skipped(state, each, at):
-                longest = min(each["partials"], key=_longest_first)
+        beginnings = state.get("begun", [])
+        over = [b for b in beginnings if at - b["since"] >= self.within]
+        state["begun"] = [b for b in beginnings if at - b["since"] < self.within]
+        for b in over:
+            yield from self._matches(state, b, self._automaton.at_the_end(b["partials"]), at)
+            if self.timed_out and not b["matched"] and not self._is_skipped(state, b, at):
+                longest = min(b["partials"], key=_longest_first)
                 yield self.timed_out(**self._automaton.rows(longest))
 
     def _matches(
         self, state: State, beginning: _Beginning, complete: list[Partial], at: datetime
     ) -> Iterator[Row]:
-        for each in complete:
+        for partial in complete:
             if self.after_match == "skip_to_next" and beginning["matched"]:
                 return
             beginning["matched"] = True
             if self._is_skipped(state, beginning, at):
                 continue
             if self.skip_span:
-                state["skipped"] = floor(at, self.skip_span), each["last"]
-            yield self.select(**self._automaton.rows(each))
+                state["skipped"] = floor(at, self.skip_span), partial["last"]
+            yield self.select(**self._automaton.rows(partial))
 
     def _is_skipped(self, state: State, beginning: _Beginning, at: datetime) -> bool:
         """Returns True if it began before the end of a match of the same span."""

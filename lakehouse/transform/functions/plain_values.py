@@ -60,12 +60,12 @@ class _Writer:
         )
 
     def _list(self, values: Iterable[Any]) -> list[Any]:
-        return [self.plain(each) for each in values]
+        return [self.plain(item) for item in values]
 
     def _dict(self, value: dict[Any, Any]) -> Any:
         if all(type(key) is str for key in value) and _KIND not in value:
-            return {key: self.plain(each) for key, each in value.items()}
-        return _tagged("dict", [[self.plain(key), self.plain(each)] for key, each in value.items()])
+            return {key: self.plain(item) for key, item in value.items()}
+        return _tagged("dict", [[self.plain(key), self.plain(item)] for key, item in value.items()])
 
 
 class _Reader:
@@ -83,7 +83,7 @@ class _Reader:
         if kind == "same":
             return self._seen[value]
         if kind == "tuple":
-            return tuple(self.value(each) for each in value)
+            return tuple(self.value(item) for item in value)
         if kind == "dict":
             return self._dict(value)
         return datetime.fromisoformat(value) if kind == "datetime" else _BY_NAME[kind](value)
@@ -91,15 +91,15 @@ class _Reader:
     def _list(self, plain: Iterable[Any]) -> list[Any]:
         values: list[Any] = []
         self._seen.append(values)
-        values.extend(self.value(each) for each in plain)
+        values.extend(self.value(item) for item in plain)
         return values
 
     def _dict(self, plain: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
         entries: dict[Any, Any] = {}
         self._seen.append(entries)
-        for key, each in plain:
+        for key, item in plain:
             name = self.value(key)
-            entries[name] = self.value(each)
+            entries[name] = self.value(item)
         return entries
 
 

@@ -113,7 +113,9 @@ def process(
 
     def of_keys(group: "pa.Table") -> "pa.Table":
         keys = by_key(group, by).values()
-        return arrow([row for each in keys for row in outputs(function, each, within, at)], schema)
+        return arrow(
+            [row for key_rows in keys for row in outputs(function, key_rows, within, at)], schema
+        )
 
     return rows.groupBy(part(by)).applyInArrow(of_keys, schema)
 
@@ -159,17 +161,17 @@ def _of_both(
             f"function={type(function).__name__}, inputs={len(inputs)}: a KeyedProcess has one input, and a KeyedCoProcess two; "
             "write process((left, right), ...) for the latter"
         )
-    for each in inputs:
-        if missing := [name for name in shared if name not in each.columns]:
+    for frame in inputs:
+        if missing := [name for name in shared if name not in frame.columns]:
             raise DeclarationError(
-                f"by, at={', '.join(missing)}, columns={each.columns}: each input has the key, the event time and {ARRIVAL} by "
+                f"by, at={', '.join(missing)}, columns={frame.columns}: each input has the key, the event time and {ARRIVAL} by "
                 "these names; rename its own"
             )
     if len(inputs) == 1:
         return inputs[0]
     first, second = (
-        each.select(*shared, F.struct(*each.columns).alias(name))
-        for each, name in zip(inputs, (FIRST, SECOND), strict=True)
+        frame.select(*shared, F.struct(*frame.columns).alias(name))
+        for frame, name in zip(inputs, (FIRST, SECOND), strict=True)
     )
     return first.unionByName(second, allowMissingColumns=True)
 

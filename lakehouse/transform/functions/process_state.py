@@ -173,8 +173,8 @@ def lived(
         if life.last and row[at] - life.last > rules.within:
             life.state, life.timers = {}, Timers()
         life.last, life.arrival = row[at], row[ARRIVAL]
-        for made in rules.function.on_row(life.state, row, life.timers):
-            yield _placed(rules, life, made, row[at])
+        for output in rules.function.on_row(life.state, row, life.timers):
+            yield _placed(rules, life, output, row[at])
         _check_timers(rules, life, row[at])
     yield from _fired(rules, life, before)
 
@@ -184,8 +184,8 @@ def _fired(rules: Rules, life: Life, before: datetime | None) -> Iterator[Row]:
         return
     until = life.last + rules.within
     while instant := life.timers.due(until, before):
-        for made in rules.function.on_timer(life.state, instant, life.timers):
-            yield _placed(rules, life, made, instant)
+        for output in rules.function.on_timer(life.state, instant, life.timers):
+            yield _placed(rules, life, output, instant)
         _check_timers(rules, life, instant + _INSTANT)
 
 

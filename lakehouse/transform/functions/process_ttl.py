@@ -96,7 +96,7 @@ def lasting(rows: DataFrame, by: Sequence[str], rules: Rules, output: StructType
         return arrow(list(_lived(by_key(group, by), {}, by, rules, keep_at, end)), schema)
 
     def going_on(group: "pa.Table", states: "pa.Table") -> "pa.Table":
-        lives = {key: Life.of(kept) for key, [kept] in by_key(states, by).items()}
+        lives = {key: Life.of(state) for key, [state] in by_key(states, by).items()}
         return arrow(list(_lived(by_key(group, by), lives, by, rules, keep_at, end)), schema)
 
     untouched = None
@@ -129,12 +129,12 @@ def _lived(
         if keep_at:
             first = [row for row in rows if row[rules.at] < keep_at]
             rows = rows[len(first) :]
-            for made in lived(rules, life, first, keep_at):
-                yield {_MADE: made, _KEPT: None}
+            for output in lived(rules, life, first, keep_at):
+                yield {_MADE: output, _KEPT: None}
             if life.last and keep_at - life.last <= rules.within:
                 yield {_MADE: None, _KEPT: dict(zip(by, key, strict=True)) | life.kept()}
-        for made in lived(rules, life, rows, end):
-            yield {_MADE: made, _KEPT: None}
+        for output in lived(rules, life, rows, end):
+            yield {_MADE: output, _KEPT: None}
 
 
 def _parted(
