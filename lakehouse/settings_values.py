@@ -166,8 +166,8 @@ def check_local(name: str, text: str) -> None:
     """Raises SettingsError for an address such as `s3a://bucket`."""
     if _SCHEME.match(text):
         raise SettingsError(
-            f"{name}={text!r}: a folder, of this machine or mounted; object stores are not supported yet, and as a path this "
-            f"would be a new folder in the present one. Set {PREFIX}{name.upper()} to a folder"
+            f"{name}={text!r}: a folder, of this machine or mounted; object stores are not supported yet. Set "
+            f"{PREFIX}{name.upper()} to a folder"
         )
 
 

@@ -93,10 +93,11 @@ def check_refreshed(catalog: "Catalog", table: "Table", where: str) -> None:
     if not read or whole:
         return
     if not kind.is_row_by_row or table.context or len(catalog.ingest_tables_of(table)) > 1:
+        several = "a table whose rows are made of several rows"
+        what = several if kind.is_row_by_row else f"a {kind} table"
         raise DeclarationError(
             f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
-            f"arrived, and a row of this table is made of several rows, which may have arrived under different ones; join "
-            f"{read[0]} in a row table of one input before it, and read that"
+            f"arrived, and this is {what}; join {read[0]} in a row table of one input before it, and read that"
         )
     if catalog.has_no_order(table):
         raise DeclarationError(
@@ -157,8 +158,8 @@ def check_metrics(metrics: Sequence[str], window: Window, keys: Sequence[str]) -
         return
     if not window.regular:
         raise DeclarationError(
-            f"metrics={list(metrics)}, window={window}: metrics show the window that closed last, and only windows of fixed size "
-            "close for all keys at once; declare them on a tumbling or sliding window that reads this table"
+            f"metrics={list(metrics)}, window={window}: metrics show the last closed window, and only windows of fixed size have "
+            "one for all keys; declare them on a tumbling or sliding window that reads this table"
         )
     if unusable := [name for name in (*metrics, *keys) if not _LABEL.fullmatch(name)]:
         raise DeclarationError(

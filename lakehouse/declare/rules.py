@@ -276,7 +276,7 @@ def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], wh
         if value:
             raise DeclarationError(
                 f"{where}, {name}={value}, inputs={list(driving)}: it is decided by the order in which rows arrived, and rows of "
-                "several inputs or results of windows have none; declare it on a table of one input before them"
+                "several inputs or windows have none; declare it on a table of one input before them"
             )
     if len(driving) > 1 and (table.early_results or table.as_of) and not table.kind.is_upserted:
         what = (

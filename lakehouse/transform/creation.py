@@ -143,9 +143,8 @@ def _fit_columns(
     names = ", ".join(f.name for f in added)
     if not grows:
         raise DeclarationError(
-            f"table={table.name}, columns={names}: the table on disk does not have them yet, and a job that runs under the "
-            f"former code would not know them; `lakehouse stream restart {table.pipeline}` under this code adds them, then run "
-            "this again"
+            f"table={table.name}, columns={names}: the table on disk does not have them yet; `lakehouse stream restart "
+            f"{table.pipeline}` under this code adds them, then run this again"
         )
     delta_writer.add_columns(path, added)
     _log.warning(

@@ -61,9 +61,8 @@ def _check_parted(topic: KafkaSource) -> None:
     if _columns(history.schema) != _columns(topic.schema):
         raise DeclarationError(
             f"{where}: its schema is {' '.join(history.schema.split())!r}, "
-            f"and the topic's is {' '.join(topic.schema.split())!r}; one function computes the rows of both, "
-            "so give both the same columns in the same order, with the same types; "
-            "where the files have others, have a copy written with these"
+            f"and the topic's is {' '.join(topic.schema.split())!r}; one function computes the rows of both; "
+            "give both the same columns in the same order, with the same types"
         )
     if history.quiet_timeout:
         raise DeclarationError(

@@ -7,7 +7,7 @@ from lakehouse.declare.inputs.changes import ADDED
 from lakehouse.storage.foreign.foreign_log import READ, TYPE, VERSION
 
 WIRE = f"{TYPE} STRING, {VERSION} BIGINT"
-"""What stands in each record beside the table's columns."""
+"""The columns of each record besides the table's own."""
 _OPERATIONS = {
     READ: "r",
     "insert": "c",

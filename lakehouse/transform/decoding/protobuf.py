@@ -280,4 +280,4 @@ _WELL_KNOWN: dict[str, tuple[DataType | None, Callable[[Any], Any]]] = {
     "google.protobuf.Duration": (DecimalType(21, 9), _seconds),
     **{f"google.protobuf.{each}Value": (None, attrgetter("value")) for each in _WRAPPERS},
 }
-"""Messages that are values: their type, which of a wrapper is that of its field, and the value."""
+"""Messages that are values: their type (None for a wrapper, which has that of its field), and the value."""

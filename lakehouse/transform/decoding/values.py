@@ -57,7 +57,7 @@ NO_JSON = "not a JSON object of the declared types"
 TOKEN = StructType(
     [StructField(helper("token"), StringType()), StructField(helper("text"), StringType())]
 )
-"""A type of JSON that takes any value: of what kind it is (number, text, boolean, object, array), and its text as it was sent."""
+"""A type of JSON that takes any value: its kind (number, text, boolean, object, array), and its text as it was sent."""
 
 
 def row(format: str, columns: StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
