@@ -98,7 +98,7 @@ def _check_reader(name: str, reader: type[SourceReader], options: Mapping[str, O
         inspect.signature(reader).bind(**options)
     except TypeError as err:
         raise DeclarationError(
-            f"{where}, options={options}: options are the parameters of its __init__ ({err}); correct them"
+            f"{where}, options={options}: it cannot be made with them ({err}); options are the parameters of its __init__"
         ) from err
     try:
         inspect.signature(reader.read).bind(None, 0, 0, 0)
