@@ -1,13 +1,13 @@
 """One declaration of a table, filled by a stream and in batch, and certificates that both agree.
 
-A module of tables takes what it needs from here: `from lakehouse import expect, ingest_table,
+A module of tables imports what it needs from here: `from lakehouse import expect, ingest_table,
 kafka, tumbling, window_table`.
 
 The rooms, each above what it imports:
 
     errors, settings, addresses, ranges, durations, backoff, watermarks, freshness, cron    values
-    declare        what a user declares
-    storage        what is kept below the root
+    declare        declarations of a user
+    storage        everything below the root
     runtime        Spark, its jars, Kafka, services and sources outside
     sinks          tables published to targets, version by version
     transform      the plan of a table: one for stream and batch
@@ -15,8 +15,8 @@ The rooms, each above what it imports:
     stream         the streams; they stand on `batch`
     reconcile      stream and batch compared
     maintenance    compaction, retention, erasure, replay
-    producers      what sends events to topics; `testing`: the test kit
-    examples       the pipelines that ship: their tables, and what fills their topics
+    producers      senders of events to topics; `testing`: the test kit
+    examples       the pipelines that ship: their tables, and the producers of their topics
     cli            the command line
 
 This file makes `lakehouse` a regular package: without it, any other regular package of that name on
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     )
     from lakehouse.transform.versions import as_of_join
 
-__version__ = "0.1.0"  # the only place: the package's metadata take it from here
+__version__ = "0.1.0"  # the only place: the package's metadata read it here
 
 __all__ = [
     "Action",

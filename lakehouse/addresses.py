@@ -1,6 +1,6 @@
 """Addresses of notifications: http:// and https:// take a JSON document by POST, all others belong to apprise.
 
-An address may hold a secret in each of its parts, so nothing shows more of it than its scheme.
+Any part of an address may hold a secret, so only its scheme is ever shown.
 """
 
 import logging
@@ -22,9 +22,9 @@ def is_http(address: str) -> bool:
 
 
 def shown(address: str) -> str:
-    """An address as messages have it: its scheme alone."""
-    found = _SCHEME.match(address)
-    return f"{found[0] if found else ''}***"
+    """Returns an address as messages show it: its scheme alone."""
+    scheme = _SCHEME.match(address)
+    return f"{scheme[0] if scheme else ''}***"
 
 
 @cache  # settings are made again and again from each other
@@ -47,9 +47,7 @@ def check(name: str, address: str) -> None:
 
 
 def sender(address: str) -> "Apprise":
-    """What sends to an address of apprise.
-
-    A sender is for one message: apprise makes a second one wait, for up to 5.5 s.
+    """Returns a sender to an address of apprise, for one message: a second one would wait, for up to 5.5 s.
 
     Raises ValueError if apprise has no such service, or a part of the address is missing.
     """

@@ -9,10 +9,7 @@ _UNITS = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 
 
 
 def duration(text: str | timedelta, field: str = "duration") -> timedelta:
-    """The time span that `text` names.
-
-    Raises DeclarationError for anything but `<number> <unit>`, not negative.
-    """
+    """Returns the time span that `text` names. Raises DeclarationError for anything but `<number> <unit>`, not negative."""
     if isinstance(text, timedelta):
         return text
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", str(text))
@@ -24,5 +21,5 @@ def duration(text: str | timedelta, field: str = "duration") -> timedelta:
 
 
 def spark_interval(span: timedelta) -> str:
-    """`span` in the form that Spark's window() and interval literals read."""
+    """Returns `span` in the form that Spark's window() and interval literals read."""
     return f"{span // timedelta(microseconds=1)} microseconds"

@@ -1,25 +1,25 @@
-"""Every error of the library, one root.
+"""Every error of the library, under one root.
 
 LakehouseError
 ├── SettingsError        a setting cannot be used
-├── DeclarationError     a table or source is declared in a way that cannot be kept
-├── RangeError           a range of event time that a run may not touch
+├── DeclarationError     a declaration of a table or source cannot be honoured
+├── RangeError           a run may not touch a range of event time
 ├── PathError            a name cannot be a folder or file, or leaves the folder it belongs in
-├── UnknownTable         a name that no module declares
-├── QueryError           SQL that cannot be answered
+├── UnknownTable         no module declares a name
+├── QueryError           SQL cannot be answered
 ├── BrokerError          the broker cannot be started or reached
-├── AccessError          the broker turns this client away, or does not allow it what it asks for
+├── AccessError          the broker refuses this client, or what it asks for
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
-├── SourceError          a folder, or a table of others, does not have what it had
+├── SourceError          a folder, or a table of others, has lost something
 │   └── TopicError       a topic is not the one that a table has read
-├── SinkError            a target cannot be written, or holds something else than the table says
+├── SinkError            a target cannot be written, or holds other rows than the table
 │   └── SinkAway         it does not answer; its follower waits for it
-├── SavepointError       a savepoint is damaged, is not there, or cannot be restored as things are
+├── SavepointError       a savepoint is damaged, missing, or cannot be restored now
 ├── JobError             a job cannot be started or stopped, or must wait for another
 ├── ServiceAway          a service that a step needs has not answered
 │   ├── LookupFailed     it is the one that a lookup asks
 │   └── RegistryAway     it is the schema registry
-└── CommitError          a table holds something else than the log tables, its input or its checkpoint say
+└── CommitError          a table differs from the log tables, its input or its checkpoint
 
 Text: *what (field=value): the rule; the consequence or the fix*.
 """
@@ -106,7 +106,7 @@ class SinkError(LakehouseError):
 
 
 class SinkAway(SinkError):
-    """`after`: the seconds after which the target wants to be asked again; 0 if it did not say."""
+    """A target does not answer; `after` is the seconds after which to try again, 0 if the target did not say."""
 
     def __init__(self, message: str, after: float = 0.0) -> None:
         super().__init__(message)

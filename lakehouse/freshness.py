@@ -1,4 +1,4 @@
-"""How fresh the tables of a pipeline are kept: when its queries run, and nothing of what they write."""
+"""The freshness of a pipeline's tables: when its queries run. It does not change what they write."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,10 +10,9 @@ from lakehouse.errors import DeclarationError, SettingsError
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """One pipeline's knob: `continuous`, `every <interval>` or `scheduled <cron>`.
+    """One pipeline's setting: `continuous`, `every <interval>` or `scheduled <cron>`.
 
-    With an `interval` its topics are read that often. With a `cron` there is no process between two
-    runs.
+    With an `interval` its topics are read that often. With a `cron` no process runs between two runs.
     """
 
     text: str = "continuous"
@@ -28,7 +27,7 @@ CONTINUOUS = Freshness()
 
 
 def freshness(text: str, pipeline: str) -> Freshness:
-    """The knob that `text` describes; raises SettingsError."""
+    """Returns the freshness that `text` describes; raises SettingsError."""
     text = " ".join(text.split())
     kind, _, rest = text.partition(" ")
     try:
@@ -41,6 +40,6 @@ def freshness(text: str, pipeline: str) -> Freshness:
     except (DeclarationError, SettingsError) as err:
         raise SettingsError(f"freshness of {pipeline}={text!r}: {err}") from err
     raise SettingsError(
-        f"freshness of {pipeline}={text!r}: 'continuous', 'every <interval>', longer than nothing, or 'scheduled <cron>'; "
+        f"freshness of {pipeline}={text!r}: 'continuous', 'every <interval>', longer than zero, or 'scheduled <cron>'; "
         f"write for example LAKEHOUSE_FRESHNESS__{pipeline.upper()}='every 30 seconds' or 'scheduled */10 * * * *'"
     )

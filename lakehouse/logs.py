@@ -1,8 +1,7 @@
-"""What the library reports while it works: by `logging`, on standard error.
+"""Reports of the library while it works, by `logging`, on standard error.
 
-Each module logs under its own name. `configure` is called once by what runs as a process (the
-command line, a streaming job, a code location of Dagster); a program that uses the library and
-configures logging by itself calls nothing.
+Each module logs under its own name. A process (the command line, a streaming job, a code location of
+Dagster) calls `configure` once. A program that uses the library and configures logging by itself does not.
 """
 
 import json
@@ -19,14 +18,14 @@ _warned: set[tuple] = set()
 
 
 def warn_once(log: logging.Logger, message: str, *about: object) -> None:
-    """Logs a warning, once in the life of a process for what it is about: by default for its text."""
+    """Logs a warning once in the life of a process for its subject, by default its text."""
     if (key := (log.name, *(about or (message,)))) not in _warned:
         _warned.add(key)
         log.warning("%s", message)
 
 
 class _Handler(logging.StreamHandler):
-    """Writes to what is standard error when a line comes: a test, or a daemon, may have replaced it."""
+    """Writes to the present standard error: a test, or a daemon, may have replaced it."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -60,9 +59,9 @@ class _Json(logging.Formatter):
 
 
 def configure(settings: Settings, *, timed: bool = False) -> None:
-    """Has the loggers of these packages write lines of `log_format` from `log_level` on.
+    """Makes the loggers of these packages write lines of `log_format` from `log_level` on.
 
-    `timed`: lines of text begin with the time, as in the log of a job; those of JSON always have it.
+    With `timed`, lines of text begin with the time, as in the log of a job; those of JSON always have it.
     """
     handler = _Handler()
     handler.setFormatter(

@@ -1,6 +1,6 @@
-"""Which requests a server on the loopback interface answers: of a page of somebody else, none.
+"""Protection of servers on the loopback interface against requests of foreign pages.
 
-A name that its owner points to 127.0.0.1 once a browser has loaded his page (DNS rebinding) is in the header `Host`.
+After DNS rebinding, a foreign name points to 127.0.0.1, and the header `Host` has that name.
 """
 
 import ipaddress
@@ -12,7 +12,7 @@ REFUSED = "Host: this server listens on the loopback interface and answers to lo
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and no other can reach it."""
+    """Returns True if a host is this machine and no other can reach it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -20,7 +20,7 @@ def is_loopback(host: str) -> bool:
 
 
 def answers(listening: str, header: str) -> bool:
-    """Whether a server at that host answers a request with this header. One that is opened to others answers all."""
+    """Returns True if a server at that host answers a request with this header. One that is open to others answers all."""
     if not header or not is_loopback(listening):
         return True
     try:

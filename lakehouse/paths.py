@@ -1,17 +1,17 @@
-"""The one way from a name to a path: a name of a file, a message, a request or the environment stays in its folder."""
+"""The only way from a name to a path: a name from a file, a message, a request or the environment stays in its folder."""
 
 from pathlib import Path
 
 from lakehouse.errors import PathError
 
-LONGEST = 200  # bytes of a name that is declared or given: what is appended to it has room in the 255 of a file's
-_LONGEST_PART = 240  # as much less than 255 as a file written beside it takes for its own name
+LONGEST = 200  # bytes of a declared name, so that endings fit in the 255 of a file's
+_LONGEST_PART = 240  # leaves room in the 255 bytes for the ending of a temporary file
 
 
 def below(folder: Path, *names: str) -> Path:
-    """Returns the path below the folder that the names make, each of which is one folder or file.
+    """Returns the path below the folder with these names, each one folder or file.
 
-    :raises PathError: for a name that is none or leaves the folder.
+    :raises PathError: for a name that cannot be one, or leaves the folder.
     """
     for name in names:
         if not is_name(name):
@@ -36,7 +36,7 @@ def within(folder: Path, path: str) -> Path:
 
 
 def is_name(name: str) -> bool:
-    """Whether the name can be one folder or file."""
+    """Returns True if the name can be one folder or file."""
     return (
         name not in ("", ".", "..")
         and "/" not in name
@@ -46,7 +46,7 @@ def is_name(name: str) -> bool:
 
 
 def check_length(what: str, name: str) -> None:
-    """Raises PathError for a name too long for the files that are called by it."""
+    """Raises PathError for a name too long for the files that have it."""
     if len(name.encode()) > LONGEST:
         raise PathError(
             f"{what}={_shown(name)}: {len(name.encode())} bytes, and files that are called by it have room for {LONGEST}; "

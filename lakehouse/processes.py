@@ -1,7 +1,7 @@
-"""Processes of this machine. Each is known by its pid and when it was started, because a pid comes again.
+"""Processes of this machine, identified by pid and start, because a pid is used again.
 
-The kernel counts the start in ticks since the boot, which no clock moves. What psutil calls the time of a start is
-computed from them and the clock, and moves with every step of it.
+The kernel counts the start in ticks since the boot, which no clock moves. psutil computes its time of start from
+these and the clock, so it moves with every step of the clock.
 """
 
 import os
@@ -17,7 +17,7 @@ _SINCE_1970 = 1e9  # a start in seconds since the boot is less, one since 1970 m
 
 @cache
 def boot_id() -> str:
-    """Which boot of the machine this is; empty where the kernel does not say."""
+    """Returns the id of the machine's present boot; empty if the kernel has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # not Linux
@@ -25,10 +25,7 @@ def boot_id() -> str:
 
 
 def started(pid: int) -> float:
-    """When a process was started, in seconds since the boot; 0 if it is gone.
-
-    Where the kernel does not say so, in seconds since 1970.
-    """
+    """Returns when a process was started, in seconds since the boot (or since 1970, without `/proc`); 0 if it is gone."""
     try:
         return _ticks(pid) / os.sysconf("SC_CLK_TCK")
     except FileNotFoundError:
@@ -43,7 +40,7 @@ def started(pid: int) -> float:
 
 
 def running(pid: int, start: float) -> psutil.Process | None:
-    """That very process, or None once it has ended, whoever has the pid now."""
+    """Returns that very process, or None once it has ended, whoever has the pid now."""
     try:
         process = psutil.Process(pid)
         # a zombie with threads left is a killed JVM that still holds its ports and files, and may still be writing
@@ -54,7 +51,7 @@ def running(pid: int, start: float) -> psutil.Process | None:
 
 
 def cpu_seconds(*pids: int) -> float:
-    """How long the processes have computed, those that are gone left out."""
+    """Returns the CPU time of the processes, without those that are gone."""
     total = 0.0
     for pid in filter(None, pids):
         with suppress(psutil.Error):
@@ -63,7 +60,7 @@ def cpu_seconds(*pids: int) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it has started, as far as they live."""
+    """Returns the pids of a process and all its descendants that live."""
     try:
         return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     except psutil.Error:
@@ -71,7 +68,7 @@ def family(pid: int) -> list[int]:
 
 
 def is_suspended(pid: int) -> bool:
-    """Whether somebody has stopped the process (SIGSTOP, a debugger): it waits for nothing, and computes nothing."""
+    """Returns True if the process was suspended (SIGSTOP, a debugger): it waits for nothing, and computes nothing."""
     try:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     except psutil.Error:
@@ -79,7 +76,7 @@ def is_suspended(pid: int) -> bool:
 
 
 def cpu_share() -> float:
-    """How much of a core the machine has for a thread that computes: less than 1 while more of them run than it has cores."""
+    """Returns the share of a core that a busy thread gets: less than 1 while more of them run than there are cores."""
     return min((os.cpu_count() or 1) / max(os.getloadavg()[0], 0.01), 1.0)
 
 
@@ -90,6 +87,6 @@ def _same(process: psutil.Process, start: float) -> bool:
 
 
 def _ticks(pid: int) -> int:
-    """Field 22 of `stat`, counted behind the name of the program, which may hold anything."""
+    """Returns field 22 of `stat`, counted after the name of the program, which may hold anything."""
     stat = Path("/proc", str(pid), "stat").read_bytes()
     return int(stat.rpartition(b")")[2].split()[19])

@@ -1,7 +1,6 @@
-"""Fixtures for tests of tables, there wherever the package is installed: `spark`, one session for all, and `testbed`.
+"""Fixtures for tests of tables, available where the package is installed: `spark`, one session for all, and `testbed`.
 
-`testbed(module)` makes a `lakehouse.testing.Stage` over the module's tables, in a folder that goes
-with the test.
+`testbed(module)` makes a `lakehouse.testing.Stage` over the module's tables, in a folder of the test.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,21 +17,21 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """A Spark session as the library makes it, of one shuffle partition."""
+    """Yields a Spark session as the library makes it, with one shuffle partition."""
     from dataclasses import replace
 
     from lakehouse.runtime import spark_session
     from lakehouse.settings import from_environment
 
     settings = from_environment(required=False)
-    made = spark_session.create(replace(settings, shuffle_partitions=1), "tests")
-    yield made
-    made.stop()
+    session = spark_session.create(replace(settings, shuffle_partitions=1), "tests")
+    yield session
+    session.stop()
 
 
 @pytest.fixture
 def testbed(spark: "SparkSession", tmp_path: Path) -> "Callable[..., Stage]":
-    """Makes a stage of modules of tables."""
+    """Returns a function that makes a stage of modules of tables."""
     from lakehouse.testing import Stage
 
     return lambda *modules: Stage(spark, tmp_path / "lakehouse", *modules)

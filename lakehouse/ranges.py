@@ -1,4 +1,4 @@
-"""Ranges of event time, and partitions as ranges: values alone, without Spark."""
+"""Ranges of event time, and partitions as ranges: plain values, without Spark."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Range:
         )
 
     def partitions(self, length: PartitionBy) -> Iterator[str]:
-        """The keys of the partitions that the range touches, in order."""
+        """Yields the keys of the partitions that the range touches, in order."""
         instant = floor(self.start, PARTITION_LENGTHS[length])
         while instant < self.end:
             yield instant.strftime(partition_format(length))
@@ -55,7 +55,7 @@ class Range:
 
 
 def optional_range(start: datetime | None, end: datetime | None) -> Range | None:
-    """The range, None without both ends. Raises RangeError with one alone."""
+    """Returns the range; None without both ends. Raises RangeError for one end alone."""
     if (start is None) != (end is None):
         raise RangeError(
             f"start={start}, end={end}: a range has two ends; give both, or neither for all that there is"
@@ -64,12 +64,12 @@ def optional_range(start: datetime | None, end: datetime | None) -> Range | None
 
 
 def parse_range(start: str, end: str) -> Range:
-    """A range from two ISO 8601 instants; without a zone they are UTC. Raises RangeError."""
+    """Returns a range from two ISO 8601 instants; without a zone they are UTC. Raises RangeError."""
     return Range(parse_instant(start, "start"), parse_instant(end, "end"))
 
 
 def parse_instant(value: str, field: str = "instant") -> datetime:
-    """An ISO 8601 instant as aware UTC; without a zone it is UTC. Raises RangeError."""
+    """Returns an ISO 8601 instant as aware UTC; without a zone it is UTC. Raises RangeError."""
     try:
         instant = datetime.fromisoformat(value)
     except ValueError as err:
@@ -80,7 +80,7 @@ def parse_instant(value: str, field: str = "instant") -> datetime:
 
 
 def utc(moment: datetime) -> datetime:
-    """A timestamp of Spark's: PySpark hands them out as naive local time."""
+    """Returns a timestamp of Spark's, which PySpark returns as naive local time, in UTC."""
     return moment.astimezone(UTC)
 
 
@@ -89,12 +89,12 @@ def text(instant: datetime) -> str:
 
 
 def past_beginning(instant: datetime | None) -> datetime | None:
-    """A watermark or a frontier as people are shown it; None if there is none yet."""
+    """Returns a watermark or a frontier as it is shown to people; None if there is none yet."""
     return instant if instant and instant > BEGINNING else None
 
 
 def micros(value: int | None) -> datetime | None:
-    """An instant from microseconds since the epoch."""
+    """Returns an instant from microseconds since the epoch."""
     return None if value is None else EPOCH + timedelta(microseconds=value)
 
 
@@ -103,7 +103,7 @@ def floor(instant: datetime, span: timedelta) -> datetime:
 
 
 def partition_format(length: PartitionBy) -> str:
-    """The strftime form of a partition's key; Dagster's partitions use the same."""
+    """Returns the strftime format of a partition's key; Dagster's partitions use the same."""
     return FORMATS[length][0]
 
 
@@ -117,10 +117,10 @@ def widened(span: Range, by: timedelta) -> Range:
 
 
 def joined(spans: Iterable[Range]) -> list[Range]:
-    """Ranges in the order of their starts, those that touch as one."""
-    found: list[Range] = []
+    """Returns the ranges, given in the order of their starts, with those that touch joined."""
+    merged: list[Range] = []
     for span in spans:
-        if found and span.start <= found[-1].end:
-            span = Range(found[-1].start, max(found.pop().end, span.end))
-        found.append(span)
-    return found
+        if merged and span.start <= merged[-1].end:
+            span = Range(merged[-1].start, max(merged.pop().end, span.end))
+        merged.append(span)
+    return merged

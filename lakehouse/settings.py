@@ -1,8 +1,8 @@
-"""Where the lakehouse lives and what it runs on. The only module that reads the environment.
+"""The settings of a lakehouse: its place, and what it runs on. The only module that reads the environment.
 
 Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`, one of a pipeline or a table from
-`LAKEHOUSE_<FIELD>__<NAME>`. What the environment does not say is taken from `lakehouse.toml`
-(`settings_values`). A process that another one starts is given all settings in `LAKEHOUSE_SETTINGS`.
+`LAKEHOUSE_<FIELD>__<NAME>`. A field that the environment lacks is read from `lakehouse.toml`
+(`settings_values`). A process that another one starts gets all settings in `LAKEHOUSE_SETTINGS`.
 """
 # pydantic-settings would read the same file and variables. Its import alone takes 0.2 s of CPU,
 # where `lakehouse --help` takes 0.5 in all and this module with `settings_values` 0.07.
@@ -59,15 +59,12 @@ _MEMORY = re.compile(r"\d+[kmgKMG]")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that a run needs to know of its surroundings.
-
-    A value, made once at the start and handed down.
-    """
+    """All that a run needs to know of its surroundings: a value, made once at the start and handed down."""
 
     # tables, checkpoints, log tables, job status, broker data
     root: Path = Path(settings_values.ROOT)
     tables: tuple[str, ...] = EXAMPLES  # modules of declarations
-    # folders where these are looked for, beside those where Python looks
+    # folders in which modules are looked for, besides Python's own
     module_path: tuple[Path, ...] = ()
     jars: Path = Path("~/.cache/unified-lakehouse/jars")  # resolved once, shared by every checkout
     bootstrap_servers: str = ""  # empty: the embedded broker under the root
@@ -184,7 +181,7 @@ class Settings:
                 raise SettingsError(str(err)) from err
             if name in _BOUNDS and not span:
                 raise SettingsError(
-                    f"{name}={getattr(self, name)!r}: longer than nothing, or no job could keep to it; set a longer time"
+                    f"{name}={getattr(self, name)!r}: longer than zero, or no job could keep to it; set a longer time"
                 )
         if duration(self.stale_after) < SOONEST_STALE:
             raise SettingsError(
@@ -197,26 +194,22 @@ class Settings:
 
     @property
     def first_day(self) -> datetime:
-        """The instant at which `since` begins."""
+        """Returns the instant at which `since` begins."""
         return datetime.fromisoformat(self.since).replace(tzinfo=UTC)
 
     def freshness_of(self, pipeline: str) -> Freshness:
-        """When the pipeline's queries run; raises SettingsError."""
+        """Returns the freshness of a pipeline; raises SettingsError."""
         return freshness(self.freshness.get(pipeline, "continuous"), pipeline)
 
     def pace(self, pipeline: str) -> timedelta:
-        """The time between two looks into the topics of a pipeline.
+        """Returns the time between two reads of a pipeline's topics.
 
-        A row waits half of it on average, and most of the rest of the freshness is left to the
-        tables behind each other.
+        A row waits half of it on average. Most of the rest of the freshness is left to the chain of tables.
         """
         return self.freshness_of(pipeline).interval or _HEAD * duration(self.fresh_within)
 
     def for_pipeline(self, pipeline: str) -> "Settings":
-        """What its streaming job runs with: these, with the pipeline's own resources.
-
-        Raises SettingsError.
-        """
+        """Returns the settings of a pipeline's streaming job, with its own resources. Raises SettingsError."""
         own = self.resources.get(pipeline, Resources()).given()
         try:
             return replace(self, resources={}, **own)
@@ -224,7 +217,7 @@ class Settings:
             raise SettingsError(f"resources of {pipeline}: {err}") from err
 
     def members(self, pipeline: str) -> tuple[str, ...]:
-        """The pipelines, as they are declared, that run in the process of that name: it alone, or those of `together`."""
+        """Returns the declared pipelines that run in the process of that name: one, or those of `together`."""
         return self.together.get(pipeline, (pipeline,))
 
     def _check_together(self) -> None:
@@ -239,7 +232,7 @@ class Settings:
             )
 
     def _check_notifications(self) -> None:
-        """Their values may hold secrets, so no error repeats them."""
+        """Checks the settings of notifications. Their values may hold secrets, so no error repeats them."""
         try:
             words = shlex.split(self.notification_command)
         except ValueError as err:
@@ -257,29 +250,29 @@ class Settings:
 def from_environment(
     environment: Mapping[str, str] | None = None, *, required: bool = True
 ) -> Settings:
-    """The settings that the environment describes, else `lakehouse.toml`.
+    """Returns the settings of the environment, completed from `lakehouse.toml`.
 
     That is the file that LAKEHOUSE_CONFIG names, else the nearest one, here or in a folder above.
-    `required`: refuses if nothing names a lakehouse, for the tables that ship would look like the
-    user's own. False is for what needs no lakehouse, such as the place of the jars.
+    With `required` it refuses if nothing names a lakehouse, because the tables that ship would look like
+    the user's own. False is for callers that need no lakehouse, such as the place of the jars.
 
     Raises SettingsError with the field, the rule and the fix.
     """
     env = os.environ if environment is None else environment
     if _ALL in env:
         return _of_another_process(env[_ALL])
-    known = [f.name for f in fields(Settings)]
+    names = [f.name for f in fields(Settings)]
     variables = {name: value for name, value in env.items() if name not in (_CONFIG, _ALL)}
     file = settings_file(environment)
     if environment is None and required:
         _check_named(env, file)
-    given = settings_values.of_file(file, known) if file else {}
-    said = settings_values.merged(given, settings_values.of_variables(variables, known))
-    return _absolute(Settings(**_typed(said)))
+    in_file = settings_values.of_file(file, names) if file else {}
+    values = settings_values.merged(in_file, settings_values.of_variables(variables, names))
+    return _absolute(Settings(**_typed(values)))
 
 
 def settings_file(environment: Mapping[str, str] | None = None) -> Path | None:
-    """The file that LAKEHOUSE_CONFIG names, else the nearest `lakehouse.toml`, here or in a folder above."""
+    """Returns the file that LAKEHOUSE_CONFIG names, else the nearest `lakehouse.toml`, here or in a folder above."""
     if named := (os.environ if environment is None else environment).get(_CONFIG):
         return Path(named).expanduser().resolve()
     here = _here()
@@ -297,7 +290,7 @@ def _here() -> Path:
 
 
 def use_examples() -> None:
-    """Has `from_environment` name the tables that ship, whatever else does, here and in processes that this one starts."""
+    """Makes `from_environment` name the tables that ship, whatever else is set, here and in child processes."""
     os.environ[_TABLES] = ",".join(EXAMPLES)
 
 
@@ -330,26 +323,25 @@ def _of_another_process(text: str) -> Settings:
 
 
 def overridden(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings with others in their place, in the form of `settings_values.read`; raises SettingsError."""
+    """Returns the settings with some replaced, in the form of `settings_values.read`; raises SettingsError."""
     return replace(settings, **_typed(values))
 
 
 def values_of(settings: Settings) -> dict[str, Any]:
-    """The settings in the form that `overridden` takes."""
+    """Returns the settings in the form that `overridden` takes."""
     return json.loads(to_environment(settings)[_ALL])
 
 
 def to_environment(settings: Settings) -> dict[str, str]:
-    """The variable by which another process comes to the same settings; it may hold secrets.
+    """Returns the variable from which another process reads the same settings; it may hold secrets.
 
-    One variable, and the process reads nothing else: its environment, or the folder where it runs,
-    may say something else.
+    The process reads nothing else, because its environment or its folder may have other settings.
     """
     return {_ALL: json.dumps(asdict(settings), default=str)}
 
 
 def _typed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON does not have: paths, tuples, and values of classes of their own."""
+    """Returns the values in the types that JSON lacks: paths, tuples and classes."""
     return {
         name: _TYPES[name](value) if name in _TYPES else value for name, value in values.items()
     }
@@ -374,15 +366,12 @@ def _absolute(settings: Settings) -> Settings:
 
 
 def variable(name: str) -> str | None:
-    """A variable of the environment that a declaration names, so that a secret stays out of it."""
+    """Returns a variable of the environment that a declaration names, so that a secret stays out of it."""
     return os.environ.get(name)
 
 
 def java(environment: Mapping[str, str] | None = None) -> str:
-    """The java that PySpark's launcher would take: JAVA_HOME's, else the first on the PATH.
-
-    Raises SettingsError.
-    """
+    """Returns the java that PySpark's launcher would use: JAVA_HOME's, else the first on the PATH. Raises SettingsError."""
     env = os.environ if environment is None else environment
     home = env.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java", path=env.get("PATH"))

@@ -1,6 +1,6 @@
 """The values of settings as they are given: in `lakehouse.toml`, in the environment, in Dagster's YAML.
 
-All three say the same. A variable is a line of the file, with `__` before each name below a setting:
+All three have the same settings. A variable is a line of the file, with `__` before each name below a setting:
 
 root = ".lakehouse"          # LAKEHOUSE_ROOT; a relative folder is one beside the file
 tables = ["orders"]          # LAKEHOUSE_TABLES=orders
@@ -59,7 +59,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # s3a://bucket; as a path it
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Resources:
-    """Settings of one pipeline's streaming job alone; None: the one of all."""
+    """Settings of one pipeline's streaming job alone; None means the common one."""
 
     spark_master: str | None = None
     driver_memory: str | None = None
@@ -84,7 +84,7 @@ RESOURCES = tuple(f.name for f in fields(Resources))
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """So much of a table may be repaired a day without being asked."""
+    """The amount of a table that may be repaired a day without asking."""
 
     partitions: int = 0
     rows: int = 0
@@ -92,10 +92,10 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where settings are given: how errors name it, the folder of relative ones.
+    """The place where settings are given: its name in errors, and the folder of relative paths.
 
-    `line` and `table` write a setting that has a value, or names below it. `unknown` says of a name that
-    is no setting how it was written, and how the nearest setting is; empty: none is near.
+    `line` and `table` write a setting that has a value, or names below it. `unknown` returns an unknown
+    name as it was written there, and the nearest setting, empty if none is near.
     """
 
     name: str
@@ -106,15 +106,12 @@ class Place:
 
 
 def read(place: Place, given: Mapping[str, object], known: Collection[str]) -> dict[str, Any]:
-    """The settings by their names, checked, in the form that JSON has.
-
-    Raises SettingsError.
-    """
+    """Returns the settings by name, checked, in the form of JSON. Raises SettingsError."""
     return _named(known, place, "", given)
 
 
 def of_file(path: Path, known: Collection[str]) -> dict[str, Any]:
-    """What the file says; raises SettingsError."""
+    """Returns the settings of the file; raises SettingsError."""
     try:
         given = tomllib.loads(path.read_text())
     except OSError as err:
@@ -135,7 +132,7 @@ def of_file(path: Path, known: Collection[str]) -> dict[str, Any]:
 
 
 def of_variables(environment: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:
-    """What variables say; raises SettingsError."""
+    """Returns the settings of the variables; raises SettingsError."""
     given: dict[str, Any] = {}
     written: dict[
         str, str
@@ -146,8 +143,8 @@ def of_variables(environment: Mapping[str, str], known: Collection[str]) -> dict
             *above, name = _names_of(variable.removeprefix(PREFIX))
             written[".".join([*above, name])] = variable
             at = given
-            for each in above:
-                at = at.setdefault(each, {})
+            for part in above:
+                at = at.setdefault(part, {})
             at[name] = environment[variable]
     if "spark_conf" in given:
         given["spark_conf"] = _of_json(given["spark_conf"])
@@ -156,7 +153,7 @@ def of_variables(environment: Mapping[str, str], known: Collection[str]) -> dict
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, where `above` says the same that of `above`, and in tables name by name."""
+    """Returns both, with `above` preferred, and tables merged name by name."""
     tables = {
         name: merged(below[name], value)
         for name, value in above.items()
@@ -169,8 +166,8 @@ def check_local(name: str, text: str) -> None:
     """Raises SettingsError for an address such as `s3a://bucket`."""
     if _SCHEME.match(text):
         raise SettingsError(
-            f"{name}={text!r}: a folder, of this machine or mounted; object stores are not supported yet, and as a path this "
-            f"would be a new folder in the present one. Set {PREFIX}{name.upper()} to a folder"
+            f"{name}={text!r}: a folder, of this machine or mounted; object stores are not supported yet. Set "
+            f"{PREFIX}{name.upper()} to a folder"
         )
 
 
@@ -178,14 +175,14 @@ def check_local(name: str, text: str) -> None:
 
 
 def _names_of(variable: str) -> list[str]:
-    """The names in a variable, the setting first: RESOURCES__ORDERS__STEP_ROWS has three."""
+    """Returns the names in a variable, the setting first: RESOURCES__ORDERS__STEP_ROWS has three."""
     for setting in ("KAFKA", "REGISTRY"):
         if variable.startswith(f"{setting}_"):
             name = variable.removeprefix(f"{setting}_")
             return [setting.lower(), name.lower().replace("_", ".")]
     setting, *names = variable.split("__", 1)
     if setting in ("RESOURCES", "REPAIR"):  # the name of a table may have "__"
-        names = [each for name in names for each in name.rsplit("__", 1)]
+        names = [part for name in names for part in name.rsplit("__", 1)]
     # a shell's names are capitals; other names are as they are written
     return [setting.lower(), *(name.lower() if name.isupper() else name for name in names)]
 
@@ -205,7 +202,7 @@ def _variable(name: str) -> str:
 
 
 def _unknown_variable(written: Mapping[str, str], name: str, near: str) -> tuple[str, str]:
-    """The variable that has the name, and one that has the nearest setting in its place."""
+    """Returns the variable that has the name, and one with the nearest setting in its place."""
     variable = next(v for names, v in written.items() if f"{names}.".startswith(f"{name}."))
     at = len(PREFIX) + len(name.replace(".", "__"))
     above = variable[: at - len(name.split(".")[-1])]
@@ -279,9 +276,9 @@ def _file(place: Place, name: str, value: object) -> str:
 
 
 def _list(separator: str | None, place: Place, name: str, value: object) -> list[str]:
-    """Of a text, its parts; `separator` None: blanks."""
-    given = value if isinstance(value, list) else _text(place, name, value).split(separator)
-    return [text for each in given if (text := _text(place, name, each).strip())]
+    """Returns the texts of a list, or the parts of a text; `separator` None means blanks."""
+    items = value if isinstance(value, list) else _text(place, name, value).split(separator)
+    return [text for item in items if (text := _text(place, name, item).strip())]
 
 
 def _folders(place: Place, name: str, value: object) -> list[str]:
@@ -294,11 +291,11 @@ def _table(reader: "Reader", place: Place, name: str, value: object) -> dict[str
     if not isinstance(value, Mapping):
         rule = "the setting has another form"
         raise _refused(place, name, value, rule, f"write {place.table(name)}")
-    return {key: reader(place, f"{name}.{key}", each) for key, each in value.items()}
+    return {key: reader(place, f"{name}.{key}", item) for key, item in value.items()}
 
 
 def _named(known: Collection[str], place: Place, name: str, value: object) -> dict[str, Any]:
-    """A table whose names are settings; the `name` of the whole is empty."""
+    """Returns a table whose names are settings; the `name` of the whole is empty."""
     above = f"{name}." if name else ""
     given = _table(lambda place, name, value: value, place, name, value)
     if unknown := sorted(given.keys() - set(known)):
@@ -308,7 +305,7 @@ def _named(known: Collection[str], place: Place, name: str, value: object) -> di
             f"{place.name}, {written}: there is no setting of that name; "
             + (f"did you mean {right}?" if near else f"there are {', '.join(sorted(known))}")
         )
-    return {key: _READERS.get(key, _text)(place, above + key, each) for key, each in given.items()}
+    return {key: _READERS.get(key, _text)(place, above + key, item) for key, item in given.items()}
 
 
 Reader = Callable[[Place, str, Any], Any]

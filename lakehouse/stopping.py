@@ -1,4 +1,4 @@
-"""The wish to stop, which a signal may utter at any moment."""
+"""The request to stop, which a signal may make at any moment."""
 
 import signal
 import time
@@ -9,14 +9,14 @@ _NAP = 0.05  # seconds between two looks
 
 
 class Stopped(Exception):
-    """What takes long ends before it is done, because its process is to stop."""
+    """Long work ends before it is done, because its process is to stop."""
 
 
 class Stop:
-    """Is set by the handler of a signal or by a thread, and looked at by a loop.
+    """A flag that the handler of a signal or a thread sets, and a loop reads.
 
-    A `threading.Event` is none for handlers: its lock may be held by the very thread that the signal
-    interrupts, which then waits for itself.
+    A `threading.Event` is unsafe in handlers: the thread that the signal interrupts may hold its lock,
+    and would then wait for itself.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Stop:
         return self._set
 
     def wait(self, seconds: float) -> bool:
-        """Waits so long, or until it is set; whether it is."""
+        """Waits this long, or until it is set, and returns True if it is."""
         end = time.monotonic() + seconds
         while not self._set and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, _NAP))
@@ -38,7 +38,7 @@ class Stop:
 
 @contextmanager
 def by_signals() -> Iterator[Stop]:
-    """A wish that the first SIGINT or SIGTERM sets; a second one has its usual effect."""
+    """Yields a request that the first SIGINT or SIGTERM sets; a second one has its usual effect."""
     stop = Stop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

@@ -92,7 +92,7 @@ class Stage:
         self._now = datetime(2030, 1, 1, tzinfo=UTC)
 
     def copied(self, root: Path) -> "Stage":
-        """A second stage, in a copy of this one's folder, that goes on from where this one is: cheaper than a new one."""
+        """Returns a second stage, in a copy of this one's folder, that goes on from here: cheaper than a new one."""
         copy_root(self.session.settings, root)
         other = copy(self)
         other.session = replace(self.session, settings=replace(self.session.settings, root=root))
@@ -113,11 +113,11 @@ class Stage:
     ) -> None:
         """Writes one micro-batch into an ingest table: of its input `source`, if it reads several topics.
 
-        A value is a row (sent as JSON, or as a line of CSV), text or bytes as they are, or None (a tombstone); a pair gives
-        its partition too, 0 if not. A `SourceRecord` has its own key. Of a database's changes it is a `change_event`, and
-        the key is that of its row, as of a row of a topic with `key=`, unless one is given. `sent` is the records' own
-        timestamp, `headers` are those of each record, if some are read. With `abort_at` (one of COMMIT_POINTS) the batch
-        crashes there; the crash is followed by a resume of the same batch, as Spark would.
+        A value is a row (sent as JSON, or as a line of CSV), text or bytes as they are, or None (a tombstone); a pair has
+        its partition too, which is 0 by default. A `SourceRecord` has its own key. For a database's changes a value is a
+        `change_event`, and its key is that of the row, as for a topic with `key=`, unless one is given. `sent` is the
+        records' own timestamp, `headers` are those of each record, if some are read. With `abort_at` (one of
+        COMMIT_POINTS) the batch crashes there, and the same batch is then resumed, as Spark would.
         """
         table = self.session.catalog.table(ingest_table)
         sources = self.session.catalog.sources_of(table)
@@ -183,8 +183,8 @@ class Stage:
     def advance(self, ingest_table: str, row: Value, *, source: str = "") -> None:
         """Moves the watermark of an ingest table to the event time of `row` less the delay, on every partition it has.
 
-        Of an ingest table that reads several topics: those of its input `source`, and the least of
-        them all counts. With `watermark_by` time passes first, in which other values become idle.
+        If the table reads several topics, these are the partitions of its input `source`, and the least of
+        all counts. With `watermark_by` time passes first, in which other values become idle.
         """
         table = self.session.catalog.table(ingest_table)
         read = self.session.catalog.sources_of(table)[source or table.inputs[0]]
@@ -197,14 +197,14 @@ class Stage:
             self.feed(ingest_table, [(p, row) for p in partitions], source=source)
 
     def quiet(self, ingest_table: str, passed: timedelta) -> None:
-        """Has an ingest table note that its topics were silent for so long, by which event time goes on (`quiet_timeout`)."""
+        """Records in an ingest table that its topics were silent this long, so that event time goes on (`quiet_timeout`)."""
         self._now += passed
         self._without_rows(ingest_table, quiet=passed)
 
     def _without_rows(
         self, ingest_table: str, watermark: datetime = BEGINNING, quiet: timedelta | None = None
     ) -> None:
-        """A micro-batch of an ingest table that moves its watermark and has no rows."""
+        """Commits a micro-batch of an ingest table that moves its watermark and has no rows."""
         table = self.session.catalog.table(ingest_table)
         ends = {
             topic: {str(p): n for p, n in offsets.items()}
@@ -219,11 +219,11 @@ class Stage:
         ingest.ingest_batch(run, *judged, batch_id, log)
 
     def wait(self, time: timedelta) -> None:
-        """Lets time pass at the broker: a partition that has no message meanwhile is silent for so long."""
+        """Lets time pass at the broker: a partition without a message meanwhile is silent for that time."""
         self._now += time
 
     def refresh(self, reference_table: str) -> bool:
-        """Computes a reference table again, as its job does; whether it has other rows now.
+        """Computes a reference table again, as its job does, and returns True if it has other rows now.
 
         Rows that are fed from then on see these, if the table is declared with `refresh=`.
         """
@@ -240,7 +240,7 @@ class Stage:
         """Runs streaming queries up to the present, each input commit cut into micro-batches of `files_per_batch` files.
 
         With `abort_at` each query crashes in its first micro-batch at that commit point, and is
-        then resumed. `by_spark` has Spark write what is few enough to be written without it, too.
+        then resumed. With `by_spark` Spark also writes batches that are small enough to be written without it.
         """
         few = 0 if by_spark else self.session.settings.step_rows
         session = replace(
@@ -273,7 +273,7 @@ class Stage:
                 self._go_on_behind(name)
 
     def _go_on_behind(self, ingest_table: str) -> None:
-        """What is fed next follows what the query itself has read."""
+        """Makes the next feed follow what the query itself has read."""
         table = self.session.catalog.table(ingest_table)
         last = next(self.session.commit_log(table).by_stream(), None)
         if last is not None:
@@ -298,12 +298,12 @@ class Stage:
         return reached
 
     def sent(self, ingest_table: str) -> dict[int, int]:
-        """How many messages of each partition an ingest table that reads one topic was fed."""
+        """Returns the number of messages fed to each partition of an ingest table that reads one topic."""
         (offsets,) = self._offsets[ingest_table].values()
         return dict(offsets)
 
     def rows(self, table: str, side: Side = "") -> DataFrame:
-        """The rows of a table or, with side='quarantine', those quarantined."""
+        """Returns the rows of a table or, with side='quarantine', those quarantined."""
         return self.session.read(self.session.catalog.table(table), side=side)
 
     def frontier(self, table: str) -> datetime | None:
@@ -313,7 +313,7 @@ class Stage:
         return compute.backfill(self.session, self.session.catalog.table(table), span)
 
     def update(self, table: str) -> list[Commit]:
-        """Rewrites what late rows made dirty and has closed (`late="update"`)."""
+        """Rewrites the closed partitions that late rows made dirty (`late="update"`)."""
         return late_merge.update(self.session, self.session.catalog.table(table))
 
 
@@ -324,12 +324,12 @@ class ChangeEvent(dict[str, object]):
 def change_event(
     op: str, row: Mapping[str, object], *, position: int, sent: datetime, transaction: int = 0
 ) -> ChangeEvent:
-    """A change of a row in PostgreSQL, as Debezium sends it without its schema, to be fed.
+    """Returns a change of a row in PostgreSQL, as Debezium sends it without its schema, to be fed.
 
         stage.feed("customer_log", [change_event("u", {"id": 1, "name": "Ann"}, position=7, sent=now)])
 
     :param op: "r" read when the connector began, "c" created, "u" updated, "d" deleted.
-    :param row: after the change; of a deleted one, before it.
+    :param row: after the change; before it, if the row is deleted.
     :param position: in the database's log (`lsn`).
     :param sent: when it was committed.
     :param transaction: its number.
@@ -346,10 +346,7 @@ def change_event(
 
 
 def assert_stream_equals_batch(stage: Stage, table: str, span: Range | None = None) -> Certificate:
-    """The reconciliation over `span`, by default all that is closed.
-
-    Fails with the rows that differ, or if none was compared.
-    """
+    """Reconciles `span`, by default all closed partitions. Fails with the rows that differ, or if none was compared."""
     certificate = reconciliation.reconcile(stage.session, stage.session.catalog.table(table), span)
     shown = "\n".join(certificate.examples)
     assert certificate.verdict == "EQUAL", (
@@ -374,7 +371,7 @@ def _key(source: RecordSource, value: Value, given: bytes | None) -> bytes | Non
 
 
 def _as_sent(value: object) -> object:
-    """A value of a column as Debezium sends it; of kinds that JSON has not, as text that says all."""
+    """Returns a column's value as Debezium sends it; types that JSON lacks become text without loss."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, date):

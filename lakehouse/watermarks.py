@@ -1,6 +1,6 @@
-"""The watermark of an ingest table: pure functions of how far each partition of its topics has come.
+"""The watermark of an ingest table: pure functions of the progress of each partition of its topics.
 
-And, of a table with `watermark_by`, each value of that column in each topic.
+With `watermark_by`, each value of that column in each topic counts, too.
 """
 
 from collections.abc import Collection, Mapping
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
 
-MOST_VALUES = 1_000  # that hold a watermark back: each costs a hundred bytes of each commit's line
+MOST_VALUES = (
+    1_000  # values that hold a watermark back; each costs a hundred bytes of each commit's line
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How far one partition of a topic, or one value in it, has come: its latest event time, and when it last had a record."""
+    """The progress of one partition of a topic, or one value in it: its latest event time, and the time of its last record."""
 
     event_time: datetime
     active: datetime
@@ -25,12 +27,12 @@ def watermark(
     delay: timedelta,
     idle_timeout: Mapping[str, timedelta],
 ) -> datetime:
-    """The watermark that follows from the batches before: the least head of the partitions not idle, less `delay`.
+    """Returns the watermark after the batches before: the least head of the partitions that are not idle, less `delay`.
 
-    The least over all topics of an ingest table, and not the greatest, so that a partition or a topic read
-    more slowly than the others does not make its rows late. Idle is a partition that had no record
-    for its `idle_timeout` while another had: measured against each other and not against a clock,
-    so that a stopped job, or a topic with few records, silences nobody. It never moves back.
+    It is the least over all topics of an ingest table, so that a partition or a topic read more slowly
+    than the others does not make its rows late. A partition is idle if it had no record for its
+    `idle_timeout` while another had one. They are measured against each other and not against a clock, so
+    that a stopped job, or a topic with few records, makes none idle. The watermark never moves back.
     """
     if not heads:
         return before
@@ -44,10 +46,10 @@ def _awake(heads: Mapping[str, Head], idle_timeout: Mapping[str, timedelta]) -> 
 
 
 class Silence:
-    """How long a source has been watched without a record; when that is to be noted, in seconds of a clock.
+    """The time that a source was watched without a record, and when to record it, in seconds of a clock.
 
-    First after `timeout`, if that is not 0, and then ever more rarely: a window that is still open closes late
-    by a tenth of the silence at most, and a source that is quiet for a day costs a hundred commits.
+    It is recorded first after `timeout`, if that is not 0, and then ever more rarely: a window that is still open
+    closes late by a tenth of the silence at most, and a source that is quiet for a day costs a hundred commits.
     """
 
     def __init__(self, timeout: float, now: float) -> None:
@@ -55,7 +57,7 @@ class Silence:
         self._began = self._noted = now
 
     def broken(self, now: float) -> None:
-        """A record has come, or the source could not be watched: what passed until now does not count."""
+        """Ends the silence: a record has come, or the source could not be watched."""
         self._began = self._noted = now
 
     def is_due(self, now: float) -> bool:
@@ -63,7 +65,7 @@ class Silence:
         return self._timeout > 0 and now - self._noted >= longest
 
     def passed(self, now: float) -> float:
-        """How much of the silence is to be noted now: 0 if nothing is, and else all that was not yet."""
+        """Returns the silence to record now: 0 if none is due, else all that was not recorded yet."""
         if not self.is_due(now):
             return 0
         passed, self._noted = now - self._noted, now
@@ -73,7 +75,7 @@ class Silence:
 def advanced(
     heads: Mapping[str, Head], latest: Mapping[str, datetime], now: datetime
 ) -> dict[str, Head]:
-    """`heads` after a batch at `now` in which partition p had rows up to `latest[p]`."""
+    """Returns `heads` after a batch at `now` in which partition p had rows up to `latest[p]`."""
     moved = {
         p: Head(max(event_time, heads[p].event_time) if p in heads else event_time, now)
         for p, event_time in latest.items()
@@ -83,16 +85,16 @@ def advanced(
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """What holds the watermark of an ingest table back, each with its `idle_timeout`."""
+    """The partitions and values that hold an ingest table's watermark back, each with its `idle_timeout`."""
 
     partitions: Mapping[str, timedelta]  # by the names of their heads
     topics: Mapping[str, timedelta]
     column: str = ""  # each value of it, in each of the topics, holds it back as a partition does
 
     def named(self, latest: Mapping[tuple[str, str], datetime]) -> dict[str, datetime]:
-        """The latest event times of values (topic, value) by the names of their heads.
+        """Returns the latest event times of values (topic, value) by the names of their heads.
 
-        A name has a hash of the value: it is short whatever the value, and no log names who is to be erased.
+        A name has a hash of the value: it is always short, and no log names a person who is to be erased.
         """
         return {
             self._prefix(topic) + blake2b(value.encode(), digest_size=8).hexdigest(): moment
@@ -101,17 +103,17 @@ class Holders:
         }
 
     def heads(self, known: Mapping[str, tuple[datetime, datetime]]) -> dict[str, Head]:
-        """The heads of a commit, without those of another column or of partitions that are gone."""
+        """Returns the heads of a commit, without those of another column or of partitions that are gone."""
         idle = self._idle_timeouts(known)
         return {name: Head(*head) for name, head in known.items() if name in idle}
 
     def advanced(
         self, heads: Mapping[str, Head], latest: Mapping[str, datetime], now: datetime
     ) -> dict[str, Head]:
-        """As the function of that name; a value that is idle is forgotten, and is a new one when it comes back.
+        """Returns `heads` as the function of that name. An idle value is forgotten, and is new when it comes back.
 
-        Beyond `MOST_VALUES` those are forgotten that had no row for the longest time, of these the ones
-        furthest ahead: a column of too many values must not end the stream.
+        Beyond `MOST_VALUES`, the values without a row for the longest time are forgotten, of these the ones
+        furthest ahead first: a column of too many values must not end the stream.
         """
         moved = advanced(heads, latest, now)
         if not self.column or not moved:
@@ -119,15 +121,15 @@ class Holders:
         awake = _awake(moved, self._idle_timeouts(moved))
         values = [name for name in awake if name not in self.partitions]
         values.sort(key=lambda name: (now - moved[name].active, moved[name].event_time, name))
-        kept = {*self.partitions, *values[:MOST_VALUES]}
-        return {name: head for name, head in moved.items() if name in kept}
+        names = {*self.partitions, *values[:MOST_VALUES]}
+        return {name: head for name, head in moved.items() if name in names}
 
     def is_full(self, heads: Mapping[str, Head]) -> bool:
-        """Whether as many values hold the watermark back as may."""
+        """Returns True if as many values hold the watermark back as may."""
         return len(heads.keys() - self.partitions.keys()) >= MOST_VALUES
 
     def watermark(self, before: datetime, heads: Mapping[str, Head], delay: timedelta) -> datetime:
-        """As the function of that name."""
+        """Returns the watermark as the function of that name."""
         return watermark(before, heads, delay, self._idle_timeouts(heads))
 
     def _idle_timeouts(self, names: Collection[str]) -> dict[str, timedelta]:

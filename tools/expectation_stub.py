@@ -59,7 +59,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A Great Expectations expectation by name and arguments; resolved only when it is used."""
+    """An expectation of Great Expectations by name and arguments, resolved when it is used."""
 
     type: str
     arguments: tuple[tuple[str, object], ...] = ()
@@ -80,10 +80,10 @@ def main() -> None:
 
 
 def written() -> dict[Path, str]:
-    """What the two files are to hold."""
-    expectations = {name: each for name, each in sorted(quality.installed().items()) if name.startswith("expect_")}  # fmt: skip
-    refused = {name: why for name, each in expectations.items() if (why := _refusal(name, each))}
-    judged = {name: each for name, each in expectations.items() if name not in refused}
+    """Returns the contents of the two files."""
+    expectations = {name: model for name, model in sorted(quality.installed().items()) if name.startswith("expect_")}  # fmt: skip
+    refused = {name: why for name, model in expectations.items() if (why := _refusal(name, model))}
+    judged = {name: model for name, model in expectations.items() if name not in refused}
     return {
         expectation_names.PATH: _names(judged, refused),
         STUB: _stub(judged),
@@ -91,7 +91,7 @@ def written() -> dict[Path, str]:
 
 
 def _refusal(name: str, each: quality.Installed) -> str:
-    """Why it cannot be judged, and the fix; empty if it can."""
+    """Returns why an expectation cannot be judged, with the fix; empty if it can."""
     why = "" if each.on_spark else _NOT_ON_SPARK
     if any(_is_mapping(each.model.__fields__[one]) for one in each.model.args_keys):
         why = _MAPPING
@@ -121,7 +121,7 @@ def _signature(name: str, each: quality.Installed) -> Signature:
 
 
 def _fields(each: quality.Installed) -> dict[str, typing.Any]:
-    """Its fields in the order in which they are given: its own, then what many have."""
+    """Returns the fields in the order of arguments: the expectation's own, then common ones."""
     model = each.model.__fields__
     own = [*each.model.args_keys, *(one for one in model if one not in _COMMON)]
     names = dict.fromkeys([*own, *(one for one in _COMMON if one in model)])
@@ -140,11 +140,11 @@ def _needs_a_bound(each: quality.Installed) -> bool:
 
 
 def _names(judged: Mapping[str, quality.Installed], refused: Mapping[str, str]) -> str:
-    """A line for each, so that an upgrade shows what changed."""
+    """Returns JSON with a line for each expectation, so that an upgrade shows what changed."""
     lines = {name: _as_written(_signature(name, each)) for name, each in judged.items()}
     parts = (("expectations", lines), ("not_judged", refused))
-    said = (f'  "{part}": {{\n{_lines(each)}\n  }}' for part, each in parts)
-    return "{\n" + ",\n".join(said) + "\n}\n"
+    parts_of_file = (f'  "{part}": {{\n{_lines(each)}\n  }}' for part, each in parts)
+    return "{\n" + ",\n".join(parts_of_file) + "\n}\n"
 
 
 def _as_written(signature: Signature) -> dict[str, object]:
@@ -182,7 +182,7 @@ def _method(name: str, each: quality.Installed) -> str:
 
 
 def _on_its_own(parameter: str) -> str:
-    """Lines of their own for a parameter, as the formatter breaks them."""
+    """Returns a parameter on lines of its own, as the formatter breaks them."""
     line = f"        {parameter},"
     if len(line) <= WIDTH:
         return line
@@ -193,8 +193,8 @@ def _on_its_own(parameter: str) -> str:
 
 def _summary(each: quality.Installed) -> str:
     shown = each.model.schema()["properties"]["metadata"]["properties"]
-    said = shown.get("short_description", {}).get("const") or each.model.__doc__.strip()
-    return f"{said.splitlines()[0].partition('. ')[0].strip().rstrip('.')}."
+    text = shown.get("short_description", {}).get("const") or each.model.__doc__.strip()
+    return f"{text.splitlines()[0].partition('. ')[0].strip().rstrip('.')}."
 
 
 def _parameter(name: str, field, required: bool) -> str:
@@ -208,18 +208,18 @@ def _parameter(name: str, field, required: bool) -> str:
 
 
 def _parts(annotation) -> list[str]:
-    """The alternatives of a field's type, as a stub says them; a mapping, which is a parameter of a suite, is left out."""
+    """Returns the alternatives of a field's type for a stub, without mappings, which are parameters of a suite."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return _parts(inner[0])
     if origin in (typing.Union, types.UnionType):
-        return [part for each in inner for part in _parts(each)]
+        return [part for part_type in inner for part in _parts(part_type)]
     if origin is typing.Literal:
-        return [f"Literal[{', '.join(json.dumps(each) for each in inner)}]"]
+        return [f"Literal[{', '.join(json.dumps(part_type) for part_type in inner)}]"]
     if origin is tuple:
-        return [f"tuple[{', '.join(' | '.join(_parts(each)) for each in inner)}]"]
+        return [f"tuple[{', '.join(' | '.join(_parts(part_type)) for part_type in inner)}]"]
     if origin is not None or annotation in (list, set, typing.List):  # noqa: UP006
-        items = [part for each in inner for part in _parts(each)] or ["object"]
+        items = [part for part_type in inner for part in _parts(part_type)] or ["object"]
         return [f"Sequence[{' | '.join(items)}]"]
     return list(_plain(annotation))
 
@@ -230,9 +230,9 @@ def _plain(annotation) -> Iterator[str]:
         yield named[annotation]
         return
     # bool before int, of which it is a kind; pydantic's own types are kinds of these
-    for each in (bool, int, float, str):
-        if isinstance(annotation, type) and issubclass(annotation, each):
-            yield each.__name__
+    for plain in (bool, int, float, str):
+        if isinstance(annotation, type) and issubclass(annotation, plain):
+            yield plain.__name__
             return
 
 

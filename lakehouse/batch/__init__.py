@@ -1,12 +1,12 @@
 """The batch run: the same plan over a closed range of stored input.
 
 compute            the rows of a range; backfills
-publish            how a run gets into its table: whole partitions
+publish            writes a run into its table: whole partitions
 report_drawing     the file of a report's partition
 reference_tables   tables without event time, computed whole
-kept_states        the states with which a run begins, of a process function
-lookups            services asked for what has no recorded answer
-refreshed          reference tables that are refreshed, as rows saw them
+kept_states        the states with which a run of a process function begins
+lookups            questions to services for rows without a recorded answer
+refreshed          refreshed reference tables as rows saw them
 late_merge         late rows under the policy `update`
 late_view          the rows that came too late
 """

@@ -29,23 +29,20 @@ from lakehouse.transform.functions import process_ttl
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
 
-# computed at once: kept in memory or on disk, and the streams wait for it to end
+# the most that is computed at once: it is kept in memory or on disk, and streams wait for it
 _ROWS, _PARTITIONS = 5_000_000, 24
-# of event time: more than a micro-batch of the stream brings unless it catches up
+# more event time than a micro-batch of the stream brings unless it catches up
 _LONG = timedelta(minutes=5)
 
 
 def closed_until(lakehouse: Lakehouse, table: Table) -> datetime:
-    """The frontier of a table that has ranges to compute.
-
-    Raises RangeError for an ingest table, a reference table, or before any commit.
-    """
+    """Returns the frontier of a table with ranges; raises RangeError for other tables, and before any commit."""
     lakehouse.catalog.check_derived(table)
     ahead = frontier(lakehouse.settings, table)
     if ahead is None and table.kind.is_report:
         raise RangeError(
-            f"table={table.name}, inputs={', '.join(t.name for t in table.closes_with)}: a report is computed of partitions that "
-            "all of these have closed, and not all have a frontier yet; start their jobs"
+            f"table={table.name}, inputs={', '.join(t.name for t in table.closes_with)}: a report needs partitions that all of "
+            "these have closed, and not all have a frontier yet; start their jobs"
         )
     if ahead is None and delta_log.files(lakehouse.path(table)):
         raise RangeError(
@@ -59,14 +56,14 @@ def closed_until(lakehouse: Lakehouse, table: Table) -> datetime:
 
 
 def first(session: Session, table: Table, at: Mapping[str, int] | None = None) -> datetime | None:
-    """The first event time that the table's inputs have, now or `at` their versions, to a millisecond."""
+    """Returns the first event time in the table's inputs, now or `at` their versions, to a millisecond."""
     inputs = session.catalog.timed_inputs(table)
-    instants = (_first(session, each, (at or {}).get(each.name)) for each in inputs)
+    instants = (_first(session, i, (at or {}).get(i.name)) for i in inputs)
     return min(filter(None, instants), default=None)
 
 
 def _first(session: Session, of: Table, version: int | None) -> datetime | None:
-    """As the statistics of its files say; read only if one has none, as files of other writers may."""
+    """Returns the first event time of one input by its files' statistics, or by its rows if a foreign file has none."""
     least = session.least(of, version)
     if None not in least:
         return min(filter(None, least), default=None)
@@ -76,15 +73,12 @@ def _first(session: Session, of: Table, version: int | None) -> datetime | None:
 
 
 def _moment(lakehouse: Lakehouse, driving: Table) -> Column:
-    """The instant that places a stored row of an input in time."""
+    """Returns the instant that places a stored row of an input in time."""
     return lateness.instant_of(driving.window, lakehouse.catalog.event_time(driving))
 
 
 def behind(session: Session, table: Table, ahead: datetime) -> Range | None:
-    """From the partition of the first row of the table's input up to an instant.
-
-    None if that is no range.
-    """
+    """Returns the range from the partition of the inputs' first row to an instant; None if it is empty."""
     earliest = first(session, table)
     start = ranges.floor(earliest, PARTITION_LENGTHS[table.partition_by]) if earliest else ahead
     return Range(start, ahead) if start < ahead else None
@@ -93,15 +87,12 @@ def behind(session: Session, table: Table, ahead: datetime) -> Range | None:
 def check_range(
     lakehouse: Lakehouse, table: Table, span: Range, *, whole_partitions: bool
 ) -> datetime:
-    """The frontier, if `span` may be computed.
-
-    Raises RangeError as `closed_until`, and for a range that crosses it.
-    """
+    """Returns the frontier. Raises RangeError as `closed_until`, and for a `span` that may not be computed."""
     ahead = closed_until(lakehouse, table)
     if span.end > ahead and table.kind.is_report:
         raise RangeError(
             f"table={table.name}, range end={ranges.text(span.end)}: its inputs are complete up to {ranges.text(ahead)}, and a "
-            "report is of closed partitions; end the range at or before that"
+            "report covers closed partitions; end the range at or before that"
         )
     if span.end > ahead:
         raise RangeError(
@@ -127,23 +118,23 @@ def compute(
     states: States = "",
     ask: Ask | None = None,
 ) -> Computed:
-    """The rows of `span` by the same plan as the stream, over the stored input and the pinned inputs.
+    """Computes the rows of `span` by the same plan as the stream, over the stored input and the pinned inputs.
 
     The span is widened by the context that the declared window needs, and cut back after the
-    function. The inputs with event time are read at their `versions`, the present ones by default,
-    and reference tables at theirs, by default as the stream pinned them. With `touched`
-    (`late_merge.missed`) only that is computed. `states`: what is done with those of a process function
-    (`kept_states`). A lookup's answers are the recorded ones; `ask` has rows without one asked for
-    first, "failed" and "all" also those again. Raises LookupFailed.
+    function. Inputs with event time are read at their `versions`, the present ones by default, and
+    reference tables at theirs, by default as the stream pinned them. With `touched`
+    (`late_merge.missed`) only that is computed. `states` says what becomes of the states of a process
+    function (`kept_states`). Lookups use recorded answers; with `ask`, rows without one are asked for
+    first, and with "failed" and "all" others again. Raises LookupFailed.
     """
     at = present(session, table) | dict(versions or {})
     used = pinned(session, table) | dict(references or {})
-    # no later version of a versioned table changes what was valid behind the frontier
-    kept = {
+    # a later version of a versioned table does not change what was valid behind the frontier
+    valid_versions = {
         versioned.name: delta_writer.version(session.path(versioned))
         for versioned in session.catalog.versioned_inputs(table)
     }
-    others = session.references(used | kept)
+    others = session.references(used | valid_versions)
     covers = None if touched is None else observing.covers(touched) or [span]
 
     def read(of: Table, span: Range) -> DataFrame:
@@ -159,17 +150,19 @@ def compute(
         session, step, span, read, others, "batch", touched, context, begun, looked_up, met, at
     )
     inputs: dict[str, dict[str, Any]] = {"tables": at, "references": used, **refreshed.seen(met)}
-    return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}), begun)
+    return Computed(
+        judged, inputs | ({"versioned tables": valid_versions} if valid_versions else {}), begun
+    )
 
 
 def present(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
-    """The versions that the table's inputs with event time have now."""
+    """Returns the present versions of the table's inputs with event time."""
     inputs = lakehouse.catalog.timed_inputs(table)
-    return {each.name: delta_writer.version(lakehouse.path(each)) for each in inputs}
+    return {t.name: delta_writer.version(lakehouse.path(t)) for t in inputs}
 
 
 def questions(session: Session, table: Table, span: Range) -> DataFrame:
-    """The rows of a range that a batch run has the table's lookup asked for (`Plan.questions`)."""
+    """Returns the rows of a range for which a batch run asks the table's lookup (`Plan.questions`)."""
     driving = session.catalog.driving(table)
     rows = session.spanning(driving, span).where(lateness.between(_moment(session, driving), span))
     return plan.plan_of(session, table).questions(rows, "batch")
@@ -178,16 +171,16 @@ def questions(session: Session, table: Table, span: Range) -> DataFrame:
 def preview(
     session: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """The judged rows of `span`, open or not, as the stream would write them: late rows stay out, whatever the policy."""
+    """Computes the judged rows of `span`, open or not, as the stream would write them: without late rows, whatever the policy."""
     return _computed(session, step, span, session.spanning, references, "early")
 
 
 def closing(
     session: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
 ) -> Computed:
-    """The rows of a span that has just closed, for a stream that computes each range as it closes.
+    """Computes the rows of a span that has just closed, for a stream that computes each range as it closes.
 
-    Of what lies before it a state is made of what the inputs hold now, as a batch run would.
+    The state before the span is made from the present rows of the inputs, as in a batch run.
     """
     table = step.table
     at = present(session, table) if table.ttl else {}
@@ -228,14 +221,14 @@ def _computed(
     met: Sequence[Met] = (),
     at: Mapping[str, int] | None = None,
 ) -> DataFrame:
-    """The judged rows of `span`; `read` gives an input's of a range, and maybe more.
+    """Computes the judged rows of `span`; `read` returns the rows of an input in a range, and maybe more.
 
-    `context`: what `touched` covers. `begun`: with which states a process function begins. `at`: versions of the inputs.
+    `context` is what `touched` covers, `begun` the states of a process function, `at` the versions of the inputs.
     """
     table, (driving, *others) = step.table, session.catalog.timed_inputs(step.table)
     if table.kind.is_report:
         return _reported(session, step, span, read, references)
-    # to choose files and pages by pays for code of its own if there may be many
+    # choosing files and pages by the span pays for its own generated code where there may be many
     chosen = origin == "batch" or span.end - span.start > _LONG
     between = lateness.between if chosen else lateness.between_passing
     within = between(lateness.instant_of(table.window, step.event_time), span)
@@ -249,11 +242,11 @@ def _computed(
             if table.deduplicate
             else None
         )
-        beside = {each.name: rows(each, context) for each in others}
-        taken = rows(driving, context)
-        answers = looked_up(taken, context, touched) if looked_up else None
+        beside = {other.name: rows(other, context) for other in others}
+        driving_rows = rows(driving, context)
+        answers = looked_up(driving_rows, context, touched) if looked_up else None
         judged = step.derived(
-            taken, references, origin, None, touched, among, span.end, beside, answers, met
+            driving_rows, references, origin, None, touched, among, span.end, beside, answers, met
         )
         # the observation stands between the cut and the function: a filter must not move below a
         # stateful operator
@@ -276,14 +269,14 @@ def _reported(
     read: Callable[[Table, Range], DataFrame],
     references: Mapping[str, DataFrame],
 ) -> DataFrame:
-    """The judged rows of the partitions of a report that end in `span`, each computed by itself."""
+    """Computes the judged rows of a report's partitions that end in `span`, each by itself."""
     table, timed = step.table, lakehouse.catalog.timed_inputs(step.table)
 
     def computed(key: str) -> DataFrame:
         whole = ranges.partition_range(key, table.partition_by)
         rows = {
-            each.name: read(each, whole).where(lateness.between(_moment(lakehouse, each), whole))
-            for each in timed
+            t.name: read(t, whole).where(lateness.between(_moment(lakehouse, t), whole))
+            for t in timed
         }
         return step.report({**references, **rows}, whole)
 
@@ -294,14 +287,14 @@ def _reported(
 
 
 def at_once(rows: int, partitions: int) -> int:
-    """How many of the partitions, with so many rows of input, to compute at once."""
+    """Returns the number of partitions to compute at once, given the rows of input in all of them."""
     return min(_PARTITIONS, max(1, _ROWS * partitions // max(rows, 1)))
 
 
 def _holding_whole_sessions(
     context: Range, gap: timedelta, begins: datetime | None, computed: Callable[[Range], DataFrame]
 ) -> Range:
-    """The context widened, by twice as much each time, until none of the sessions computed from it may begin before it."""
+    """Widens the context, by twice as much each time, until no session computed from it may begin before it."""
     more = max(4 * gap, timedelta(hours=1))
     while begins and context.start > begins:
         earliest = observing.only(computed(context).agg(F.min(f"{WINDOW}.start")))[0]
@@ -312,7 +305,7 @@ def _holding_whole_sessions(
 
 
 def pinned(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
-    """The versions of pinned inputs that the stream read; the present ones if it has not run."""
+    """Returns the versions of pinned inputs that the stream read; the present ones if it has not run."""
     last = next(lakehouse.commit_log(table).by_stream(), None)
     read = dict(last.inputs["references"]) if last else {}
     return {
@@ -324,8 +317,8 @@ def pinned(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
 def backfill(session: Session, table: Table, span: Range, ask: Ask = "missing") -> Commit:
     """Makes `span` (whole partitions, behind the frontier) of `table` hold its batch run, in one Delta commit.
 
-    Rows that are these already stay, and the commit has the version NOTHING. A lookup is asked for
-    rows without a recorded answer, or again (`compute`). Raises RangeError before anything is computed.
+    If the table has these rows already, they stay, and the commit has the version NOTHING. A lookup is asked
+    for rows without a recorded answer, or again (`compute`). Raises RangeError before anything is computed.
     """
     started = time.monotonic()
     check_range(session, table, span, whole_partitions=True)
@@ -334,7 +327,7 @@ def backfill(session: Session, table: Table, span: Range, ask: Ask = "missing") 
 
 
 def backfill_together(session: Session, table: Table, units: Sequence[Range]) -> list[Commit]:
-    """As `backfill` of each of the units, which follow each other without a gap: computed at once, one Delta commit for all."""
+    """Backfills units that follow each other without a gap, computed at once, in one Delta commit."""
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(session, table, span, whole_partitions=True)
     return list(published(session, table, units, started, together=True))
@@ -362,10 +355,9 @@ def rewrite(
     touched: DataFrame,
     versions: Mapping[str, int],
 ) -> list[Commit]:
-    """As `backfill_together`, of what is `touched` (`late_merge.missed` at these versions of the inputs); other rows stay.
+    """Recomputes what is `touched` (`late_merge.missed` at these versions of the inputs) in one Delta commit; other rows stay.
 
-    There may be gaps between the units, of which nothing is read. Where nothing is touched nothing
-    is computed.
+    Gaps between the units are not read. Nothing is computed if nothing is touched.
     """
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(session, table, span, whole_partitions=True)
@@ -385,7 +377,7 @@ def rewrite(
 
 
 def _looked_at(table: Table, unit: Range, versions: Mapping[str, int]) -> Commit:
-    """The line of a unit in which nothing was to be rewritten."""
+    """Returns the line of a unit in which nothing had to be rewritten."""
     return Commit(
         table=table.name,
         role="batch",

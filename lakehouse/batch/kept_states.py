@@ -1,8 +1,8 @@
-"""Where the run of a range begins that needs the state of its keys: with states kept before it, or with the first row.
+"""The beginning of a run that needs the states of its keys: with states kept before its range, or with the first row.
 
-Kept states are what all rows before an instant make of each key, so any run may begin with them, and
-losing them costs time alone. They hold until a row before their instant is changed: then those kept
-before the change are taken, until a batch run has followed and kept others.
+Kept states are made of all rows before an instant, so any run may begin with them, and losing them
+costs time alone. They hold until a row before their instant is changed. After that, runs begin with
+states kept before the change, until a batch run has followed and kept others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,11 +24,11 @@ from lakehouse.storage.session import Session
 from lakehouse.transform.functions.process_ttl import Run
 
 States = Literal["", "keep", "compare"]
-"""What a batch run does with the states at its end."""
+"""The use that a batch run makes of the states at its end."""
 
 # rows since the last kept states, after which a stream keeps some inside a partition
 _MANY = 20_000
-_LAST = 3  # of those inside a partition: a step that is replayed begins before the last
+_LAST = 3  # inside a partition: a step that is replayed begins before the last
 _RECENT, _OLD = timedelta(days=2), timedelta(days=62)
 
 
@@ -43,42 +43,40 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a run begins with, and what it is to keep."""
+    """The states that a run begins with, and those that it is to keep."""
 
     table: Table
     run: Run
     start: datetime  # of the rows that it reads
     versions: Mapping[str, int]  # of its inputs
-    compared: Kept | None = (
-        None  # instead: the states with which those at that instant are compared
-    )
+    compared: Kept | None = None  # the kept states to compare with, instead of keeping some
 
 
 def rewrites(lakehouse: Lakehouse, table: Table) -> list[Rewrite]:
-    """What batch runs replaced in the table's inputs."""
+    """Returns the rows that batch runs replaced in the table's inputs."""
     return [
-        Rewrite(each.name, commit.version, commit.span)
-        for each in lakehouse.catalog.timed_inputs(table)
-        for commit in CommitLog(lakehouse.settings, each).rewriting()
+        Rewrite(t.name, commit.version, commit.span)
+        for t in lakehouse.catalog.timed_inputs(table)
+        for commit in CommitLog(lakehouse.settings, t).rewriting()
         if commit.role == "batch" and commit.version != NOTHING
     ]
 
 
 def holds(kept: Kept, changed: list[Rewrite]) -> bool:
-    """Whether no row before the instant was changed since."""
+    """Returns True if no row before the instant of the states was changed since."""
     return all(
-        each.span.start >= kept.at or each.version <= kept.covers.get(each.input, -1)
-        for each in changed
+        rewrite.span.start >= kept.at or rewrite.version <= kept.covers.get(rewrite.input, -1)
+        for rewrite in changed
     )
 
 
 def stream_begins(
     session: Session, table: Table, span: Range, versions: Mapping[str, int]
 ) -> Beginning:
-    """Of a step of the stream.
+    """Returns the beginning of a step of the stream.
 
-    It keeps states at the start of a partition, and inside one when computing from there costs more
-    than keeping them: not where an input was rewritten ahead of the table, for it passes over that.
+    A step keeps states at the start of a partition, and inside one when computing from there costs more
+    than keeping them. It keeps none where an input was rewritten ahead of the table, for it passes over that.
     """
     changed = rewrites(session, table)
     before = _newest(session, table, span.start, changed)
@@ -88,7 +86,8 @@ def stream_begins(
         rows = _rows(session, table, Range(since, span.end), versions)
         keep_at = span.end if rows > max(_MANY, before.keys if before else 0) else None
     passed_over = any(
-        each.version <= versions[each.input] and each.span.overlaps(span) for each in changed
+        rewrite.version <= versions[rewrite.input] and rewrite.span.overlaps(span)
+        for rewrite in changed
     )
     return _beginning(session, table, span, versions, before, None if passed_over else keep_at)
 
@@ -96,7 +95,7 @@ def stream_begins(
 def batch_begins(
     session: Session, table: Table, span: Range, versions: Mapping[str, int], states: States
 ) -> Beginning:
-    """Of a batch run: whether the states at its end are to be kept, or the last kept in its range compared."""
+    """Returns the beginning of a batch run, which keeps the states at its end, or compares the last kept in its range."""
     changed = rewrites(session, table)
     before = _newest(session, table, span.start, changed)
     if states != "compare":
@@ -109,15 +108,15 @@ def batch_begins(
 
 
 def differing(session: Session, begun: Beginning | None) -> datetime | None:
-    """The instant of the kept states that were compared, if the rows before give others."""
+    """Returns the instant of the compared states, if the rows before it give others."""
     if not begun or not begun.compared or begun.run.states is None:
         return None
     stored = state_files.rows(session.spark, session.settings, begun.table, begun.compared)
     # under other names: a checksum leaves technical columns out
     sides = (rows.toDF(*map(str, range(len(rows.columns)))) for rows in (stored, begun.run.states))
     try:
-        kept, made = map(digest, sides)
-        return begun.compared.at if kept != made else None
+        kept_digest, new_digest = map(digest, sides)
+        return begun.compared.at if kept_digest != new_digest else None
     finally:
         if begun.run.full is not None:
             begun.run.full.unpersist()
@@ -125,7 +124,7 @@ def differing(session: Session, begun: Beginning | None) -> datetime | None:
 
 @contextmanager
 def keeping(session: Session, begun: Beginning | None) -> Iterator[None]:
-    """Keeps the states that are wanted of a run once what is done inside, writing its rows, has succeeded."""
+    """Keeps the states that a run is to keep, once the block, which writes its rows, has succeeded."""
     try:
         yield
         if begun and begun.run.states is not None:
@@ -136,9 +135,9 @@ def keeping(session: Session, begun: Beginning | None) -> Iterator[None]:
 
 
 def _keep(session: Session, begun: Beginning) -> None:
-    """Writes the states, and removes those that hold no more, or are not worth keeping.
+    """Writes the states, and removes those that no longer hold or are not worth keeping.
 
-    A run over history, range after range, finds those of the range before, however old they are.
+    A run over history, range after range, finds the states of the range before, however old they are.
     """
     run, table = begun.run, begun.table
     assert run.states is not None and run.keep_at is not None
@@ -151,7 +150,7 @@ def _keep(session: Session, begun: Beginning) -> None:
 
 
 def worth_keeping(instants: list[datetime], length: timedelta) -> set[datetime]:
-    """Of instants in order: the last ones; each partition's for two days, each day's for two months, then each month's."""
+    """Returns the last instants, each partition's for two days, each day's for two months, and each month's."""
     last = instants[-1] if instants else BEGINNING
 
     def wanted(at: datetime) -> bool:
@@ -166,11 +165,13 @@ def worth_keeping(instants: list[datetime], length: timedelta) -> set[datetime]:
 def _newest(
     lakehouse: Lakehouse, table: Table, instant: datetime, changed: list[Rewrite]
 ) -> Kept | None:
-    """The last that holds and is not after the instant."""
-    older = (each for each in state_files.kept(lakehouse.settings, table) if each.at <= instant)
+    """Returns the last kept states that hold and are not after the instant."""
+    older = (
+        states for states in state_files.kept(lakehouse.settings, table) if states.at <= instant
+    )
     return max(
-        (each for each in older if holds(each, changed)),
-        key=lambda each: each.at,
+        (states for states in older if holds(states, changed)),
+        key=lambda states: states.at,
         default=None,
     )
 
@@ -189,10 +190,10 @@ def _beginning(
 
 
 def _rows(lakehouse: Lakehouse, table: Table, span: Range, versions: Mapping[str, int]) -> int:
-    """About how many rows the inputs have there, by the statistics of their files."""
+    """Returns about how many rows the inputs have in the span, by the statistics of their files."""
     return sum(
         file["num_records"] or 0
-        for each in lakehouse.catalog.timed_inputs(table)
-        for file in delta_log.files(lakehouse.path(each), versions[each.name])
-        if lakehouse.may_hold(each, file, span)
+        for t in lakehouse.catalog.timed_inputs(table)
+        for file in delta_log.files(lakehouse.path(t), versions[t.name])
+        if lakehouse.may_hold(t, file, span)
     )

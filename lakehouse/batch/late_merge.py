@@ -1,9 +1,8 @@
-"""Late rows under the policy `update`: which partitions they made dirty, and how those are put right.
+"""Late rows under the policy `update`: the partitions that they made dirty, and the runs that merge them.
 
-The stream only appends and leaves late rows out, under every policy. Its commit log has what they
-missed. A batch run, which merges them, rewrites the windows concerned (of a row table: the rows),
-many partitions in one Delta commit, once they have closed. The same follows an input that was
-itself rewritten.
+The stream only appends and leaves late rows out, under every policy. Its commit log records what they
+missed. A batch run merges them: it rewrites the windows concerned (in a row table: the rows), many
+partitions in one Delta commit, once they have closed. It does the same after an input was rewritten.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,16 +29,15 @@ from lakehouse.transform import lateness, observing, plan, ranges_of
 from lakehouse.transform.plan import Plan
 
 _INSTANT = timedelta(microseconds=1)
-_TOGETHER = 48  # partitions in one Delta commit, of which only windows are rewritten
+_TOGETHER = 48  # partitions in one Delta commit, if only windows of them are rewritten
 
 
 @dataclass(frozen=True, slots=True)
 class Dirt:
-    """What a partition does not show yet: late rows that arrived at the watermark `since` or after.
+    """The changes that a partition does not show yet: late rows that arrived at the watermark `since` or after.
 
-    None: all of it.
-
-    `until`: the latest instant that a late row missed, here or in a later partition.
+    Without `since`, the whole partition is outdated. `until` is the latest instant that a late row missed, here
+    or in a later partition.
     """
 
     partition: str
@@ -49,16 +47,13 @@ class Dirt:
 
 
 def dirty(lakehouse: Lakehouse, table: Table) -> list[Dirt]:
-    """The partitions of `table` that may be dirty, in order.
+    """Returns the partitions of `table` that may be dirty, in order; none under the other policies.
 
-    From commit logs alone, without a session.
-
-    A batch run of a partition covers what its version of the input held. Empty for the other
-    policies.
+    It reads commit logs alone. A batch run of a partition covers what its version of the input held.
     """
     if table.late != "update":
         return []
-    inputs = [each.name for each in lakehouse.catalog.timed_inputs(table)]
+    inputs = [t.name for t in lakehouse.catalog.timed_inputs(table)]
     commit_log = list(CommitLog(lakehouse.settings, table).rewriting())
     covered = _covered(table, commit_log)
     ahead = frontier(lakehouse.settings, table) or BEGINNING
@@ -84,35 +79,35 @@ def dirty(lakehouse: Lakehouse, table: Table) -> list[Dirt]:
 
 
 def outdated(lakehouse: Lakehouse, table: Table) -> list[str]:
-    """The partitions of `table`, in order, that do not show yet what a batch run changed in its input, or asked again.
+    """Returns the partitions, in order, that do not show yet what a batch run changed in an input or asked again.
 
-    Under each policy.
+    They are outdated under every policy.
     """
     covered = _covered(table, CommitLog(lakehouse.settings, table).rewriting())
     partitions: set[str] = set()
-    for each in lakehouse.catalog.timed_inputs(table):
+    for changed in lakehouse.catalog.timed_inputs(table):
         for rewrite in (
             c
-            for c in CommitLog(lakehouse.settings, each).rewriting()
+            for c in CommitLog(lakehouse.settings, changed).rewriting()
             if c.role == "batch" and c.version != NOTHING
         ):
-            until = _followed(lakehouse.settings, table, each, rewrite) if table.ttl else None
+            until = _followed(lakehouse.settings, table, changed, rewrite) if table.ttl else None
             touched = ranges_of.reached(table, rewrite.span, until)
-            partitions.update(_uncovered(touched, table, covered, {each.name: rewrite.version}))
+            partitions.update(_uncovered(touched, table, covered, {changed.name: rewrite.version}))
     if table.lookup:
         partitions.update(lookup_answers.asked_again(lakehouse.settings, table))
     return sorted(partitions)
 
 
 def _followed(settings: Settings, table: Table, changed: Table, rewrite: Commit) -> datetime:
-    """Up to where the stream went on from states that did not know of the rewrite."""
+    """Returns the instant up to which the stream went on from states made before the rewrite."""
     steps = CommitLog(settings, table).by_stream()
     before = (c for c in steps if c.version_read(changed.name) < rewrite.version)
     return next((c.frontier for c in before if c.frontier), BEGINNING)
 
 
 def _covered(table: Table, commit_log: Iterable[Commit]) -> dict[str, dict[str, int]]:
-    """Partition -> the versions of the inputs that a batch run has looked at for it."""
+    """Returns, by partition, the versions of the inputs that batch runs have looked at for it."""
     covered: dict[str, dict[str, int]] = {}
     for run in (c for c in commit_log if c.role == "batch"):
         for partition in run.span.partitions(table.partition_by):
@@ -123,10 +118,7 @@ def _covered(table: Table, commit_log: Iterable[Commit]) -> dict[str, dict[str, 
 
 
 def _missing(table: Table, commit: Commit) -> Range:
-    """What the commit's late rows may change.
-
-    How far a session goes on is found when it is computed.
-    """
+    """Returns the span that the commit's late rows may change. The end of a session is found when it is computed."""
     assert commit.late_from and commit.late_to
     session = table.window if table.window and table.window.kind == "session" else None
     span = Range(commit.late_from, commit.late_to + (session.size if session else _INSTANT))
@@ -136,7 +128,7 @@ def _missing(table: Table, commit: Commit) -> Range:
 def _uncovered(
     span: Range, table: Table, covered: dict[str, dict[str, int]], versions: Mapping[str, int]
 ) -> Iterator[str]:
-    """The partitions for which no batch run has looked at these versions of the inputs."""
+    """Yields the partitions for which no batch run has looked at these versions of the inputs."""
     return (
         p
         for p in span.partitions(table.partition_by)
@@ -145,9 +137,9 @@ def _uncovered(
 
 
 def update(session: Session, table: Table) -> list[Commit]:
-    """Rewrites the closed dirty partitions of `table`, many in one Delta commit, and returns a line for each rewritten.
+    """Rewrites the closed dirty partitions of `table`, many in one Delta commit, and returns a line for each.
 
-    Run again, it finds nothing to do. What is dirty and open stays so until it closes.
+    A second run finds nothing to do. A dirty partition that is open stays dirty until it closes.
     """
     closed = [d for d in dirty(session, table) if d.closed]
     if not closed:
@@ -177,7 +169,7 @@ def _whole(table: Table, dirt: list[Dirt]) -> list[Range]:
 
 
 def _entire(lakehouse: Lakehouse, table: Table, closed: list[Dirt]) -> set[str]:
-    """The partitions to be rewritten whole: the window of a quarantined row, or the rows of a lost file, are not known."""
+    """Returns the partitions to rewrite whole: with quarantined rows or lost files, whose windows are unknown."""
     keys = {d.partition for d in closed}
     aside = {
         file[f"partition.{PARTITION}"]
@@ -191,28 +183,26 @@ def _entire(lakehouse: Lakehouse, table: Table, closed: list[Dirt]) -> set[str]:
 
 
 def _lots(lakehouse: Lakehouse, table: Table, units: list[Range]) -> Iterator[list[Range]]:
-    """Units that follow each other without a gap, at most so many as are computed at once."""
+    """Yields units that follow each other without a gap, no more than are computed at once."""
     inputs = lakehouse.catalog.timed_inputs(table) if units else []
-    files = [(each, file) for each in inputs for file in delta_log.files(lakehouse.path(each))]
+    files = [(t, file) for t in inputs for file in delta_log.files(lakehouse.path(t))]
     for span in ranges.joined(units):
         context = ranges_of.context(span, table)
         rows = sum(
-            file["num_records"] or 0
-            for each, file in files
-            if lakehouse.may_hold(each, file, context)
+            file["num_records"] or 0 for t, file in files if lakehouse.may_hold(t, file, context)
         )
         inside = [unit for unit in units if span.start <= unit.start < span.end]
-        most = compute.at_once(rows, len(inside))
-        yield from (inside[first : first + most] for first in range(0, len(inside), most))
+        limit = compute.at_once(rows, len(inside))
+        yield from (inside[first : first + limit] for first in range(0, len(inside), limit))
 
 
 def _updated(session: Session, table: Table, dirt: list[Dirt]) -> list[Commit]:
-    """Rewrites the windows (of a row table: the rows) that late rows missed in these partitions."""
+    """Rewrites the windows (in a row table: the rows) that late rows missed in these partitions."""
     if not dirt:
         return []
     versions = compute.present(session, table)
     whole = _whole(table, dirt)
-    # of all partitions at once: the input is read once for it
+    # for all partitions at once, so that the input is read once
     span, since = Range(whole[0].start, whole[-1].end), min(d.since for d in dirt if d.since)
     touched = missed(session, table, span, since, versions).persist()
     try:
@@ -234,16 +224,16 @@ def missed(
     since: datetime | None,
     versions: Mapping[str, int],
 ) -> DataFrame:
-    """What rows missed that were late at the watermark `since` or after, by the inputs at `versions`, each once.
+    """Returns the units that rows missed which were late at the watermark `since` or after, each once.
 
-    Columns: `_partition`, the unit (`Plan.unit`), and `_from`, `_to`, the event time it covers. All
-    that lies in `span`, and maybe more. Not for tables whose rows are computed with their
-    neighbours (`Table.by_neighbours`).
+    It reads the inputs at `versions`. Columns: `_partition`, the unit (`Plan.unit`), and `_from`, `_to`, the
+    event time that it covers. The result has all units in `span`, and maybe more. Tables whose rows are
+    computed with their neighbours (`Table.by_neighbours`) have no such units.
     """
     step = plan.plan_of(session, table, judged=False)
     parts = (
-        _missed(session, step, each, span, since, versions[each.name])
-        for each in session.catalog.timed_inputs(table)
+        _missed(session, step, t, span, since, versions[t.name])
+        for t in session.catalog.timed_inputs(table)
     )
     return reduce(DataFrame.unionByName, parts).distinct()
 
@@ -251,7 +241,7 @@ def missed(
 def _missed(
     session: Session, step: Plan, of: Table, span: Range, since: datetime | None, version: int
 ) -> DataFrame:
-    """What rows of one input missed."""
+    """Returns the units that late rows of one input missed."""
     table, event_time = step.table, step.timed[of.name]
     moment, context = F.col(event_time), ranges_of.context(span, table)
     rows = step.as_input(session.spanning(of, context, version), of.name).where(
@@ -275,9 +265,9 @@ def _missed(
 def settled(
     session: Session, table: Table, span: Range, waiting: list[Dirt]
 ) -> Callable[[DataFrame], DataFrame]:
-    """Leaves out of the table's rows, computed or stored, what waits for an update, or for the stream to read it."""
+    """Returns a filter that leaves out rows which wait for an update, or for the stream to read their input."""
     whole = [d.partition for d in waiting if d.since is None or table.by_neighbours]
-    # joined by a late row, it may end in any later partition
+    # a session that a late row joins may end in any later partition
     if table.window and table.window.kind == "session":
         return lambda rows: rows.where(F.col(PARTITION) < min(whole, default="~"))
     if table.by_neighbours:
@@ -285,7 +275,7 @@ def settled(
     present, last = compute.present(session, table), next(session.commit_log(table).by_stream())
     parts = []
     if since := min((d.since for d in waiting if d.since), default=None):
-        # what was missed in other partitions then, a batch run has merged since
+        # a batch run has merged since then what was missed in other partitions
         waits = F.col(PARTITION).isin([d.partition for d in waiting])
         parts.append(missed(session, table, span, since, present).where(waits))
     if any(version > last.version_read(name) for name, version in present.items()):
@@ -298,12 +288,9 @@ def settled(
 
 
 def session_spans(session: Session, table: Table, closed: list[Dirt]) -> Iterator[Range]:
-    """The ranges to rewrite: a late row may join sessions, of which one ended partitions later.
+    """Yields the ranges to rewrite, each up to the end of the sessions that late rows may join, partitions later.
 
-    So all up to there, in one.
-
-    While such a session goes on nothing is rewritten: the stream is still to write it, without the
-    late row.
+    While such a session goes on, nothing is rewritten: the stream is still to write it, without the late row.
     """
     ahead = frontier(session.settings, table) or BEGINNING
     length = PARTITION_LENGTHS[table.partition_by]

@@ -13,16 +13,16 @@ from lakehouse.transform.plan import Plan
 
 
 def late_rows(session: Session, table: Table) -> DataFrame:
-    """The late view: rows of the inputs that came too late for this table, with the window they missed.
+    """Returns the late view: rows of the inputs that came too late for this table, with the window they missed.
 
-    Of several inputs each row has its own columns, and null in those of the others.
+    With several inputs, a row has null in the columns of the others.
     """
     if not table.has_late_rows:
         raise RangeError(
             f"table={table.name}: only row and window tables, and keyed tables with ttl or final_rows, have late rows; name one"
         )
     step = plan.plan_of(session, table, judged=False)
-    parts = (_late_rows(session, step, each) for each in session.catalog.timed_inputs(table))
+    parts = (_late_rows(session, step, t) for t in session.catalog.timed_inputs(table))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 

@@ -1,4 +1,4 @@
-"""Services are asked for rows without a recorded answer; answers are recorded before anything is computed with them."""
+"""Questions to services for rows without a recorded answer. Answers are recorded before anything is computed with them."""
 
 import logging
 import uuid
@@ -29,8 +29,8 @@ from lakehouse.transform.plan import Plan
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE = 50_000  # rows that a batch run asks for before it looks again which are left
-_JOINED = 100_000  # answers that are sent to where the rows are
+_AT_ONCE = 50_000  # rows that a batch run asks for before it checks again which are left
+_JOINED = 100_000  # the most answers that are broadcast
 _INSTANT = timedelta(microseconds=1)
 
 
@@ -40,7 +40,7 @@ def lookup_of(table: Table) -> Lookup:
 
 
 def service_of(table: Table) -> Service | None:
-    """What asks for the table; None if it has no lookup."""
+    """Returns the service that the table's lookup asks; None without a lookup."""
     if table.lookup is None:
         return None
     return Service(table.lookup, lookup_answers.checker(lookups.schema(table.lookup)))
@@ -49,18 +49,17 @@ def service_of(table: Table) -> Service | None:
 class StepLookups:
     """The answers for the steps of one life of a table's stream.
 
-    Answers that were recorded before it are used, and not asked again: for a step that crashed, or
-    a table that is filled again.
+    Answers recorded before it are used and not asked again, after a crashed step, or where a table is filled again.
     """
 
     def __init__(self, session: Session, step: Plan, service: Service) -> None:
         self._lake, self._step, self._service = session, step, service
         self._path = session.path(step.table, "answers")
-        # what it records itself it reads no second time: each row comes once
+        # its own answers are not read again: each row comes once
         self._before = delta_log.files(self._path)
 
     def of(self, rows: DataFrame, app: str) -> Answers:
-        """The answers for the rows of a step that the late filter accepts, asked by `app`. Raises LookupFailed."""
+        """Returns the answers for the rows of a step that the late filter accepts, asked by `app`. Raises LookupFailed."""
         table = self._step.table
         asked = self._step.questions(rows, "stream").toArrow()
         schema = _schema(self._lake, table)
@@ -71,7 +70,7 @@ class StepLookups:
         missing = [each for each in asked.to_pylist() if each[ROW] not in answered]
         try:
             new = _asked(self._lake, table, self._service, missing, app) if missing else []
-        except LookupFailed:  # the same step comes again, for the answers that it did not get
+        except LookupFailed:  # the same step runs again, for the missing answers
             self._before = delta_log.files(self._path)
             raise
         all_answers = pa.concat_tables(
@@ -85,7 +84,7 @@ class StepLookups:
         )
 
     def _files(self, partitions: Collection[str]) -> list[dict]:
-        """Those that were recorded before, of the partitions."""
+        """Returns the files of the partitions that were recorded before this life of the stream."""
         mine = [file for file in self._before if file[f"partition.{PARTITION}"] in partitions]
         if lost := delta_log.lost(self._path, mine):
             _say_lost(self._step.table, [file["path"] for file in lost])
@@ -95,8 +94,8 @@ class StepLookups:
 
 def _say_lost(table: Table, files: Sequence[str]) -> None:
     _log.warning(
-        f"table={table.name}, answers={', '.join(files)}: the log names these files and they are not there, so who computes "
-        "their rows asks again; restore them if the service may answer otherwise now"
+        f"table={table.name}, answers={', '.join(files)}: the log names these files and they are not there, so their rows are "
+        "asked for again; restore them if the service may answer otherwise now"
     )
 
 
@@ -108,10 +107,9 @@ def of_range(
     context: Range,
     touched: DataFrame | None = None,
 ) -> Answers:
-    """The recorded answers for rows of a range; those that have none are asked for first, unless `ask` is None.
+    """Returns the recorded answers for rows of a range; rows without one are asked for first, unless `ask` is None.
 
-    `ask`: "failed" and "all" ask again, for the rows whose lookup had failed, or for all. Raises
-    LookupFailed.
+    "failed" asks again for rows whose lookup had failed, "all" for all rows. Raises LookupFailed.
     """
     table = step.table
     recorded = partial(_recorded, session, table, context)
@@ -139,22 +137,22 @@ def of_range(
 
 
 def missing(session: Session, table: Table, questions: DataFrame, span: Range) -> dict[str, int]:
-    """Of each partition how many rows have no recorded answer, if any."""
+    """Returns the number of rows without a recorded answer, for each partition that has some."""
     left = questions.join(_recorded(session, table, span).select(ROW), ROW, "left_anti")
     return {row[PARTITION]: row["count"] for row in left.groupBy(PARTITION).count().collect()}
 
 
 def forget(session: Session, table: Table, questions: DataFrame, span: Range) -> None:
-    """Removes the answers for rows of closed partitions that are not there any more."""
+    """Removes the answers for rows of closed partitions that no longer exist."""
     path, partitions = session.path(table, "answers"), list(span.partitions(table.partition_by))
     recorded = _recorded(session, table, span)
-    kept = recorded.join(questions.select(ROW), ROW, "left_semi").select(recorded.columns)
-    if kept.count() < recorded.count():
-        delta_writer.replace(kept, path, partitions, {"run": uuid.uuid4().hex})
+    needed = recorded.join(questions.select(ROW), ROW, "left_semi").select(recorded.columns)
+    if needed.count() < recorded.count():
+        delta_writer.replace(needed, path, partitions, {"run": uuid.uuid4().hex})
 
 
 def _after(recorded: DataFrame) -> datetime:
-    """Now, or later than all that is recorded, by a clock that was ahead."""
+    """Returns the present, or an instant after all recorded answers if a clock was ahead."""
     last = observing.only(recorded.agg(F.max("asked")))[0]
     now = datetime.now(UTC)
     return max(now, last.astimezone(UTC) + _INSTANT) if last else now
@@ -177,9 +175,9 @@ def _asked(
     app: str,
     begun: datetime | None = None,
 ) -> list[pa.Table]:
-    """Asks for these rows, and records each answer soon after it came; returns what was recorded.
+    """Asks for these rows, records each answer soon after it came, and returns the recorded ones.
 
-    `begun`: they are asked again, since then. Raises LookupFailed for a failure that is waited for.
+    `begun`: the instant since which rows are asked for again. Raises LookupFailed under `on_failure="wait"`.
     """
     path, schema, lookup = (
         lakehouse.path(table, "answers"),
@@ -187,8 +185,8 @@ def _asked(
         lookup_of(table),
     )
     rows_of: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for each in missing:
-        rows_of.setdefault(tuple(each["key"].values()), []).append(each)
+    for question in missing:
+        rows_of.setdefault(tuple(question["key"].values()), []).append(question)
     recorded: list[pa.Table] = []
     failures: list[str] = []
     for lot in service.ask(list(rows_of), fresh=begun is not None):

@@ -1,8 +1,7 @@
-"""How a batch run gets into its table: a Delta commit and a line of the commit log for each unit, whole partitions.
+"""Writes a batch run into its table, in whole partitions: a Delta commit and a line of the commit log for each unit.
 
-Where the table has these rows already they stay, so a reconciliation still compares what the stream
-wrote, and what reads the table has nothing to follow. The line then has the version NOTHING: the
-unit was looked at.
+If the table has these rows already, they stay: a reconciliation still compares what the stream wrote,
+and readers of the table have nothing to follow. The line then has the version NOTHING.
 """
 
 import time
@@ -38,16 +37,16 @@ from lakehouse.transform.checks import judged_rows
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The judged rows of a range, not yet run, and what they are computed from."""
+    """The judged rows of a range, not yet run, and the inputs that they are computed from."""
 
     judged: DataFrame
     inputs: Mapping[str, Mapping[str, Any]]
-    begun: Beginning | None = None  # with which states, of a table whose process function has some
+    begun: Beginning | None = None  # of a process function with a lasting state
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was computed, and in which partitions the table and its quarantine hold something else."""
+    """The computed rows, and the partitions in which the table and its quarantine hold others."""
 
     rows: DataFrame
     bad: DataFrame
@@ -59,7 +58,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A unit's line in the commit log, as it is before anything is written, and its partitions."""
+    """A unit's line in the commit log, before anything is written, and its partitions."""
 
     commit: Commit
     partitions: list[str]
@@ -80,12 +79,12 @@ def publish(
     left: int = 0,
     together: bool = False,
 ) -> Iterator[Commit]:
-    """Makes the table hold what was computed, unit after unit, and yields the lines that it adds to the commit log.
+    """Makes the table hold the computed rows, unit after unit, and yields the lines that it adds to the commit log.
 
-    `untouched`: rows of the table that stay beside what was computed. `run` numbers the runs of
+    `untouched` are rows of the table that stay beside the computed ones. `run` numbers the runs of
     many units; each line says how many are still to come, with the `left` that are not among these.
-    The first line has the time since `started`. `together`: the units that differ are replaced
-    in one Delta commit; each unit has its own line all the same.
+    The first line has the time since `started`. With `together`, the units that differ are replaced
+    in one Delta commit; each unit still has its own line.
     """
     recover(session, table)
     judged = computed.judged.persist()
@@ -120,18 +119,17 @@ def publish(
 
 
 def recover(lakehouse: Lakehouse, table: Table) -> None:
-    """Adds the lines that a crash kept from the commit log: of units whose Delta commit was made.
+    """Adds the lines that a crash kept from the commit log, for units whose Delta commit was made.
 
-    Without them, what reads the table would never follow, because the next run finds the rows
-    there.
+    Without them, readers of the table would never follow, because the next run finds the rows in place.
     """
     path = layout.note(lakehouse.settings, table, "publishing.json")
-    if (noted := published_by(lakehouse.settings, table)) is None:
+    if (publishing := published_by(lakehouse.settings, table)) is None:
         return
-    version = delta_writer.replaced(lakehouse.path(table), noted.run, noted.before)
+    version = delta_writer.replaced(lakehouse.path(table), publishing.run, publishing.before)
     if version is not None:
         logged = {(line.version, line.start) for line in lakehouse.commit_log(table).rewriting()}
-        for line in map(decoded, noted.commits):
+        for line in map(decoded, publishing.commits):
             if (version, line.start) not in logged:
                 lakehouse.commit_log(table).append(
                     replace(line, version=version, at=datetime.now(UTC))
@@ -140,9 +138,9 @@ def recover(lakehouse: Lakehouse, table: Table) -> None:
 
 
 def _committed(
-    lakehouse: Lakehouse, table: Table, found: _Found, lot: Sequence[_Line], started: float
+    lakehouse: Lakehouse, table: Table, comparison: _Found, lot: Sequence[_Line], started: float
 ) -> Iterator[Commit]:
-    """Replaces what differs of these units, in one Delta commit; then their lines."""
+    """Replaces the units that differ, in one Delta commit, and appends the lines of all."""
     path, commit_log = lakehouse.path(table), lakehouse.commit_log(table)
     span = Range(lot[0].commit.span.start, lot[-1].commit.span.end)
     metadata = {
@@ -151,37 +149,37 @@ def _committed(
         "range": str(span),
         "inputs": lot[0].commit.inputs,
     }
-    if aside := [p for line in lot if line.among(found.aside) for p in line.partitions]:
+    if aside := [p for line in lot if line.among(comparison.aside) for p in line.partitions]:
         delta_writer.replace(
-            found.bad.where(F.col(PARTITION).isin(aside)),
+            comparison.bad.where(F.col(PARTITION).isin(aside)),
             lakehouse.path(table, "quarantine"),
             aside,
             metadata,
         )
     # before anything is written: a function that fails leaves the table as it was
     files = (
-        drawn(table, found.rows, [p for line in lot for p in line.partitions])
+        drawn(table, comparison.rows, [p for line in lot for p in line.partitions])
         if table.kind.is_report
         else {}
     )
-    written = NOTHING
-    differing = [line for line in lot if line.among(found.differ)]
+    version_written = NOTHING
+    differing = [line for line in lot if line.among(comparison.differ)]
     if differing:
         partitions = [p for line in differing for p in line.partitions]
         commits = tuple(encoded(e.commit) for e in differing)
-        noted = Publishing(str(metadata["run"]), delta_writer.version(path), commits)
-        replace_file(layout.note(lakehouse.settings, table, "publishing.json"), asdict(noted))
-        written = delta_writer.replace(
-            found.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata
+        publishing = Publishing(str(metadata["run"]), delta_writer.version(path), commits)
+        replace_file(layout.note(lakehouse.settings, table, "publishing.json"), asdict(publishing))
+        version_written = delta_writer.replace(
+            comparison.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata
         )
     for partition, content in files.items():
-        rows = str(found.wanted.get(partition, EMPTY))
+        rows = str(comparison.wanted.get(partition, EMPTY))
         report_files.keep(
             lakehouse.settings, table, partition, delta_writer.version(path), rows, content
         )
     for number, line in enumerate(lot):
         took = time.monotonic() - started if number == 0 else 0.0
-        version = written if line in differing else NOTHING
+        version = version_written if line in differing else NOTHING
         commit = replace(line.commit, version=version, at=datetime.now(UTC), seconds=took)
         commit_log.append(commit)
         if table.lookup:
@@ -208,30 +206,31 @@ def _found(
     outcomes, *others = digests_by((judged, outcome), *((each, all_good) for each in stored))
     counts: dict[str, Counter[str]] = {}
     expected: dict[str, Digest] = {}
-    for (partition, is_good), made in outcomes.items():
-        counts.setdefault(partition, Counter())["good" if is_good else "bad"] = made.rows
+    for (partition, is_good), computed_digest in outcomes.items():
+        counts.setdefault(partition, Counter())["good" if is_good else "bad"] = computed_digest.rows
         if is_good:
-            expected[partition] = made
+            expected[partition] = computed_digest
     present, *kept = (
         {partition: each for (partition, _), each in by_outcome.items()} for by_outcome in others
     )
     for partition, each in chain(*(of.items() for of in kept)):
         expected[partition] = expected.get(partition, EMPTY) + each
     aside = frozenset(session.lost(table, partitions, side="quarantine"))
-    # two passes over bad rows are paid for only when there is something to quarantined or to take
-    # away
+    # two passes over bad rows are made only if there are rows to quarantine or to remove
     if any(each["bad"] for each in counts.values()) or delta_writer.holds(
         session.path(table, "quarantine"), partitions
     ):
         quarantined_rows = _stored(session, table, "quarantine", partitions)
-        made_bad, held = digests_by((bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION)))
-        aside |= _differing(made_bad, held, partitions)
+        made_bad, stored_bad = digests_by(
+            (bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION))
+        )
+        aside |= _differing(made_bad, stored_bad, partitions)
     differ = _differing(expected, present, partitions) | frozenset(session.lost(table, partitions))
     return _Found(rows, bad, counts, differ, aside, expected)
 
 
 def _stored(session: Session, table: Table, side: Side, partitions: list[str]) -> DataFrame:
-    """What the table holds of them and can be read: a partition with a file that is lost is replaced whatever that is."""
+    """Returns the table's readable rows of the partitions. A partition with a lost file is replaced in any case."""
     return session.partitions(
         table,
         set(partitions),
@@ -242,7 +241,7 @@ def _stored(session: Session, table: Table, side: Side, partitions: list[str]) -
 
 
 def _differing(
-    wanted: Mapping[str, Digest], there: Mapping[str, Digest], partitions: list[str]
+    wanted: Mapping[str, Digest], present: Mapping[str, Digest], partitions: list[str]
 ) -> frozenset[str]:
-    """The partitions in which there are other rows than those wanted."""
-    return frozenset(p for p in partitions if wanted.get(p) != there.get(p))
+    """Returns the partitions whose rows differ from those wanted."""
+    return frozenset(p for p in partitions if wanted.get(p) != present.get(p))

@@ -1,6 +1,6 @@
-"""Tables without event time, computed whole: reference tables.
+"""Reference tables: tables without event time, computed whole.
 
-A keyed or versioned table its own job computes.
+Keyed and versioned tables are computed by their own jobs.
 """
 
 import time
@@ -33,30 +33,24 @@ from lakehouse.transform.function_inputs import as_read
 
 
 def refresh(session: Session, table: Table) -> Commit | None:
-    """As `rebuild`.
-
-    Computes nothing if the table, its declaration, its files and the versions of its inputs are as
-    then.
-    """
+    """Rebuilds a reference table unless the table, its declaration, its files and its inputs' versions are unchanged."""
     _make_inputs(session, table)
-    noted = read_value(
+    recorded = read_value(
         layout.note(session.settings, table, "reference.json"),
         partial(checked, dict[str, Any]),
         f"{table.name} is computed again",
     )
-    # it may have been removed, to be filled again
+    # a user may have removed the table, to have it filled again
     exists = session.exists(table)
-    if exists and noted and noted == _of(session, table, _inputs(session, table)):
+    if exists and recorded and recorded == _of(session, table, _inputs(session, table)):
         return None
     return rebuild(session, table)
 
 
 def rebuild(session: Session, table: Table) -> Commit | None:
-    """Computes a reference table whole and replaces it; None if its rows are already these.
+    """Computes a reference table whole and replaces it; None if its rows are already these. Raises DeclarationError.
 
-    Raises DeclarationError.
-
-    The job of a keyed or versioned table computes it again when it is started the next time.
+    A keyed or versioned table is computed again by its job, at its next start.
     """
     if table.kind.is_upserted:
         renew(session, table)
@@ -65,7 +59,7 @@ def rebuild(session: Session, table: Table) -> Commit | None:
         raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")
     _make_inputs(session, table)
     creation.create(session, table)
-    # looked at first: of a file that changes meanwhile the next look sees another
+    # read first, so that the next call notices a file that changes meanwhile
     read = _inputs(session, table)
     commit = _rebuilt(session, table)
     replace_file(layout.note(session.settings, table, "reference.json"), _of(session, table, read))
@@ -73,13 +67,13 @@ def rebuild(session: Session, table: Table) -> Commit | None:
 
 
 def renew(lakehouse: Lakehouse, table: Table) -> None:
-    """Has the job of a keyed or versioned table compute it again when it is started the next time."""
+    """Makes the job of a keyed or versioned table compute it again at its next start."""
     checkpoints.renew(lakehouse.settings, table)
     declared_state.keep(lakehouse, table)  # nothing will be left of what it was
 
 
 def _make_inputs(session: Session, table: Table) -> None:
-    """A reference table is computed before any query runs: a state that it reads has no rows then, and was perhaps never made."""
+    """Creates missing input tables: a reference table is computed before any query has run."""
     for name in table.inputs:
         if name in session.catalog.tables and not session.exists(session.catalog.table(name)):
             creation.create(session, session.catalog.table(name))
@@ -94,17 +88,17 @@ def _of(lakehouse: Lakehouse, table: Table, inputs: dict[str, object]) -> dict[s
 
 
 def _inputs(lakehouse: Lakehouse, table: Table) -> dict[str, object]:
-    """By which one sees whether the inputs are the same: versions of tables, also of others, digests of local files.
+    """Returns what identifies the inputs: versions of tables, also of others, and checksums of local files.
 
-    Of others never.
+    Other files have a random value, so they never count as unchanged.
     """
     inputs: dict[str, object] = {}
     for name in table.inputs:
         source = lakehouse.catalog.sources.get(name)
         if not isinstance(source, FileSource):
             inputs[name] = delta_writer.version(lakehouse.path(lakehouse.catalog.table(name)))
-        elif source.format == "delta" and (made := delta_log.made(Path(source.path))):
-            inputs[name] = [source.schema, made[0], delta_log.latest(Path(source.path))]
+        elif source.format == "delta" and (creation_of := delta_log.made(Path(source.path))):
+            inputs[name] = [source.schema, creation_of[0], delta_log.latest(Path(source.path))]
         elif file_checksum := checksum(Path(source.path)):
             inputs[name] = [source.schema, source.format, source.header, file_checksum]
         else:
@@ -128,11 +122,11 @@ def _rebuilt(session: Session, table: Table) -> Commit | None:
     if broken:
         raise DeclarationError(
             f"table={table.name}: {broken[REASON]} does not hold of {broken['row']}; a reference table is replaced whole "
-            "or not at all, and the old one stays; correct its source"
+            "or not at all, so the old one stays; correct its source"
         )
     rows = judged_rows.good(judged)
-    made, held = digests(rows, _present(session, table))
-    if made == held and delta_writer.version(session.path(table)) > 0:
+    new_digest, old_digest = digests(rows, _present(session, table))
+    if new_digest == old_digest and delta_writer.version(session.path(table)) > 0:
         return None
     run = uuid.uuid4().hex
     version = delta_writer.overwrite(
@@ -146,7 +140,7 @@ def _rebuilt(session: Session, table: Table) -> Commit | None:
         version=version,
         at=datetime.now(UTC),
         code_version=table.code_version,
-        written=made.rows,
+        written=new_digest.rows,
         seconds=time.monotonic() - started,
     )
     session.commit_log(table).append(commit)
@@ -154,5 +148,5 @@ def _rebuilt(session: Session, table: Table) -> Commit | None:
 
 
 def _present(session: Session, table: Table) -> DataFrame:
-    """The rows that a table has now: through Delta, which has to load what has just changed, only where it must be."""
+    """Returns the table's present rows, read through Delta only where that is needed: it would first load what has changed."""
     return session.references({table.name: delta_writer.version(session.path(table))})[table.name]

@@ -27,45 +27,46 @@ def met(
     after: datetime = EPOCH,
     read: Callable[[Mapping[str, int]], References] | None = None,
 ) -> list[Met]:
-    """Which of the rows of its driving input saw which versions; empty if the table reads no refreshed reference table.
+    """Returns the versions that rows of the driving input saw; empty if the table reads no refreshed reference table.
 
-    `after`: none of the rows arrived before, if that is known. Where nothing was taken up since, they are not looked at.
-
-    Raises NotKept for a version that cannot be read any more.
+    `after` is an instant before which none of the rows arrived. If no version is newer, the rows are not read.
+    Raises NotKept for a version that can no longer be read.
     """
     if not session.catalog.refreshed_inputs(table):
         return []
     spans = [
-        each
-        for each in reference_versions.of_table(session, table)
-        if each.until is None or each.until > after
+        in_force
+        for in_force in reference_versions.of_table(session, table)
+        if in_force.until is None or in_force.until > after
     ]
     if len(spans) > 1:
         first, last = observing.only(rows().agg(F.min(_arrived()), F.max(_arrived())))
         spans = [s for s in spans if s.among(utc(first), utc(last))] if first else spans[-1:]
-    for each in spans:
-        _check_kept(session, each.versions)
+    for in_force in spans:
+        _check_kept(session, in_force.versions)
     read = read or (lambda versions: session.references(dict(versions)))
     return [
-        Met(each.versions, read(each.versions), each.since, rows)
-        for each, rows in zip(spans, _apart(spans), strict=True)
+        Met(in_force.versions, read(in_force.versions), in_force.since, rows)
+        for in_force, rows in zip(spans, _apart(spans), strict=True)
     ]
 
 
 def seen(met: Sequence[Met]) -> dict[str, dict[str, list[int]]]:
-    """What a commit notes of it, among its inputs."""
-    names = {name for each in met for name in each.versions}
-    versions = {name: sorted({each.versions[name] for each in met}) for name in sorted(names)}
+    """Returns the versions seen, as a commit records them among its inputs."""
+    names = {name for versions_of in met for name in versions_of.versions}
+    versions = {
+        name: sorted({versions_of.versions[name] for versions_of in met}) for name in sorted(names)
+    }
     return {SEEN: versions} if met else {}
 
 
 def _arrived() -> Column:
-    """When a row arrived; of one that a join made without any, before all others."""
+    """Returns the time of a row's arrival; a joined row without one counts as the first."""
     return F.coalesce(F.col(f"{ARRIVAL}.time"), F.lit(EPOCH))
 
 
 def _apart(spans: Sequence[InForce]) -> list[Column | None]:
-    """Which rows are of each of the spans: every row is of one, also one before the first or behind the last."""
+    """Returns the conditions that assign each row to one span, also rows before the first span or after the last."""
     if len(spans) == 1:
         return [None]
     first, last = (_arrived() < F.lit(spans[0].until)), (_arrived() >= F.lit(spans[-1].since))
@@ -80,5 +81,5 @@ def _check_kept(session: Session, versions: Mapping[str, int]) -> None:
         if not oldest <= version <= latest:
             raise NotKept(
                 f"table={name}, version={version}: rows saw it when they arrived, and the table has versions {oldest} to "
-                f"{latest}, so they cannot be computed as they were; keep more (LAKEHOUSE_VERSIONS, LAKEHOUSE_HISTORY)"
+                f"{latest}; keep more (LAKEHOUSE_VERSIONS, LAKEHOUSE_HISTORY)"
             )

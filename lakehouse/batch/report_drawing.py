@@ -1,4 +1,4 @@
-"""The file of a report's partition, drawn by the user's function of the rows that a batch run has computed."""
+"""The file of a report's partition, which the user's function draws from the rows of a batch run."""
 
 from collections.abc import Iterable
 
@@ -12,9 +12,9 @@ from lakehouse.ranges import partition_range
 
 
 def drawn(table: Table, rows: DataFrame, partitions: Iterable[str]) -> dict[str, bytes | None]:
-    """What the report's function makes of each partition, from good rows of all; None where it has no such function.
+    """Returns the file of each partition, drawn from its good rows; None if the report has no `draw`.
 
-    Raises DeclarationError if that is neither text nor bytes.
+    Raises DeclarationError if `draw` returns neither text nor bytes.
     """
     assert table.report
     if (draw := table.report.draw) is None:
@@ -26,12 +26,12 @@ def drawn(table: Table, rows: DataFrame, partitions: Iterable[str]) -> dict[str,
             of_partition.orderBy(*map(quoted, table.keys)) if table.keys else of_partition
         )
         shown = [quoted(c) for c in rows.columns if not c.startswith("_") and c != WINDOW]
-        made = draw(
+        drawing = draw(
             of_partition.select(*shown).toArrow(), partition_range(partition, table.partition_by)
         )
-        if not isinstance(made, str | bytes):
+        if not isinstance(drawing, str | bytes):
             raise DeclarationError(
-                f"table={table.name}, report draw={draw.__qualname__}: it returned {type(made).__name__}; return text or bytes"
+                f"table={table.name}, report draw={draw.__qualname__}: it returned {type(drawing).__name__}; return text or bytes"
             )
-        drawings[partition] = made.encode() if isinstance(made, str) else made
+        drawings[partition] = drawing.encode() if isinstance(drawing, str) else drawing
     return drawings

@@ -1,4 +1,4 @@
-"""Which table's function is being called, for what it calls in turn."""
+"""The call of a table's function that is under way, for the code that it calls in turn."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ _CALL: ContextVar[Call | None] = ContextVar("call", default=None)
 
 @contextmanager
 def called(table: "Table") -> Iterator[None]:
-    """The table's function is called inside.
+    """Marks the block in which the table's function is called.
 
     Raises DeclarationError if the table has a lasting state and the function does not keep exactly one.
     """
@@ -37,11 +37,11 @@ def called(table: "Table") -> Iterator[None]:
         _CALL.reset(token)
     if table.state_ttl and call.processes != 1:
         raise DeclarationError(
-            f"table={table.name}, ttl={table.ttl}: its function applies {call.processes} process functions, and a lasting "
-            "state is that of one; call process(...) once, and declare a table for each other"
+            f"table={table.name}, ttl={table.ttl}: its function applies {call.processes} process functions, and only one may "
+            "have a lasting state; call process(...) once, and declare a table for each other"
         )
 
 
 def current() -> Call | None:
-    """The call under way; None outside of a table's function."""
+    """Returns the call under way; None outside a table's function."""
     return _CALL.get()

@@ -23,7 +23,7 @@ from lakehouse.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Every source and table by name; tables in an order in which each comes after its inputs."""
+    """Every source and table by name; a table comes after its inputs."""
 
     sources: dict[str, Source]
     tables: dict[str, Table]
@@ -38,7 +38,7 @@ class Catalog:
         return iter(self.tables.values())
 
     def table(self, name: str) -> Table:
-        """The table of that name; raises UnknownTable with the nearest names."""
+        """Returns the table of that name; raises UnknownTable with the nearest names."""
         if name not in self.tables:
             near = get_close_matches(name, self.tables) or sorted(self.tables)
             raise UnknownTable(
@@ -47,33 +47,33 @@ class Catalog:
         return self.tables[name]
 
     def sources_of(self, table: Table) -> dict[str, RecordSource]:
-        """What an ingest table reads, by input name, a topic's history beside it; empty for every other table."""
+        """Returns the sources of an ingest table by input name, histories of topics included; empty for any other table."""
         declared = ((name, self.sources.get(name)) for name in table.inputs)
         return dict(read for name, source in declared for read in history.of_input(name, source))
 
     def topics_of(self, table: Table) -> dict[str, KafkaSource]:
-        """The topics that an ingest table reads, by input name; empty for every other table."""
+        """Returns the topics of an ingest table by input name; empty for any other table."""
         reads = self.sources_of(table)
         return {name: source for name, source in reads.items() if isinstance(source, KafkaSource)}
 
     def driving_input(self, table: Table) -> Table | None:
-        """The first input table with event time, by which rows are placed; None for ingest and reference tables."""
+        """Returns the first input table with event time, which places rows; None for ingest and reference tables."""
         return next(iter(self.timed_inputs(table)), None)
 
     def timed_inputs(self, table: Table) -> list[Table]:
-        """The input tables with event time, which the stream follows: it goes as far as all of them have come."""
+        """Returns the input tables with event time. The stream goes as far as all of them have come."""
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
         return [t for t in inputs if t.kind.is_timed]
 
     def followed_inputs(self, table: Table) -> list[Table]:
-        """The input tables whose commits its stream follows: those with event time, and of a keyed table those with keys, too."""
+        """Returns the input tables whose commits the stream follows: those with event time; of a keyed table also keyed ones."""
         if not table.kind.keeps_latest:
             return self.timed_inputs(table)
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
         return [t for t in inputs if not t.kind.is_reference]
 
     def driving(self, table: Table) -> Table:
-        """The driving input of a table that has one: of any but ingest and reference tables."""
+        """Returns the driving input of a table that is neither an ingest nor a reference table."""
         driving = self.driving_input(table)
         assert driving is not None, f"table={table.name}: it follows no table"
         return driving
@@ -88,29 +88,29 @@ class Catalog:
             raise RangeError(f"table={table.name}: {table.kind.underived.format(table=table.name)}")
 
     def check_streamed(self, table: Table) -> None:
-        """As `check_derived`, and raises RangeError for a report, which no stream fills."""
+        """Raises RangeError for a table without ranges to compute, and for a report, which no stream fills."""
         self.check_derived(table)
         if not table.kind.is_streamed:
             raise RangeError(
-                f"table={table.name}: a report has no stream, so none that begins after a batch run; Dagster computes what has "
+                f"table={table.name}: a report has no stream that could start after a batch run; Dagster computes what has "
                 f"closed, or `lakehouse backfill {table.name}`"
             )
 
     def downstream(self, table: Table) -> tuple[str, ...]:
-        """The tables that are computed from `table`, directly or through others, inputs first."""
+        """Returns the tables computed from `table`, directly or through others, inputs first."""
         reached = {table.name}
-        for each in self:  # in order: inputs come first
-            if reached & set(each.inputs):
-                reached.add(each.name)
+        for candidate in self:  # in order: inputs come first
+            if reached & set(candidate.inputs):
+                reached.add(candidate.name)
         return tuple(t.name for t in self if t.name in reached - {table.name})
 
     def at_head(self, table: Table) -> bool:
-        """Whether its streaming query follows what comes from outside its pipeline: a topic, or another pipeline's table."""
+        """Returns True if the stream follows an input outside its pipeline: a topic, or another pipeline's table."""
         followed = self.followed_inputs(table)
-        return not followed or any(each.pipeline != table.pipeline for each in followed)
+        return not followed or any(t.pipeline != table.pipeline for t in followed)
 
     def pinned_inputs(self, table: Table) -> list[Table]:
-        """The inputs that its stream does not follow: each pinned to a version that the commit records."""
+        """Returns the inputs that the stream does not follow. Each is pinned to a version that the commit records."""
         refreshed = self.refreshed_inputs(table)
         return [
             t
@@ -120,14 +120,14 @@ class Catalog:
         ]
 
     def refreshed_inputs(self, table: Table) -> list[Table]:
-        """The reference tables of which each row of a row table sees the version in force when it arrived."""
+        """Returns a row table's refreshed reference tables: a row sees the version in force when it arrived."""
         if not table.kind.is_row_by_row:
             return []
         inputs = (self.tables.get(name) for name in table.inputs)
         return [t for t in inputs if t and t.refresh]
 
     def refreshed_behind(self, ingest: Table) -> dict[str, Table]:
-        """The refreshed reference tables that rows of an ingest table meet, each with a table that reads it."""
+        """Returns the refreshed reference tables downstream of an ingest table, each with a table that reads it."""
         return {
             reference.name: reader
             for reader in self
@@ -136,14 +136,14 @@ class Catalog:
         }
 
     def versioned_inputs(self, table: Table) -> list[Table]:
-        """The versioned tables that a table reads: its rows find in them what was valid at their event time."""
+        """Returns the versioned inputs, in which a row finds what was valid at its event time."""
         inputs = (self.tables.get(name) for name in table.inputs)
         return [t for t in inputs if t and t.kind.keeps_versions]
 
     def ingest_tables_of(self, table: Table) -> list[Table]:
-        """The ingest tables that a table is computed from, through the inputs that streams follow.
+        """Returns the ingest tables that a table is computed from, through the inputs that streams follow.
 
-        Itself, if it is one. None for a reference table.
+        An ingest table is its own. A reference table has none.
         """
         if self.sources_of(table):
             return [table]
@@ -151,36 +151,33 @@ class Catalog:
         return list({each.name: each for each in ingests}.values())
 
     def is_of_changes(self, table: Table) -> bool:
-        """Whether it is computed from the changes of a database's table."""
+        """Returns True for a table computed from the changes of a database's table."""
         return any(s.keys for t in self.ingest_tables_of(table) for s in self.topics_of(t).values())
 
     @property
     def keyed(self) -> list[Table]:
-        """The keyed and versioned tables: computed from all that their inputs have, without ranges."""
+        """Keyed and versioned tables, which are computed from all rows of their inputs, without ranges."""
         return [t for t in self if t.kind.is_upserted]
 
     def event_time(self, table: Table) -> str:
-        """The event-time column of the rows that a table is computed from; of an ingest table, of its own.
-
-        A row table keeps its input's unless it names one.
-        """
+        """Returns the event-time column that the table names, or else that of its driving input."""
         if table.event_time:
             return table.event_time
         driving = self.driving_input(table)
         return self.time_column(driving) if driving else ""
 
     def time_column(self, table: Table) -> str:
-        """The event-time column of a table's rows where another table reads them."""
+        """Returns the event-time column of the table's rows as another table reads them."""
         return WINDOW_TIME if table.window else self.event_time(table)
 
     def time_statistic(self, table: Table) -> str:
-        """The column, of those whose least and greatest value a file's statistics have, that places rows in time."""
+        """Returns the column whose least and greatest values in a file's statistics place its rows in time."""
         return f"{WINDOW}.end" if table.window else self.event_time(table)
 
     def quiet_timeout(self, table: Table) -> timedelta:
-        """How long the sources that a table is computed from must be silent for event time to go on; zero: it never does.
+        """Returns how long all sources must be silent before event time goes on by the clock.
 
-        Each of them must say so.
+        Zero, which is never, unless each source declares a `quiet_timeout`.
         """
         spans = [
             source.quiet_timeout
@@ -191,15 +188,15 @@ class Catalog:
         return max(spans) if spans and all(spans) else timedelta(0)
 
     def has_no_order(self, table: Table) -> bool:
-        """Whether its rows are of no order in which they arrived: results of windows are not, nor rows of several inputs."""
+        """Returns True if no order of arrival is defined: for results of windows, and for rows of several inputs."""
         timed = self.timed_inputs(table)
-        return len(timed) > 1 or any(each.window or self.has_no_order(each) for each in timed)
+        return len(timed) > 1 or any(t.window or self.has_no_order(t) for t in timed)
 
     def follows_frontiers(self, table: Table) -> bool:
-        """Whether the frontiers of its inputs alone say how far they are, and not the watermarks that rows carry.
+        """Returns True if the inputs' frontiers alone show their progress, not the watermarks that rows carry.
 
-        Rows without an order carry none that holds for all. Rows that were joined came when they could be, and not when they
-        arrived. A silent topic has no rows.
+        Rows without an order carry no watermark that holds for all. Joined rows come when both sides are there, not when
+        they arrived. A silent topic has no rows.
         """
         if self.has_no_order(table) or self.quiet_timeout(table):
             return True
@@ -210,16 +207,16 @@ class Catalog:
         return list(dict.fromkeys(t.pipeline for t in self))
 
     def of_pipeline(self, pipeline: str) -> list[Table]:
-        """The tables of one pipeline in order; raises UnknownTable."""
+        """Returns the tables of one pipeline in order; raises UnknownTable."""
         tables = [t for t in self if t.pipeline == pipeline]
         if not tables:
             raise UnknownTable(
-                f"pipeline={pipeline!r}: there is no such module of tables; name one of {', '.join(self.pipelines())}"
+                f"pipeline={pipeline!r}: no such module of tables; name one of {', '.join(self.pipelines())}"
             )
         return tables
 
     def targets(self, pipelines: Iterable[str] | None = None) -> dict[str, Table]:
-        """The table that is published to each target, by the target's name: of these pipelines, or of all."""
+        """Returns the published table by the name of its target: of these pipelines, or of all."""
         chosen = self.pipelines() if pipelines is None else list(pipelines)
         return {
             target.name: table
@@ -230,17 +227,21 @@ class Catalog:
 
     def target(self, name: str) -> tuple[Table, Target]:
         """A target and the table that is published there; raises UnknownTable with the nearest names."""
-        known = self.targets()
-        if name not in known:
-            near = get_close_matches(name, known) or sorted(known) or ["publish=[...] on a table"]
+        published = self.targets()
+        if name not in published:
+            near = (
+                get_close_matches(name, published)
+                or sorted(published)
+                or ["publish=[...] on a table"]
+            )
             raise UnknownTable(
                 f"target={name!r}: no table is published there; did you mean {', '.join(near)}?"
             )
-        table = known[name]
+        table = published[name]
         return table, next(each for each in table.publish if each.name == name)
 
     def topics(self, tables: Iterable[Table] | None = None) -> list[str]:
-        """The topics that these tables (or all) read."""
+        """Returns the topics that these tables (or all) read."""
         return sorted(
             {
                 s.topic
@@ -251,12 +252,10 @@ class Catalog:
 
 
 def load(settings: Settings) -> Catalog:
-    """The catalog of the modules in `settings.tables`.
+    """Returns the catalog of the modules in `settings.tables`.
 
-    Raises DeclarationError naming module and rule.
-
-    Pipelines that the settings have together in one process are one, by the name they have there.
-    Raises SettingsError if the settings speak of a pipeline that none of them is.
+    Pipelines that share a process by the settings count as one, under the name they have there.
+    Raises DeclarationError with module and rule, and SettingsError if the settings name an unknown pipeline.
     """
     catalog = _together(catalog_of(imported(settings)), settings)
     for name in ("freshness", "resources"):
@@ -269,7 +268,7 @@ def load(settings: Settings) -> Catalog:
 
 
 def _together(found: Catalog, settings: Settings) -> Catalog:
-    """The same tables under the names that their pipelines have where they share a process."""
+    """Returns the same tables under the names of the processes that their pipelines share."""
     names = {member: name for name in settings.together for member in settings.members(name)}
     for member, name in names.items():
         if member not in found.pipelines() or name in set(found.pipelines()) - set(names):
@@ -286,7 +285,7 @@ def _together(found: Catalog, settings: Settings) -> Catalog:
 
 
 def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
-    """The catalog of these modules; each is a pipeline, named by `pipeline_of`."""
+    """Returns the catalog of these modules; each is a pipeline, named by `pipeline_of`."""
     sources: dict[str, Source] = {}
     tables: dict[str, Table] = {}
     for module in modules:
@@ -296,7 +295,7 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
             declared = sources.get(name) or tables.get(name)
             if declared is not None and not _same(declared, value):
                 raise DeclarationError(
-                    f"name={name!r}: declared twice, and one name is one table, folder and checkpoint; rename one"
+                    f"name={name!r}: it is declared twice, and a name is one table, folder and checkpoint; rename one"
                 )
             if isinstance(value, Table):
                 home = pipeline_of(value.transformation.__module__)
@@ -306,12 +305,12 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
                 sources[name] = replace(value, name=name)
     rules.check(modules, tables)
     catalog = Catalog(sources, _in_order(sources, tables))
-    for each in [t for t in catalog if t.report]:
-        timed = tuple(catalog.timed_inputs(each))
-        catalog.tables[each.name] = replace(each, closes_with=timed)
-    check_all(*(partial(rules.check_table, catalog, each) for each in catalog))
-    for each in catalog:
-        _ = each.code_version  # read now, while the file is what was imported
+    for table in [t for t in catalog if t.report]:
+        timed = tuple(catalog.timed_inputs(table))
+        catalog.tables[table.name] = replace(table, closes_with=timed)
+    check_all(*(partial(rules.check_table, catalog, table) for table in catalog))
+    for table in catalog:
+        _ = table.code_version  # read now, while the file is what was imported
     return catalog
 
 

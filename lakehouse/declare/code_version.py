@@ -1,4 +1,4 @@
-"""The code that a function runs, for its code version: comments and docstrings apart, with what it uses of its own module."""
+"""The code that a function runs, for its code version: without comments and docstrings, with what it uses of its module."""
 
 import ast
 import hashlib
@@ -38,24 +38,24 @@ _VALUES = (str, bytes, int, float, Decimal, date, timedelta)  # a bool is an int
 
 @cache
 def dumped(code: FunctionType) -> tuple[str, ...]:
-    """The syntax trees of a function and of the functions and classes of the same module in it, as text.
+    """Returns the syntax trees of a function, and of the functions and classes of its module that it uses, as text.
 
-    As they were when this was first asked, which the catalog does: a file that is edited beside a
-    running job is not what the job runs. And never again: CPython 3.11 and 3.12 fail now and then
-    when two threads make trees (its issue 106905). Raises DeclarationError if there is no file.
+    The catalog asks first, and later calls return the same: a file that is edited beside a running job is not
+    what the job runs. CPython 3.11 and 3.12 also fail now and then when two threads make trees (its issue
+    106905). Raises DeclarationError if there is no file.
     """
     return _read(code)[0]
 
 
 def constants(code: Callable[..., object]) -> list[str]:
-    """The constants of the same module in it, such as a condition written as text, or a pattern."""
+    """Returns the constants of the module that a function uses, such as a condition written as text, or a pattern."""
     return [f"{name}={text}" for name, text in _constants(code).items()]
 
 
 def written(code: Callable[..., object]) -> Mapping[str, str]:
-    """What `dumped` and `constants` hold, by name, as it would be written: for people, and to be compared by another Python.
+    """Returns the content of `dumped` and `constants` by name, as source: for people, and for another Python to compare.
 
-    A constant whose value does not stand in the source, such as a key from the environment, is a digest.
+    A constant whose value is not in the source, such as a key from the environment, is a digest.
     """
     hidden = _hidden(code)
     constants = {
@@ -67,21 +67,21 @@ def written(code: Callable[..., object]) -> Mapping[str, str]:
 
 @cache
 def _hidden(code: FunctionType) -> frozenset[str]:
-    """The constants whose values do not stand in the source."""
+    """Returns the constants whose values are not in the source."""
     return frozenset(
         f"constant {name}"
-        for each in _reached(code)
-        for name, value in _globals(each)
+        for used in _reached(code)
+        for name, value in _globals(used)
         if _literal(value) is not None
         and not isinstance(value, Secret)
-        and not _in_source(name, value, each.__module__)
+        and not _in_source(name, value, used.__module__)
     )
 
 
 def digest(name: str, text: str) -> str:
     """Returns what stands for a constant's value on disk. It is slow to compute, so that a short value cannot be guessed.
 
-    It has no key of its own: one that lies beside it protects nothing, and a fork would not have another.
+    It has no key: one that lies beside it would protect nothing, and a fork would have the same one.
     """
     if is_digest(text):
         return text
@@ -89,7 +89,7 @@ def digest(name: str, text: str) -> str:
 
 
 def is_digest(text: str) -> bool:
-    """Whether a text of `written` stands for a value."""
+    """Returns True if a text of `written` is a digest."""
     return text.startswith(_DIGEST)
 
 
@@ -99,7 +99,7 @@ def _digested(name: str, text: str) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two texts of `written` are the same code, though two versions of Python may have written them differently."""
+    """Returns True if two texts of `written` are the same code, though two versions of Python may write it differently."""
     if one == other:
         return True
     try:
@@ -111,7 +111,7 @@ def same(one: str, other: str) -> bool:
 @cache
 def _read(code: FunctionType) -> tuple[tuple[str, ...], Mapping[str, str]]:
     try:
-        trees = {each: _tree(each) for each in _reached(code)}
+        trees = {used: _tree(used) for used in _reached(code)}
     except OSError as err:
         raise DeclarationError(
             f"table={code.__name__}: its code cannot be read ({err}), and the code version is computed from it; declare the "
@@ -120,8 +120,8 @@ def _read(code: FunctionType) -> tuple[tuple[str, ...], Mapping[str, str]]:
     dumps = tuple(map(ast.dump, trees.values()))
     _unname(trees[code])
     texts = {
-        "function" if each is code else f"function {each.__name__}": ast.unparse(tree)
-        for each, tree in trees.items()
+        "function" if used is code else f"function {used.__name__}": ast.unparse(tree)
+        for used, tree in trees.items()
     }
     return dumps, texts
 
@@ -129,24 +129,26 @@ def _read(code: FunctionType) -> tuple[tuple[str, ...], Mapping[str, str]]:
 @cache
 def _constants(code: FunctionType) -> Mapping[str, str]:
     values = {
-        name: _text(name, value, each.__module__)
-        for each in _reached(code)
-        for name, value in _globals(each)
+        name: _text(name, value, used.__module__)
+        for used in _reached(code)
+        for name, value in _globals(used)
         if not name.startswith("__")
     }
     return {f"constant {name}": text for name, text in sorted(values.items()) if text is not None}
 
 
 def _in_source(name: str, value: object, module: str) -> bool:
-    """Whether the value of a name stands in the module: a literal, or made of such values by types and operators."""
-    made = _assignments(module).get(name)
-    if made is None:
+    """Returns True if the value is in the source: a literal, or made of such values by types and operators."""
+    expression = _assignments(module).get(name)
+    if expression is None:
         return False
     try:
-        return bool(ast.literal_eval(made) == value)  # which may have been set again since
+        return bool(ast.literal_eval(expression) == value)  # which may have been set again since
     except (ValueError, TypeError, SyntaxError):
         scope = vars(sys.modules[module])
-        names = {node.id for node in ast.walk(made) if isinstance(node, ast.Name)} - _VALUE_TYPES
+        names = {
+            node.id for node in ast.walk(expression) if isinstance(node, ast.Name)
+        } - _VALUE_TYPES
         return all(
             used != name and used in scope and _in_source(used, scope[used], module)
             for used in names
@@ -154,18 +156,18 @@ def _in_source(name: str, value: object, module: str) -> bool:
 
 
 def _unname(tree: ast.AST) -> None:
-    """Leaves out of a table's function what is the table's, its name, and the types, which say nothing of what it does."""
+    """Removes the function's name, which is the table's, and its types, which decide nothing."""
     if isinstance(tree, ast.FunctionDef):
         tree.name, tree.returns = "table", None
-        for each in tree.args.args:
-            each.annotation = None
+        for argument in tree.args.args:
+            argument.annotation = None
 
 
 def _reached(code: FunctionType | type) -> list[FunctionType | type]:
-    """The code, and the functions and classes of the same module that it uses, directly or through others."""
+    """Returns the code, and the functions and classes of its module that it uses, directly or through others."""
     reached = [code]
-    for each in reached:
-        reached += [used for used in _used(each) if used not in reached]
+    for user in reached:
+        reached += [used for used in _used(user) if used not in reached]
     return reached
 
 
@@ -180,10 +182,7 @@ def _tree(code: FunctionType | type) -> ast.AST:
 
 
 def _used(code: FunctionType | type) -> list[FunctionType | type]:
-    """The functions and classes of the same module that the code names.
-
-    Of what a decorator wrapped, what was written.
-    """
+    """Returns the functions and classes of its module that the code names, without their decorators' wrappers."""
     values = [inspect.unwrap(value) if callable(value) else value for _, value in _globals(code)]
     return [
         each
@@ -193,7 +192,7 @@ def _used(code: FunctionType | type) -> list[FunctionType | type]:
 
 
 def _globals(code: FunctionType | type) -> list[tuple[str, object]]:
-    """What the code names of its module, in the order of the names, and what the values made there name, such as a pattern."""
+    """Returns the values of the module that the code names, sorted by name, and those that their expressions name in turn."""
     functions = (
         [code]
         if isinstance(code, FunctionType)
@@ -204,22 +203,24 @@ def _globals(code: FunctionType | type) -> list[tuple[str, object]]:
     for name, scope in names:
         if name not in values:
             values[name] = scope.get(name)
-            made = _made(name, values[name], code.__module__)
+            expression = _made(name, values[name], code.__module__)
             names += (
-                [(n.id, scope) for n in ast.walk(made) if isinstance(n, ast.Name)] if made else []
+                [(n.id, scope) for n in ast.walk(expression) if isinstance(n, ast.Name)]
+                if expression
+                else []
             )
     return [(name, values[name]) for name in sorted(values) if values[name] is not None]
 
 
 def _text(name: str, value: object, module: str) -> str | None:
-    made = _made(name, value, module)
-    return ast.unparse(made) if made else _literal(value)
+    expression = _made(name, value, module)
+    return ast.unparse(expression) if expression else _literal(value)
 
 
 def _made(name: str, value: object, module: str) -> ast.expr | None:
-    """How a module makes what is more than a value, such as a pattern.
+    """Returns the expression by which a module makes an object, such as a pattern.
 
-    None of what is written as it is, has its own code, or is imported.
+    None for literals, for functions, classes and modules, and for what is imported.
     """
     own = isinstance(value, FunctionType | type | ModuleType)
     return None if own or _literal(value) is not None else _assignments(module).get(name)
@@ -227,7 +228,7 @@ def _made(name: str, value: object, module: str) -> ast.expr | None:
 
 @cache
 def _assignments(module: str) -> Mapping[str, ast.expr]:
-    """What each name at the top of a module is set to, there."""
+    """Returns the expression assigned to each name at the top of a module."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (KeyError, OSError, TypeError):  # typed at a prompt: the functions are refused for that
@@ -237,23 +238,20 @@ def _assignments(module: str) -> Mapping[str, ast.expr]:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)
         if isinstance(value, ast.expr):
-            assignments |= {each.id: value for each in targets if isinstance(each, ast.Name)}
+            assignments |= {target.id: value for target in targets if isinstance(target, ast.Name)}
     return assignments
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The names that code uses, and the functions written inside it."""
+    """Yields the names that the code uses, and those in functions inside it."""
     yield from code.co_names
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _names(each)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def _literal(value: object) -> str | None:
-    """The value as it would be written, the same in every process.
-
-    None for what is more than a value.
-    """
+    """Returns the value as source, the same in every process; None for an object that is no plain value."""
     if value is None or isinstance(value, _VALUES):
         return repr(value)
     if isinstance(value, dict):

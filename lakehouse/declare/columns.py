@@ -1,8 +1,7 @@
-"""Names of the columns that the library adds to those of a user, and the names that a user gives in Spark DDL.
+"""Names of the columns that the library adds, and those that a user declares in Spark DDL.
 
-Some are stored with each row. Others are added while it computes, and taken away again: no column
-of a user has such a name. What a table's function returns has no name with a leading `_` (`plan`
-refuses it); what it reads, and makes on the way, may.
+Some are stored with each row. Others exist only while the library computes, and no user's column has such
+a name. A table's function may read and make columns with a leading `_`, but not return them (`plan` refuses it).
 """
 
 import re
@@ -13,18 +12,15 @@ ARRIVAL_TYPE = "struct<watermark:timestamp,topic:string,partition:int,offset:big
 PARTITION = "_partition"
 ORIGIN = "_origin"
 WINDOW = "window"
-# of a row that is a window's result, where another table reads it: the last instant of that window
+# the last instant of a window, as the event time of its result where another table reads that
 WINDOW_TIME = "window_time"
-# an ingest table whose event time this is gets it as a column: the time of arrival
+# the time of arrival: a column of ingest tables that name it as their event time
 INGESTION = "ingestion_time"
 SOURCE_ORDER = ("time", "topic", "partition", "offset")
-PLACE = (
-    "place"  # that of a row in its message, in `_arrival` of tables whose messages may have several
-)
-REACH = "lakehouse.reach"  # metadata of `_arrival` behind a process function: microseconds that its state may outlive a row
+PLACE = "place"  # a row's place in its message, in `_arrival` where messages may hold several
+REACH = "lakehouse.reach"  # metadata of `_arrival` after a process function: microseconds that its state may outlive a row
 RECORD = "_record"  # what a row was parsed from: struct<topic, key, value, partition, offset, timestamp, problem>
-# of a recorded answer: 16 bytes that stand for the row of the input that it belongs to
-ROW = "_row"
+ROW = "_row"  # of a recorded answer: 16 bytes that stand for the input row that it belongs to
 REASON = "_reason"  # of a judged row: why it is quarantined; null for a good one
 HEADERS = "headers"  # of a message, in the quarantine of tables that read some
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
@@ -37,40 +33,37 @@ _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # a comment
 
 
 def kind_of_reason(reason: str) -> str:
-    """A reason without the value that was sent and its place, so that rows can be counted by it."""
+    """Returns a reason without the value that was sent and its place, so that rows can be counted by it."""
     return _SENT.sub("", reason)
 
 
 def helper(name: str) -> str:
-    """The column that holds `name`, beside columns of the user's."""
+    """Returns the helper column for `name`, which no column of the user collides with."""
     return f"{_PREFIX}{name}"
 
 
 def quoted(name: str) -> str:
-    """The name as Spark reads it whatever it holds: a dot would name a field of a struct."""
+    """Returns the name in backquotes: Spark would read a dot as a field of a struct."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def quoted_column(name: str, columns: Iterable[str]) -> str:
-    """The name quoted if it is of one of the columns; else as it is, for it may say a field of a struct."""
+    """Returns the name quoted if a column has it; else unchanged, for it may be a field of a struct."""
     return quoted(name) if name in columns else name
 
 
 def reserved(names: Iterable[str]) -> list[str]:
-    """Those of the names that a helper column might have.
-
-    Spark does not distinguish upper from lower case in names.
-    """
+    """Returns the names that a helper column might have. Spark ignores case in names."""
     return [name for name in names if name.lower().startswith(_PREFIX)]
 
 
 def column_names(schema: str) -> list[str]:
-    """The names of the columns of Spark DDL, without Spark."""
+    """Returns the names of the columns of Spark DDL, without Spark."""
     return [name for name, _ in of_ddl(schema)]
 
 
 def of_ddl(schema: str) -> list[tuple[str, str]]:
-    """The columns of Spark DDL, each with what is said of it; without comments."""
+    """Returns the columns of Spark DDL, each with its type and constraints, without comments."""
     depth, parts = 0, [""]
     for letter in _QUOTED.sub("", schema):
         depth += (letter in "<(") - (letter in ">)")
@@ -79,9 +72,9 @@ def of_ddl(schema: str) -> list[tuple[str, str]]:
         else:
             parts[-1] += letter
     parts_of = (re.split(r"[\s:]", part.strip(), maxsplit=1) for part in parts)
-    return [(name.strip("`"), "".join(said)) for name, *said in parts_of]
+    return [(name.strip("`"), "".join(rest)) for name, *rest in parts_of]
 
 
 def is_table_name(name: str) -> bool:
-    """Whether a table can be called so."""
+    """Returns True if a table may have this name."""
     return "__" not in name and not name.startswith("_") and name.isidentifier()

@@ -62,8 +62,8 @@ class Common(TypedDict, total=False):
     layer: `bronze`, `silver` or `gold`: a group of the UI and a folder below the root. It is required.
     expectations: what rows must hold, as `expect` makes them; a row that breaks one is quarantined.
     publish: where the rows go on to, version by version: `[kafka_topic(...)]`.
-    deterministic: False allows what two runs may differ by (clocks, random numbers, the order of rows),
-        which is refused otherwise; such ranges stay UNVERIFIABLE.
+    deterministic: False allows clocks, random numbers and the order of rows, by which two runs may differ
+        and which are refused otherwise; such ranges stay UNVERIFIABLE.
     owner: shown in the UI.
     """
 
@@ -112,11 +112,10 @@ def ingest_table(
         def readings(reading_topic: DataFrame) -> DataFrame:
             return reading_topic
 
-    :param event_time: the column of event time, or "ingestion_time", of arrival.
+    :param event_time: the column of event time, or "ingestion_time", the time of arrival.
     :param delay: how far the watermark stays behind the latest event time.
-    :param marker: the BOOLEAN column that is true of rows which say that time has come to their event time.
-        Only these move the watermark; by default all rows do.
-    :param watermark_by: the column of few values, such as sites or devices, of which each holds the watermark back
+    :param marker: a BOOLEAN column. Only rows in which it is true move the watermark; by default all rows do.
+    :param watermark_by: a column of few values, such as sites or devices. Each value holds the watermark back
         as a partition of the topic does; by default partitions alone do.
     """
     if not event_time:
@@ -156,8 +155,8 @@ def row_table(
         `<table>__late`, `drop` counts them only, `update` has batch runs merge them once the partition
         has closed.
     :param context: `around(...)`: the function may join its input with itself within that time.
-    :param deduplicate: `duplicates(...)`, taken out of the input.
-    :param lookup: what `@lookup` declared: the input gets its answer as a column.
+    :param deduplicate: `duplicates(...)`, which are left out of the input.
+    :param lookup: declared by `@lookup`; the input gets its answer as a column.
     :param ttl: how long, in event time, the state of `process` lasts after the last row of its key; by default no state lasts.
     """
     return _decorator(
@@ -193,8 +192,8 @@ def window_table(
     :param late: what happens to rows that miss their window: `side_output` keeps them in view as
         `<table>__late`, `drop` counts them only, `update` has batch runs merge them once the partition
         has closed.
-    :param early_results: how often `<table>__early`, what open windows hold so far, is refreshed; by default there is none.
-    :param metrics: columns of numbers that `lakehouse metrics` shows, by key, of the window that closed last.
+    :param early_results: how often `<table>__early`, the results of open windows so far, is refreshed; by default there is none.
+    :param metrics: numeric columns of the window that closed last, which `lakehouse metrics` shows by key.
     """
     option_rules.check_metrics(metrics, window, keys)
     return _decorator(
@@ -215,7 +214,7 @@ def keyed_table(
     final_rows: bool = False,
     **options: Unpack[Compared],
 ) -> Decorator:
-    """Declares a table with the latest row of each key: the function groups by the keys, over all rows there have been.
+    """Declares a table with the latest row of each key: the function groups all rows so far by the keys.
 
         @keyed_table(layer="gold", keys=["account_id"])
         def balances(payments: DataFrame) -> DataFrame:
@@ -253,9 +252,8 @@ def reference_table(
             return campaign_files
 
     :param keys: the columns that identify a row.
-    :param refresh: how often its job looks whether its files, or the tables that it reads, have changed, and computes
-        it again. A row sees the version that was in force when it arrived. By default the table stands still until
-        its job is started again.
+    :param refresh: how often its job checks its files or tables for changes and computes it again. A row sees the
+        version that was in force when it arrived. By default the table stands still until its job restarts.
     """
     return _decorator(kinds.REFERENCE, options, keys=keys, refresh=refresh)
 
@@ -345,15 +343,15 @@ def _partitions(partition_by: PartitionBy) -> Window:
 
 
 def _check_option(kind: Kind, name: str) -> None:
-    """Raises TypeError for an option that this kind has not, with the kinds that have it."""
+    """Raises TypeError for an option that this kind lacks, with the kinds that have it."""
     options = options_of(kind)
     if name in options:
         return
-    having = [f"@{each}_table" for each in DECORATORS if name in options_of(each)]
+    owners = [f"@{other}_table" for other in DECORATORS if name in options_of(other)]
     near = get_close_matches(name, options, 1)
     meant = f"; did you mean {near[0]}?" if near else ""
-    if having:
-        meant = f"; {name} is an option of {', '.join(having)}"
+    if owners:
+        meant = f"; {name} is an option of {', '.join(owners)}"
     raise TypeError(
         f"@{kind}_table has no option {name!r}{meant} (it has {', '.join(sorted(options))})"
     )
@@ -362,8 +360,8 @@ def _check_option(kind: Kind, name: str) -> None:
 def _table_name(name: str) -> str:
     if not columns.is_table_name(name):
         raise DeclarationError(
-            f"table={name}: '__' marks side tables (quarantine, late), a leading '_' the log tables, and the rest is a Python "
-            "name; rename it"
+            f"table={name}: a Python name without '__', which marks side tables, and without a leading '_', which marks log "
+            "tables; rename it"
         )
     return name
 

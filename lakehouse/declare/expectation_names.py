@@ -1,7 +1,7 @@
-"""The expectations of Great Expectations and the arguments of each, without importing it.
+"""The expectations of Great Expectations and their arguments, without importing it, which takes seconds.
 
-An import takes seconds. `expectation_names.json` has them, and `expectations.pyi` shows them to
-editors and type checkers; `python -m tools.expectation_stub` writes both.
+`expectation_names.json` has them, and `expectations.pyi` shows them to editors and type checkers;
+`python -m tools.expectation_stub` writes both.
 """
 
 import json
@@ -31,19 +31,19 @@ NOT_TAKEN = {  # arguments of every expectation that would do nothing here
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What one expectation takes."""
+    """The arguments of one expectation."""
 
     positional: tuple[str, ...]
     required: tuple[str, ...]
     optional: tuple[str, ...]
     any_of: tuple[str, ...] = ()  # at least one of these
-    by_row: bool = False  # whether a single row breaks it or does not
+    by_row: bool = False  # True if it is judged for each row alone
 
 
 @cache
 def signatures() -> Mapping[str, Signature]:
-    """The expectations that can be judged, by name."""
-    return {name: _signature(each) for name, each in _written()["expectations"].items()}
+    """Returns the expectations that can be judged, by name."""
+    return {name: _signature(arguments) for name, arguments in _written()["expectations"].items()}
 
 
 def _signature(given: Mapping[str, Any]) -> Signature:
@@ -52,23 +52,22 @@ def _signature(given: Mapping[str, Any]) -> Signature:
 
 
 def not_judged() -> Mapping[str, str]:
-    """The expectations that cannot be judged here: why, and what to do instead."""
+    """Returns the expectations that cannot be judged here, each with the reason and what to do instead."""
     return _written()["not_judged"]
 
 
 @cache
 def _written() -> dict[str, dict[str, Any]]:
-    written: dict[str, dict[str, Any]] = json.loads(PATH.read_text())
-    return written
+    content: dict[str, dict[str, Any]] = json.loads(PATH.read_text())
+    return content
 
 
 def arguments(
     name: str, positional: Sequence[object], named: Mapping[str, object]
 ) -> dict[str, object]:
-    """The arguments of the expectation `name`, all by name, as values that can be compared.
+    """Returns the arguments of the expectation `name`, all by name, as values that can be compared.
 
-    Of a name that Great Expectations does not have nothing is known: it may be one of the user's
-    own. Raises DeclarationError.
+    An unknown name is not checked: it may be an expectation of the user's own. Raises DeclarationError.
     """
     if name in not_judged():
         raise DeclarationError(f"expectation={name}: {not_judged()[name]}")
@@ -91,20 +90,20 @@ def arguments(
     return {argument: _frozen(name, argument, value) for argument, value in by_name.items()}
 
 
-def _check(name: str, known: Signature, given: Mapping[str, object]) -> None:
+def _check(name: str, signature: Signature, given: Mapping[str, object]) -> None:
     for argument in given:
-        if argument not in known.required + known.optional:
-            raise DeclarationError(_unknown(name, known, argument, given[argument]))
+        if argument not in signature.required + signature.optional:
+            raise DeclarationError(_unknown(name, signature, argument, given[argument]))
     present = {argument for argument, value in given.items() if value is not None}
-    if missing := [argument for argument in known.required if argument not in present]:
+    if missing := [argument for argument in signature.required if argument not in present]:
         raise DeclarationError(
             f"expectation={name}, argument={missing[0]!r}: it is needed, and is not there; give "
-            f"{' and '.join(f'{each}=...' for each in missing)}"
+            f"{' and '.join(f'{option}=...' for option in missing)}"
         )
-    if known.any_of and present.isdisjoint(known.any_of):
+    if signature.any_of and present.isdisjoint(signature.any_of):
         raise DeclarationError(
-            f"expectation={name}, arguments={', '.join(known.any_of)}: one of them is needed, and none is there; give "
-            f"{known.any_of[0]}=..."
+            f"expectation={name}, arguments={', '.join(signature.any_of)}: one of them is needed, and none is there; give "
+            f"{signature.any_of[0]}=..."
         )
     if "row_condition" in present and given.get("condition_parser") not in PARSERS:
         raise DeclarationError(
@@ -113,24 +112,24 @@ def _check(name: str, known: Signature, given: Mapping[str, object]) -> None:
         )
 
 
-def _unknown(name: str, known: Signature, argument: str, value: object) -> str:
-    takes = known.required + known.optional
+def _unknown(name: str, signature: Signature, argument: str, value: object) -> str:
+    takes = signature.required + signature.optional
     if argument in NOT_TAKEN:
         return f"expectation={name}, {argument}={value!r}: {NOT_TAKEN[argument]}"
     near = get_close_matches(argument, takes, 1, 0.5)  # 0.5: `min` is near `min_value`
-    said = f"did you mean {near[0]}?" if near else f"give one of {', '.join(takes)}"
-    return f"expectation={name}, argument={argument!r}: it takes none of that name; {said}"
+    hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(takes)}"
+    return f"expectation={name}, argument={argument!r}: it has no such argument; {hint}"
 
 
 def _frozen(name: str, argument: str, value: object) -> object:
-    # in one order: that of a set differs from process to process, and with it the code version
+    # sorted: the order of a set differs between processes, and would change the code version
     ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
-    kept = tuple(ordered) if isinstance(ordered, list) else ordered
+    frozen = tuple(ordered) if isinstance(ordered, list) else ordered
     try:
-        hash(kept)
+        hash(frozen)
     except TypeError as err:
         raise DeclarationError(
             f"expectation={name}, {argument}={value!r}: single values and lists of them can be judged, no mapping and no list "
             "in a list; write tuples inside a list"
         ) from err
-    return kept
+    return frozen

@@ -1,4 +1,4 @@
-"""Expectations as values: what must hold of a table's rows.
+"""Expectations as values: the rules that a table's rows must keep.
 
 `transform.checks.quality` turns them into Great Expectations' own. Editors and type checkers read
 `expectations.pyi`, which has each by name.
@@ -12,7 +12,7 @@ from lakehouse.declare import expectation_names
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A Great Expectations expectation by name and arguments; resolved only when it is used."""
+    """An expectation of Great Expectations by name and arguments, resolved when it is used."""
 
     type: str
     arguments: tuple[tuple[str, object], ...] = ()

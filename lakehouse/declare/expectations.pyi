@@ -7,7 +7,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A Great Expectations expectation by name and arguments; resolved only when it is used."""
+    """An expectation of Great Expectations by name and arguments, resolved when it is used."""
 
     type: str
     arguments: tuple[tuple[str, object], ...] = ()

@@ -1,4 +1,4 @@
-"""The kinds of tables: what each has, and how it is filled. A table's own is `Table.kind`."""
+"""The kinds of tables: what each has, and how it is filled. `Table.kind` holds one."""
 
 from dataclasses import dataclass
 
@@ -9,21 +9,21 @@ _CODE = ("function", "query", "constant")
 class Kind:
     name: str
     reads_sources: bool = False  # topics, folders, tables of others
-    is_streamed: bool = True  # batch runs alone fill the others
+    is_streamed: bool = True  # False if batch runs alone fill it
     is_timed: bool = False  # other tables' streams follow the event time of its rows
     is_derived: bool = False  # batch runs compute any range of its event time
     has_partitions: bool = False  # by time, and a quarantine beside them
     has_late_rows: bool = False
     is_upserted: bool = False  # a row replaces the one of its key
-    keeps_latest: bool = False  # of each key one row
-    keeps_versions: bool = False  # of each key all that were valid, from when until when
+    keeps_latest: bool = False  # one row for each key
+    keeps_versions: bool = False  # every version of each key, with the time of its validity
     is_row_by_row: bool = False  # a row for each that it reads
     is_windowed: bool = False  # a row for each window and key
-    is_of_several_rows: bool = False  # no single arrival is its rows'
+    is_of_several_rows: bool = False  # a row is made of several, so no single arrival is its own
     keeps_event_time: bool = False  # its function returns the column
     is_report: bool = False  # each partition is computed when the inputs have closed
-    is_reference: bool = False  # computed whole, of what has no event time
-    # what may change of the declaration while the table goes on, where its query has no state
+    is_reference: bool = False  # computed whole, from inputs without event time
+    # parts of the declaration that may change while the table goes on, where its query has no state
     onward: tuple[str, ...] = ()
     underived: str = ""  # why no range of it can be computed, and what to do
 
@@ -58,7 +58,7 @@ WINDOW = Kind(
     has_partitions=True,
     has_late_rows=True,
     is_windowed=True,
-    # where each window is computed whole when it closes, whatever the function does
+    # for windows that are computed whole when they close, whatever the function does
     onward=(*_CODE, "reads"),
 )
 _NO_RANGES = "a {} table has no ranges; `lakehouse backfill {{table}}` has its job compute it again"

@@ -1,4 +1,4 @@
-"""Lookups: what a service outside knows of a row, asked once for each row and recorded."""
+"""Lookups: questions to a service outside, asked once for each row, with recorded answers."""
 
 import inspect
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
 OnFailure = Literal["wait", "quarantine", "null"]
-# for which rows a batch run asks: those without a recorded answer, also those whose lookup had
-# failed, or all
+# the rows that a batch run asks for: those without a recorded answer, also those whose lookup
+# had failed, or all
 Ask = Literal["missing", "failed", "all"]
 
 
@@ -39,7 +39,7 @@ class Lookup:
 
     @property
     def meaning(self) -> tuple[str, tuple[str, ...], str, str]:
-        """What of it decides rows once their answers are recorded."""
+        """The options that decide rows once their answers are recorded."""
         return self.name, self.keys, self.schema, self.on_failure
 
 
@@ -52,7 +52,7 @@ def lookup(
     cache_for: str | timedelta = "0 seconds",
     on_failure: OnFailure = "wait",
 ) -> Callable[[Callable[..., object]], Lookup]:
-    """Declares a question to a service or database outside; its parameters name the columns that it is asked with.
+    """Declares a question to a service or database outside; its parameters name the columns that it needs.
 
         @lookup(schema="country STRING, city STRING", concurrency=20, timeout="2 seconds")
         async def place(ip_address: str):
@@ -79,27 +79,26 @@ def lookup(
         of a second to ten seconds.
     :param cache_for: how long, by the clock, an answer is used for other rows with the same key; by
         default it is not. A restart forgets it.
-    :param on_failure: of a row whose attempts have all failed: "wait" holds its table back and asks
-        again until there is an answer, "quarantine" puts the row into the quarantine with the reason,
-        "null" computes it with a null. Of the last two the failure is recorded.
-    :raises DeclarationError: for values that cannot be.
+    :param on_failure: what happens when all attempts for a row have failed. "wait" holds the table back and
+        asks again until there is an answer, "quarantine" puts the row into the quarantine with the reason,
+        "null" computes it with a null. The last two record the failure.
+    :raises DeclarationError: for impossible values.
     """
     one_of("on_failure", on_failure, get_args(OnFailure))
     if concurrency < 1 or retries < 0:
         raise DeclarationError(
-            f"concurrency={concurrency}, retries={retries}: at least one question is open at once, and no fewer than 0 retries "
-            "follow; correct the number"
+            f"concurrency={concurrency}, retries={retries}: at least 1 and at least 0; correct the number"
         )
     if not duration(timeout, "timeout"):
-        raise DeclarationError(f"timeout={timeout}: no service answers at once; give it some time")
+        raise DeclarationError(f"timeout={timeout}: it must be longer than 0; raise it")
 
     def declare(function: Callable[..., object]) -> Lookup:
         name = getattr(function, "__name__", "")
         keys = tuple(inspect.signature(function).parameters)
         if not name.isidentifier() or name.startswith("_") or not keys or columns.reserved(keys):
             raise DeclarationError(
-                f"lookup={name or function!r}, parameters={list(keys)}: the name of the function is a column, and its parameters "
-                "name the columns that it is asked with, at least one; write a function with such names"
+                f"lookup={name or function!r}, parameters={list(keys)}: the function's name becomes a column, and its "
+                "parameters, at least one, name columns; write a function with such names"
             )
         return Lookup(
             name=name,

@@ -9,19 +9,16 @@ from lakehouse.settings import Settings
 
 
 def imported(settings: Settings) -> list[ModuleType]:
-    """The modules in their order, looked for in `module_path` last.
-
-    Raises DeclarationError for one that is not found.
-    """
+    """Imports the modules in their order, with `module_path` searched last; raises DeclarationError for a missing one."""
     sys.path += [str(folder) for folder in settings.module_path if str(folder) not in sys.path]
     return [_imported(name) for name in settings.tables]
 
 
 def pipeline_of(module: str) -> str:
-    """The name of a module's pipeline: the last part of its own.
+    """Returns the name of a module's pipeline: the last part of its own.
 
-    A module `tables` in a package has the package's name: beside it lies what else belongs to the
-    pipeline, and `tables` would be the name of every such pipeline.
+    A module `tables` in a package has the package's name, since `tables` would be the name of every
+    such pipeline.
     """
     package, _, name = module.rpartition(".")
     return package.rpartition(".")[2] if package and name == "tables" else name

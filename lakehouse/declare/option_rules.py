@@ -1,4 +1,4 @@
-"""The rules of single options of a declaration: `ttl`, `final_rows`, `lookup`, `refresh`, `publish`, `metrics`; of reports."""
+"""The rules of single options: `ttl`, `final_rows`, `lookup`, `refresh`, `publish`, `metrics`; and those of reports."""
 
 import re
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ def check_lasting(table: "Table") -> None:
     where = f"table={table.name}, ttl={table.ttl}"
     if table.context or table.deduplicate:
         raise DeclarationError(
-            f"{where}: it is the time for which the state of a process function lasts, without context= and deduplicate=; leave "
-            "ttl= out, or do the rest in a table before or after"
+            f"{where}: a table with a lasting state takes no context= or deduplicate=; leave ttl= out, or do the rest in a table "
+            "before or after"
         )
     if table.late == "update":
         raise DeclarationError(
@@ -35,14 +35,14 @@ def check_ttl_inputs(catalog: "Catalog", table: "Table", timed: Sequence[str], w
     if table.kind.keeps_latest:
         if not timed:
             raise DeclarationError(
-                f"{where}, ttl={table.ttl}, inputs={list(table.inputs)}: rows count by their event time, and these tables have "
-                "none; declare ttl= on the keyed tables before it, and what goes out of them goes out of this one"
+                f"{where}, ttl={table.ttl}, inputs={list(table.inputs)}: rows expire by event time, and these tables have none; "
+                "declare ttl= on the keyed tables before it, whose expired rows leave this one, too"
             )
         return
     if others := [name for name in table.inputs if name not in timed]:
         raise DeclarationError(
             f"{where}, ttl={table.ttl}, input={others[0]}: a state outlives the version of a table that it was computed with; "
-            "join that in a row table before, and read that"
+            "join the input in a row table before, and read that"
         )
     if len(timed) > 2:
         raise DeclarationError(
@@ -56,16 +56,16 @@ def check_final_rows(catalog: "Catalog", table: "Table", timed: Sequence[str], w
     if not table.final_rows:
         return
     where = f"{where}, final_rows=True"
-    for each in catalog.followed_inputs(table):
-        if each.name in timed:
+    for t in catalog.followed_inputs(table):
+        if t.name in timed:
             continue
-        instead = f"read what {each.name} reads"
-        if each.kind.keeps_latest and not timed:
+        instead = f"read what {t.name} reads"
+        if t.kind.keeps_latest and not timed:
             instead = (
-                f"declare it on {each.name} instead: this table is then whole because that one is"
+                f"declare it on {t.name} instead: this table is then whole because that one is"
             )
         raise DeclarationError(
-            f"{where}, input={each.name}: its rows have no event time, so the frontier does not say which are final; {instead}"
+            f"{where}, input={t.name}: its rows have no event time, so the frontier does not say which are final; {instead}"
         )
 
 
@@ -76,22 +76,20 @@ def check_lookup(catalog: "Catalog", table: "Table", where: str) -> None:
     neighbours = table.context or table.as_of or table.deduplicate or table.ttl
     if several or neighbours or catalog.refreshed_inputs(table):
         raise DeclarationError(
-            f"{where}, lookup={table.lookup.name}: a service is asked for each row of one input with event time, and for no "
-            "row twice; declare it on a row table without context=, deduplicate=, ttl=, versioned tables and refreshed "
-            "reference tables, and read that"
+            f"{where}, lookup={table.lookup.name}: a service is asked once for each row of one input with event time; declare it "
+            "on a row table without context=, deduplicate=, ttl=, versioned tables and refreshed reference tables, and read that"
         )
 
 
 def check_refreshed(catalog: "Catalog", table: "Table", where: str) -> None:
-    """Raises DeclarationError where it could not be said which version of a refreshed reference table a row saw."""
+    """Raises DeclarationError where the version of a refreshed reference table that a row saw would be undefined."""
     kind = table.kind
     if table.refresh and table.refresh < SOONEST_REFRESH:
         raise DeclarationError(
-            f"{where}, refresh={table.refresh}: the job looks once in {SOONEST_REFRESH} at most; raise it"
+            f"{where}, refresh={table.refresh}: at least {SOONEST_REFRESH}; raise it"
         )
     read = [n for n in table.inputs if n in catalog.tables and catalog.tables[n].refresh]
-    # as of one version of each input, at each of its own
-    whole = kind.is_reference or kind.keeps_latest
+    whole = kind.is_reference or kind.keeps_latest  # computed with one version of each input
     if not read or whole:
         return
     if not kind.is_row_by_row or table.context or len(catalog.ingest_tables_of(table)) > 1:
@@ -99,8 +97,7 @@ def check_refreshed(catalog: "Catalog", table: "Table", where: str) -> None:
         what = several if kind.is_row_by_row else f"a {kind} table"
         raise DeclarationError(
             f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
-            f"arrived, and this is {what}, which may have arrived under different ones; join {read[0]} in a row table of one "
-            "input before it, and read that"
+            f"arrived, and this is {what}; join {read[0]} in a row table of one input before it, and read that"
         )
     if catalog.has_no_order(table):
         raise DeclarationError(
@@ -123,10 +120,12 @@ def check_report(catalog: "Catalog", table: "Table") -> None:
             "row or window table, or declare a @reference_table"
         )
     lengths = {t.name: PARTITION_LENGTHS[t.partition_by] for t in catalog.timed_inputs(table)}
-    if longer := [n for n, of in lengths.items() if of > PARTITION_LENGTHS[table.partition_by]]:
+    if longer := [
+        n for n, length in lengths.items() if length > PARTITION_LENGTHS[table.partition_by]
+    ]:
         raise DeclarationError(
-            f"{where}, partition_by={table.partition_by!r}, input={longer[0]}: rows come to its days until they end, and the "
-            "report would be of an hour of one; declare partition_by='day'"
+            f"{where}, partition_by={table.partition_by!r}, input={longer[0]}: its days close as a whole, so no single hour can "
+            "be reported; declare partition_by='day'"
         )
     if not any(t.kind.is_streamed for t in catalog if t.pipeline == table.pipeline):
         raise DeclarationError(
@@ -136,7 +135,7 @@ def check_report(catalog: "Catalog", table: "Table") -> None:
 
 
 def check_targets(catalog: "Catalog", table: "Table", where: str) -> None:
-    """Raises DeclarationError for a target in which rows would take each other's place, or that is read to compute the table."""
+    """Raises DeclarationError for a target in which rows would replace each other, or that is read to compute the table."""
     identity = set(table.keys) if table.kind.is_upserted or table.window else set()
     identity |= {"valid_from"} if table.kind.keeps_versions else set()
     identity |= {"window"} if table.window else set()
@@ -159,11 +158,11 @@ def check_metrics(metrics: Sequence[str], window: Window, keys: Sequence[str]) -
         return
     if not window.regular:
         raise DeclarationError(
-            f"metrics={list(metrics)}, window={window}: metrics are shown for the window that closed last, which only windows "
-            "of fixed size have for all keys; declare them on a tumbling or sliding window that reads this table"
+            f"metrics={list(metrics)}, window={window}: metrics show the last closed window, and only windows of fixed size have "
+            "one for all keys; declare them on a tumbling or sliding window that reads this table"
         )
     if unusable := [name for name in (*metrics, *keys) if not _LABEL.fullmatch(name)]:
         raise DeclarationError(
-            f"metrics={list(metrics)}, column={unusable[0]!r}: it becomes the name of a metric or label, so letters, digits "
-            "and '_', a letter first; rename the column"
+            f"metrics={list(metrics)}, column={unusable[0]!r}: the name of a metric or label has letters, digits and '_', a "
+            "letter first; rename the column"
         )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def sql(name: str, query: str, description: str = "") -> Callable[..., "DataFrame"]:
-    """Returns the function that a SQL query is, for a decorator.
+    """Returns a function that runs a SQL query, for a decorator.
 
         campaign_clicks = window_table(layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"])(
             sql(
@@ -25,7 +25,7 @@ def sql(name: str, query: str, description: str = "") -> Callable[..., "DataFram
     :param name: of the table and of the variable.
     :param query: Spark's SQL. Inputs stand in braces; a brace of SQL's own is written twice.
     :param description: shown in the UI.
-    :raises DeclarationError: for a query without an input, and for a brace that is none.
+    :raises DeclarationError: for a query without an input, and for a stray brace.
     """
     try:
         fields = [field for _, field, _, _ in Formatter().parse(query) if field is not None]
@@ -34,7 +34,7 @@ def sql(name: str, query: str, description: str = "") -> Callable[..., "DataFram
             f"table={name}, query: {err}; write a brace that is not an input's twice"
         ) from err
     inputs = tuple(dict.fromkeys(fields))
-    if unusable := [each for each in inputs if not each.isidentifier()]:
+    if unusable := [i for i in inputs if not i.isidentifier()]:
         raise DeclarationError(
             f"table={name}, input={unusable[0]!r}: inputs are names in braces, such as {{ad_events}}"
         )
@@ -47,9 +47,7 @@ def sql(name: str, query: str, description: str = "") -> Callable[..., "DataFram
         spark: SparkSession = next(iter(frames.values())).sparkSession
         return spark.sql(query, **frames)
 
-    parameters = [
-        inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in inputs
-    ]
+    parameters = [inspect.Parameter(i, inspect.Parameter.POSITIONAL_OR_KEYWORD) for i in inputs]
     # functions take any attribute, and their type knows none of them
     transformation.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     transformation.query = query  # type: ignore[attr-defined]

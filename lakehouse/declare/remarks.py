@@ -1,4 +1,4 @@
-"""All that is wrong with a declaration, said at once: a line for each remark."""
+"""Every fault of a declaration in one error: a line for each remark."""
 
 from collections.abc import Callable, Iterable
 
@@ -12,7 +12,7 @@ def refuse(remarks: Iterable[str]) -> None:
 
 
 def check_all(*checks: Callable[[], object]) -> None:
-    """Makes every check, and raises one DeclarationError with what all of them refuse."""
+    """Runs every check, and raises one DeclarationError with all refusals."""
     lines: list[str] = []
     for check in checks:
         try:

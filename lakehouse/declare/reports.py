@@ -19,7 +19,7 @@ Draw = Callable[["pa.Table", Range], str | bytes]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What makes a table a report: the file that is drawn of each partition, if any."""
+    """The file that is drawn of each partition of a report, if any."""
 
     suffix: str = ""
     draw: Draw | None = None
@@ -29,18 +29,18 @@ class Report:
 
 
 def report(suffix: str = "", draw: Draw | None = None) -> Report:
-    """Returns what makes a table a report.
+    """Returns the checked options of a report.
 
-    :raises DeclarationError: for `suffix` without `draw` or the reverse, for a suffix that is none, and for a
-        function of other than two parameters.
+    :raises DeclarationError: for `suffix` without `draw` or the reverse, for an impossible suffix, and for a
+        function without exactly two parameters.
     """
     if bool(suffix) != (draw is not None):
         raise DeclarationError(
-            f"suffix={suffix!r}, draw={draw}: a file needs both, and rows alone neither; give both, or leave both out"
+            f"suffix={suffix!r}, draw={draw}: a file needs both; give both, or leave both out"
         )
     if suffix and not _SUFFIX.fullmatch(suffix):
         raise DeclarationError(
-            f"suffix={suffix!r}: up to eight small letters and digits; write for example 'html'"
+            f"suffix={suffix!r}: one to eight lower-case letters and digits; write for example 'html'"
         )
     if draw is not None and len(inspect.signature(draw).parameters) != 2:
         raise DeclarationError(

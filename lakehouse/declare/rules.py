@@ -1,4 +1,4 @@
-"""The rules that declarations keep, decided by them alone: names, expectations, inputs, policies."""
+"""The rules that follow from the declarations alone: names, expectations, inputs, policies."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from lakehouse.settings import SOONEST_STALE
 if TYPE_CHECKING:
     from lakehouse.declare.catalog import Catalog
 
-_OF_MANY_ROWS = {  # what changes nothing, and why something else cannot be kept
+_OF_MANY_ROWS = {  # values without effect, and why no other value can be honoured
     "mostly": (
         (None, 1),
         "each row of this table is judged by itself as it is written, so a share means nothing; leave it out, or expect a "
@@ -42,7 +42,7 @@ _OF_MANY_ROWS = {  # what changes nothing, and why something else cannot be kept
 
 
 def check(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> None:
-    """Raises DeclarationError for a name by which something is not found."""
+    """Raises DeclarationError for tables, targets and expectations whose names are wrong."""
     check_all(
         lambda: _check_names(modules, tables),
         lambda: _check_target_names(tables),
@@ -51,11 +51,9 @@ def check(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> None:
 
 
 def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> None:
-    """Raises DeclarationError for a table that is in no variable of its own name, by which alone tables are found, and for a
-    module without one.
+    """Raises DeclarationError for a table that is in no variable of its own name, and for a module without tables.
 
-    The variable of a decorated function has that name by itself; that of a table of `sql(...)`, which is given
-    both, may not.
+    Tables are found by such a variable. A decorated function always has one; a table of `sql(...)` may not.
     """
     for module in modules:
         for variable, table in vars(module).items():
@@ -72,48 +70,46 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
         check_length("pipeline", pipeline)
         if not any(table.pipeline == pipeline for table in tables.values()):
             raise DeclarationError(
-                f"tables={module.__name__!r}: it declares no table; add one, such as with @ingest_table, or leave it out"
+                f"tables={module.__name__!r}: it declares no table; add one, for example with @ingest_table, or leave it out"
             )
 
 
 def _check_target_names(tables: Mapping[str, Table]) -> None:
-    """Raises DeclarationError for a target of two tables, and for two of one place."""
+    """Raises DeclarationError for a target of two tables, and for two targets of one place."""
     table_of: dict[str, str] = {}
     for table in tables.values():
         for target in table.publish:
             owner = table_of.setdefault(target.name, table.name)
-            if owner != table.name or [each.name for each in table.publish].count(target.name) > 1:
+            if owner != table.name or [t.name for t in table.publish].count(target.name) > 1:
                 raise DeclarationError(
-                    f"table={table.name}, target={target.name!r}: {owner} is published there, too, and a target holds the rows "
-                    "of one table; name another one, or publish a table that unites them"
+                    f"table={table.name}, target={target.name!r}: {owner} is published there, too, and a target holds one table; "
+                    "name another one, or publish a table that unites them"
                 )
             if not is_name(target.name):
                 raise DeclarationError(
-                    f"table={table.name}, target={target.name!r}: files are called by its name, which has no '/'; name another"
+                    f"table={table.name}, target={target.name!r}: a name of files has no '/'; choose another name"
                 )
             check_length("target", target.name)
     placed: list[tuple[Table, Target]] = []
     for table in tables.values():
-        for target in filter(lambda each: each.place, table.publish):
+        for target in filter(lambda t: t.place, table.publish):
             for before, other in placed:
                 if target.place.startswith(other.place) or other.place.startswith(target.place):
                     raise DeclarationError(
                         f"table={table.name}, target={target.name!r}: the target {other.name!r} of {before.name} writes to the "
-                        "same place, or one lies in the other, and each would take the rows of the other for edits; give each "
-                        "its own"
+                        "same place, or one lies in the other, so each would take the other's rows for edits; give each its own"
                     )
             placed.append((table, target))
 
 
 def _check_expectations(table: Table) -> None:
-    """Raises DeclarationError for an expectation that Great Expectations does not have: an import of it takes seconds.
+    """Raises DeclarationError for an expectation that Great Expectations does not have, without its import, which takes seconds.
 
-    Where it is imported already, somebody may have defined one of his own; `quality` looks for
-    those when they are used.
+    Where it is imported already, the user may have defined one; `quality` looks for those when they are used.
     """
     signatures = expectation_names.signatures()
     named = signatures.keys() | expectation_names.not_judged().keys()
-    unknown = [each.type for each in table.expectations if each.type not in named]
+    unknown = [e.type for e in table.expectations if e.type not in named]
     if unknown and "great_expectations" not in sys.modules:
         near = get_close_matches(unknown[0], signatures, 1)
         raise DeclarationError(
@@ -124,20 +120,20 @@ def _check_expectations(table: Table) -> None:
 
 def check_single_rows(table: Table) -> None:
     """Raises DeclarationError for an argument about many rows where rows are judged one by one."""
-    for each in table.expectations:
-        signature = expectation_names.signatures().get(each.type)
+    for expectation in table.expectations:
+        signature = expectation_names.signatures().get(expectation.type)
         for argument, (nothing, why) in (
             _OF_MANY_ROWS.items() if signature and signature.by_row else ()
         ):
-            value = each.kwargs.get(argument)
+            value = expectation.kwargs.get(argument)
             if value not in nothing:
                 raise DeclarationError(
-                    f"table={table.name}, expectation={each.type}, {argument}={value!r}: {why}"
+                    f"table={table.name}, expectation={expectation.type}, {argument}={value!r}: {why}"
                 )
 
 
 def warnings(catalog: "Catalog", tables: Sequence[Table]) -> list[str]:
-    """Declarations that are allowed but have no effect."""
+    """Returns warnings of declarations that are allowed but have no effect."""
     withheld = ((table, withholding(catalog, table)) for table in tables if table.late == "update")
     return [_in_vain(table, before) for table, before in withheld if before]
 
@@ -155,7 +151,7 @@ def _in_vain(table: Table, before: Table) -> str:
 
 
 def withholding(catalog: "Catalog", table: Table) -> Table | None:
-    """The nearest table before this one that keeps late rows out; an ingest table keeps every row."""
+    """Returns the nearest upstream table that keeps late rows out. An ingest table keeps every row."""
     for before in catalog.timed_inputs(table):
         if not before.kind.is_derived:
             continue
@@ -167,13 +163,12 @@ def withholding(catalog: "Catalog", table: Table) -> Table | None:
 
 
 def check_table(catalog: "Catalog", table: Table) -> None:
-    """Raises DeclarationError for a table that cannot be what it is declared to be, with the inputs that it has."""
+    """Raises DeclarationError for a table whose options do not fit its kind and inputs."""
     where = f"table={table.name}"
-    driving = [each.name for each in catalog.timed_inputs(table)]
+    driving = [t.name for t in catalog.timed_inputs(table)]
     if ended := [n for n in table.inputs if n in catalog.tables and catalog.tables[n].report]:
         raise DeclarationError(
-            f"{where}, input={ended[0]}: a report is computed after its partition has closed, and nothing reads it; read what it "
-            "reads"
+            f"{where}, input={ended[0]}: no table reads a report; read what it reads"
         )
     checks: list[tuple[object, Callable[[], None]]] = [
         (table.report, partial(option_rules.check_report, catalog, table)),
@@ -188,7 +183,7 @@ def check_table(catalog: "Catalog", table: Table) -> None:
         (True, partial(option_rules.check_final_rows, catalog, table, driving, where)),
         (True, partial(option_rules.check_lookup, catalog, table, where)),
         (True, partial(option_rules.check_refreshed, catalog, table, where)),
-        # those that keep something keep every row, and are judged as a whole
+        # upserted tables keep every row, and are judged as a whole
         (not table.kind.is_upserted, partial(check_single_rows, table)),
         (True, partial(_check_values, table, where)),
     ]
@@ -209,7 +204,7 @@ def _check_values(table: Table, where: str) -> None:
 
 
 def _check_inputs(catalog: "Catalog", table: Table, driving: Sequence[str], where: str) -> None:
-    """Raises DeclarationError for inputs that are not those of the table's kind, with the kind that reads them."""
+    """Raises DeclarationError for inputs that the table's kind cannot read, with the kind that reads them."""
     kind = table.kind
     sources = [n for n in table.inputs if n in catalog.sources_of(table)]
     read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
@@ -253,7 +248,7 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
         )
     if len({bool(source.keys) for source in topics.values()}) > 1:
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: changes of a database are in the order of its log, and other messages have no "
+            f"{where}, inputs={table.inputs}: changes of a database follow the order of its log, and other messages have no "
             "place in it; read them by an ingest table of their own"
         )
     history.check(table, topics)
@@ -265,12 +260,12 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
         if getattr(table, name) and table.event_time == INGESTION:
             raise DeclarationError(
                 f"{where}, {name}={getattr(table, name)!r}: it says which rows move event time, and {INGESTION!r} moves by "
-                "itself; name a column of event time, or remove it"
+                "itself; name a column of event time, or remove the option"
             )
 
 
 def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], where: str) -> None:
-    """What is decided by the order in which rows arrived needs one: rows of one input that no window has brought together."""
+    """Raises DeclarationError for options that need an order of arrival, where rows of windows or several inputs have none."""
     if not catalog.has_no_order(table):
         return
     asks = {
@@ -281,7 +276,7 @@ def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], wh
         if value:
             raise DeclarationError(
                 f"{where}, {name}={value}, inputs={list(driving)}: it is decided by the order in which rows arrived, and rows of "
-                "several inputs or results of windows have none; declare it on a table of one input before them"
+                "several inputs or windows have none; declare it on a table of one input before them"
             )
     if len(driving) > 1 and (table.early_results or table.as_of) and not table.kind.is_upserted:
         what = (
@@ -296,8 +291,8 @@ def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], wh
 def _check_row_by_row(table: Table, where: str) -> None:
     if table.deduplicate and table.late == "update":
         raise DeclarationError(
-            f"{where}, deduplicate, late='update': a late row merged afterwards could be the first of rows that are already "
-            "in the table; use late='side_output' or 'drop'"
+            f"{where}, deduplicate, late='update': a late row merged afterwards could precede its duplicate in the table; use "
+            "late='side_output' or 'drop'"
         )
     if table.context and table.deduplicate:
         raise DeclarationError(
@@ -330,7 +325,7 @@ def _check_upserted(catalog: "Catalog", table: Table, driving: Sequence[str]) ->
 
 def _check_as_of(table: Table, where: str) -> None:
     if table.kind.keeps_latest:
-        return  # which follows its versions
+        return  # a keyed table follows the versions
     if not table.kind.is_row_by_row or table.context or table.deduplicate:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: a versioned table is read row by row, as of each row's event time; do that in a "

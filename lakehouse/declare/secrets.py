@@ -11,7 +11,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 class Secret(str):
-    """The value of a variable of the environment. Code that uses it counts as the same, whatever the value is."""
+    """The value of an environment variable. It is no part of the code version."""
 
     name: str
 
@@ -19,13 +19,13 @@ class Secret(str):
         return f"secret({self.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return str, (str(self),)  # for a worker of Spark, which needs the value alone
+        return str, (str(self),)  # a worker of Spark needs the value alone
 
 
 def secret(name: str) -> Secret:
-    """Returns the value of a variable of the environment, as text, to be used in a table's function.
+    """Returns the value of an environment variable, as text, to be used in a table's function.
 
-    A new value is no change of the function: rows before and after it differ, and a reconciliation of the rows before
+    A new value is no change of the function: rows before and after it differ, and a reconciliation of earlier rows
     computes with the new one.
 
         HMAC_KEY = secret("HMAC_KEY")
@@ -35,22 +35,22 @@ def secret(name: str) -> Secret:
     value = variable(name)
     if value is None:
         raise DeclarationError(
-            f"secret={name!r}: the environment must have this variable and does not; set it, for jobs and batch runs alike"
+            f"secret={name!r}: the environment lacks this variable; set it, for jobs and batch runs alike"
         )
-    made = Secret(value)
-    made.name = name
-    return made
+    text = Secret(value)
+    text.name = name
+    return text
 
 
 def filled(text: str, lacking: Callable[[str], Exception]) -> str:
-    """The text of a declaration with each `${NAME}` as the environment has it.
+    """Returns the text with each `${NAME}` replaced from the environment.
 
-    Raises what `lacking` makes of a name that the environment does not have.
+    Raises the error that `lacking` makes of a name that the environment lacks.
     """
 
-    def value(found: re.Match[str]) -> str:
-        if (known := variable(found[1])) is None:
-            raise lacking(found[1])
-        return known
+    def value(match: re.Match[str]) -> str:
+        if (text := variable(match[1])) is None:
+            raise lacking(match[1])
+        return text
 
     return _VARIABLE.sub(value, text)

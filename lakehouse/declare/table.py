@@ -61,8 +61,8 @@ class Table:
     report: Report | None = None
     marker: str = ""
     watermark_by: str = ""
-    as_of: bool = False  # completed by the catalog: whether it reads a versioned table
-    # completed by the catalog: of a report, the inputs by which it closes
+    as_of: bool = False  # completed by the catalog: True if it reads a versioned table
+    # completed by the catalog: the inputs with which a report closes
     closes_with: tuple["Table", ...] = field(default=(), repr=False, compare=False)
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -75,12 +75,12 @@ class Table:
 
     @property
     def code(self) -> str:
-        """What was written: the query, or the function with its decorator."""
+        """The source: the query, or the function with its decorator."""
         return self.sql or inspect.getsource(self.transformation)
 
     @property
     def has_late_rows(self) -> bool:
-        """Whether rows may come too late for it: in keyed tables those with `ttl` or `final_rows` alone."""
+        """True if rows may come too late: of keyed tables only those with `ttl` or `final_rows` have late rows."""
         return self.kind.has_late_rows or (self.kind.is_upserted and self.counts_by_time)
 
     @property
@@ -89,25 +89,25 @@ class Table:
 
     @property
     def counts_by_time(self) -> bool:
-        """Whether its frontier decides which rows count for a keyed table."""
+        """True if the frontier decides which rows count for a keyed table."""
         return self.final_rows or bool(self.ttl)
 
     @property
     def by_neighbours(self) -> bool:
-        """Whether other rows decide what a row is computed with: then it is late by its own event time."""
+        """True if a row is computed with other rows. Then it is late by its own event time."""
         windowed = self.window is not None and self.window.kind in ("session", "count")
         return windowed or self.as_of or self.context is not None or bool(self.ttl)
 
     @property
     def after(self) -> timedelta:
-        """How far its frontier stays behind the watermark."""
+        """The distance by which its frontier stays behind the watermark."""
         return self.context.after if self.context else timedelta(0)
 
     @property
     def code_version(self) -> str:
-        """Names the declaration: the code it runs (comments and docstrings apart) and every setting that decides rows.
+        """A digest of the code (without comments and docstrings) and of every option that decides rows.
 
-        The code is the query, or the function and what it uses of the same module: functions and constants.
+        The code is the query, or the function with the functions and constants of its module that it uses.
         """
         code = self.transformation
         parts = (
@@ -132,5 +132,5 @@ class Table:
         # the words of what a table keeps are part of every version that stands on disk
         keeps = {kinds.KEYED: "latest", kinds.VERSIONED: "versions"}.get(self.kind, "")
         more = (self.deduplicate, self.context, keeps, self.ttl, self.marker, looked_up, by)
-        decided += tuple(each for each in (*more, final) if each)
+        decided += tuple(setting for setting in (*more, final) if setting)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""Where a table is published: what a user declares (`Target`), and what writes there (`Sink`).
+"""Targets that a table is published to: the declaration (`Target`), and the writer (`Sink`).
 
-A target of your own is a subclass of `Target` whose `sink` gives a subclass of `Sink`. The follower
+A target of your own is a subclass of `Target` whose `sink` returns a subclass of `Sink`. The follower
 (`lakehouse.sinks.follower`) calls a sink in this order, and nothing else:
 
     open, position, then for each version of the table: columns (where they are new), write, commit
@@ -24,7 +24,7 @@ Row = Mapping[str, object]
 
 
 def columns_of(given: str | Sequence[str]) -> tuple[str, ...]:
-    """The columns that a target is declared with: one name, or several."""
+    """Returns the columns that a target is declared with, given one name or several."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
@@ -32,8 +32,8 @@ def columns_of(given: str | Sequence[str]) -> tuple[str, ...]:
 class RowChange:
     """One row that a version of a table adds, changes or removes.
 
-    :param kind: "insert", "update" (the key was there, with another row) or "delete".
-    :param row: the row by its columns; of a deletion, the row as it was.
+    :param kind: "insert", "update" (the key existed, with another row) or "delete".
+    :param row: the row by its columns; for a deletion, the row as it was.
     """
 
     kind: Change
@@ -42,9 +42,9 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What is to be done for one row, by a target such as `webhook` or `mail`.
+    """An action for one row, done by a target such as `webhook` or `mail`.
 
-    :param id: 32 hexadecimal digits, the same whenever the action is tried.
+    :param id: 32 hexadecimal digits, the same at every attempt.
     :param table: the table that is published.
     :param version: its Delta version, which added, changed or removed the row.
     :param change: "insert", "update" or "delete".
@@ -62,11 +62,11 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Which version of which table a target holds.
+    """The table and version that a target holds.
 
     :param table: the Delta id of the table; a table that is made again has another one.
     :param version: the last Delta version that was written.
-    :param written: when that version was committed. A table that was restored may have another one of the same number.
+    :param written: when that version was committed. A restored table may have another version of the same number.
     :param held: versions up to it whose corrections are held back, by `corrections="hold"`.
     """
 
@@ -76,7 +76,7 @@ class Position:
     held: tuple[int, ...] = ()
 
     def to_json(self) -> str:
-        """The position as a sink keeps it."""
+        """Returns the position as a sink stores it."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -96,25 +96,25 @@ class Position:
 class Sink(ABC):
     """Writes the versions of one table to one target, for one process at a time.
 
-    `SinkAway` says that the target does not answer: the follower opens it again until it does. Any other error
+    A sink raises `SinkAway` if the target does not answer: the follower opens it again until it does. Any other error
     ends the process; the next one opens the target again. Either goes on from the position.
 
-    `going_on`: a sink whose `write` may take minutes calls it meanwhile, again and again, so that the process is
-    seen to work. It raises `lakehouse.stopping.Stopped` if that is to end: what was not committed is written again.
+    A `write` that may take minutes calls `going_on` again and again, which shows that the process works. It raises
+    `lakehouse.stopping.Stopped` if the process is to end. Uncommitted rows are written again later.
     """
 
     going_on: Callable[[], None] = staticmethod(lambda: None)
 
     @abstractmethod
     def open(self) -> None:
-        """Takes the target over: ends what an earlier process left open, and refuses that process from now on."""
+        """Claims the target: ends what an earlier process left open, and refuses that process from now on."""
 
     @abstractmethod
     def position(self) -> Position | None:
-        """What the target holds, read after `open`; None if nothing was ever committed."""
+        """Returns the committed position, read after `open`; None if nothing was ever committed."""
 
     def columns(self, schema: "pa.Schema") -> None:  # noqa: B027 - most targets need none
-        """Is given the columns of the rows that come next, before the first of them and where they change."""
+        """Receives the columns of the rows to come, before the first of them and where they change."""
 
     @abstractmethod
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
@@ -122,33 +122,33 @@ class Sink(ABC):
 
     @abstractmethod
     def commit(self, position: Position) -> None:
-        """Makes what was written and the position visible, both or neither."""
+        """Makes the written rows and the position visible, both or neither."""
 
     @abstractmethod
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
-        """What the target holds as of a version: of each key the row, both as `lakehouse.sinks.formats.encoding` writes them.
+        """Yields key, row and origin as of a version; `lakehouse.sinks.formats.encoding` writes key and row.
 
-        The third says whether a follower of this table wrote it.
+        The origin is True if a follower of this table wrote the row.
         """
 
     def as_held(self, row: Row) -> Row:
-        """A row of the table as `rows` gives it back, if the target cannot hold all of it: a null as something else, an order."""
+        """Returns a row of the table as `rows` would, where the target cannot hold all of it, such as a null or an order."""
         return row
 
     def faults(self) -> Iterator[tuple[str, Fault]]:
-        """What is wrong at the target beside its rows: names of files, each with why. Most targets have none."""
+        """Yields faults at the target other than wrong rows: names of files, each with its fault."""
         return iter(())
 
     def mend(self) -> None:  # noqa: B027 - as above
-        """Lets go of what is damaged, so that `rows` lacks it. A repair calls it after `open`, and writes what is lacking."""
+        """Drops what is damaged, so that `rows` lacks it. A repair calls it after `open`, and writes the missing rows."""
 
     def remarks(self) -> Sequence[str]:
-        """What a user is to know of the target, for the status of its follower."""
+        """Returns remarks on the target for users, which the status of its follower shows."""
         return ()
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of the target; what was not committed is not visible."""
+        """Releases the target; uncommitted rows stay invisible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,28 +157,28 @@ class Target(ABC):
 
     :param name: names the target in commands; unique among all tables.
     :param key: the columns that identify a row there. The target holds one row for each key.
-    :param corrections: what happens to versions that change rows which were final before: "send" writes what
-        differs, "hold" holds it back until it is released, "ignore" leaves it out.
+    :param corrections: how versions that change final rows are treated: "send" writes the differences, "hold" holds
+        them back until they are released, "ignore" leaves them out.
     """
 
     name: str
     key: tuple[str, ...]
     corrections: Corrections
 
-    # whether its rows can be compared with the table: an action that was done leaves none
+    # True if its rows can be compared with the table; an action leaves no row behind
     reads_back: ClassVar[bool] = True
 
     @property
     def place(self) -> str:
-        """Where it writes, if that is not its name: no target's place begins with that of another."""
+        """The place that it writes to, if its name does not say it. No target's place may begin with that of another."""
         return ""
 
     def check(self, table: str, columns: "pa.Schema") -> None:  # noqa: B027 - most targets hold all
         """Raises SinkError for columns of the table that the target cannot hold.
 
-        `lakehouse validate` asks this, and the follower where columns change.
+        `lakehouse validate` calls it, and the follower where columns change.
         """
 
     @abstractmethod
     def sink(self, settings: Settings, table: str) -> Sink:
-        """What writes the table of that name to this target; nothing is opened yet."""
+        """Returns the sink that writes the table of that name to this target; nothing is opened yet."""

@@ -1,4 +1,4 @@
-"""Windows of event time, intervals of joins, the horizon of duplicates, as a table declares them."""
+"""Windows of event time, intervals of joins and the horizon of duplicates, as a table declares them."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,8 +10,7 @@ from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range, floor
 
-# of such a window the rows are worth keeping state for: they may be too many to read at once
-_LONG = timedelta(minutes=10)
+_LONG = timedelta(minutes=10)  # the rows of a longer window may be too many to read at once
 _DAY = timedelta(days=1)
 _WEEKDAYS = timedelta(days=4)  # 1970-01-01 was a Thursday, the fifth was a Monday
 # names of a host's own setting, or of no place
@@ -22,9 +21,9 @@ _NO_ZONES = {"Factory", "localtime", "posixrules"}
 class Window:
     """`[start, start + size)` by the clock of `zone`, one every `slide`, start inclusive and end exclusive.
 
-    A session instead lasts from a key's row until the key was silent for longer than `size`, its
-    gap; the end is the last row's event time plus the gap. A count window holds `rows` rows of a
-    key, one ends `every` so many, and it has no size.
+    A session lasts from a key's first row until the key has been silent for longer than `size`, its
+    gap; it ends at the last row's event time plus the gap. A count window holds `rows` rows of a
+    key, ends after `every` rows, and has no size.
     """
 
     kind: Literal["tumbling", "sliding", "session", "count"]
@@ -48,12 +47,12 @@ class Window:
 
     @property
     def regular(self) -> bool:
-        """Whether the clock alone says which windows there are, whatever the rows."""
+        """True if the clock alone determines the windows, whatever the rows."""
         return self.kind in ("tumbling", "sliding")
 
     @property
     def starts_apart(self) -> bool:
-        """Whether no two windows start together: then the start says which one it is, and so does the end.
+        """True if no two windows start together, so that the start or the end identifies one.
 
         Several sliding windows start together where the clock skips their starts.
         """
@@ -61,10 +60,7 @@ class Window:
 
     @property
     def short(self) -> bool:
-        """Whether to read its rows once more, when it closes, costs less than to keep state.
-
-        And it is final earlier.
-        """
+        """True if reading its rows once more when it closes costs less than keeping state. It is also final earlier."""
         return self.regular and self.size < _LONG
 
     @property
@@ -73,30 +69,27 @@ class Window:
 
     @property
     def reach(self) -> timedelta:
-        """How far before its last instant a window may begin.
-
-        For a session, which has no bound, where to start looking.
-        """
+        """The longest time from a window's start to its last instant; for a session, which has no bound, a first guess."""
         if self.kind == "session":
             return max(4 * self.size, timedelta(hours=1))
         return self.size + self.clock.most_set_back
 
     def first_with(self, instant: datetime) -> Range:
-        """The first of the regular windows that hold an instant, which is also the first that ends after it."""
+        """Returns the first of the regular windows that hold an instant, which is also the first that ends after it."""
         start = self._last_ended(instant) + self.slide
         return Range(self.clock.reached(start), self.clock.reached(start + self.size))
 
     def last_end(self, instant: datetime) -> datetime:
-        """When the last regular window ended that has ended by an instant."""
+        """Returns the end of the last regular window that has ended by an instant."""
         return self.clock.reached(self._last_ended(instant) + self.size)
 
     def _last_ended(self, instant: datetime) -> datetime:
-        """The start of that window, as the clock shows it."""
+        """Returns the start of the last window that has ended, as the clock shows it."""
         ended = self.clock.shown(instant) - self.size - self.offset
         return floor(ended, self.slide) + self.offset
 
     def within(self, length: timedelta) -> bool:
-        """Whether every window lies in one partition of `partition_by`."""
+        """Returns True if every window lies within one partition of this length."""
         if self.kind == "count":
             return True
         return (
@@ -110,13 +103,13 @@ class Window:
 def tumbling(
     size: str | timedelta, *, offset: str | timedelta = "0 seconds", zone: str = "UTC"
 ) -> Window:
-    """Windows of one size that do not overlap: `tumbling("10 seconds")`.
+    """Returns windows of one size that do not overlap: `tumbling("10 seconds")`.
 
-    :param size: how long each is.
+    :param size: the length of a window.
     :param offset: windows are counted from 1970-01-01T00:00 plus this; "-6 hours" is 6 hours before.
     :param zone: an IANA name whose clock the windows follow. They are then counted from midnight there, and whole days
-        from Monday, 1970-01-05. A window that holds a change of the clock is as much longer or shorter.
-    :raises DeclarationError: for a size of nothing, or one that no day of a zone holds a whole number of.
+        from Monday, 1970-01-05. A window that holds a change of the clock is longer or shorter by that change.
+    :raises DeclarationError: for a size of zero, or one that does not divide the days of a zone.
     """
     span, shift = _positive(size, "tumbling size"), _shift(offset)
     _check_zone(zone, span, f"tumbling size={size!r}")
@@ -124,7 +117,7 @@ def tumbling(
 
 
 def _check_zone(zone: str, step: timedelta, where: str) -> None:
-    """Raises DeclarationError for a name of no zone, and for windows that would not begin at the same times each day."""
+    """Raises DeclarationError for an unknown zone, and for windows that would not begin at the same times each day."""
     if zone == "UTC":
         return
     try:
@@ -134,7 +127,7 @@ def _check_zone(zone: str, step: timedelta, where: str) -> None:
         is_known = False
     if not is_known:
         raise DeclarationError(
-            f"zone={zone!r}: an IANA name such as 'Europe/Berlin'; there is none of that name"
+            f"zone={zone!r}: no zone of IANA has that name; write for example 'Europe/Berlin'"
         )
     if _DAY % step and step % _DAY:
         raise DeclarationError(
@@ -150,13 +143,13 @@ def sliding(
     offset: str | timedelta = "0 seconds",
     zone: str = "UTC",
 ) -> Window:
-    """Windows of one size that begin at regular times: `sliding("1 minute", "10 seconds")`.
+    """Returns windows of one size that begin at regular times: `sliding("1 minute", "10 seconds")`.
 
-    :param size: how long each is.
-    :param slide: the time from one begin to the next; a row is in `size / slide` windows. If that is no whole number,
+    :param size: the length of a window.
+    :param slide: the time from one start to the next; a row is in `size / slide` windows. If that is no whole number,
         some rows are in one more than others.
     :param offset: windows are counted from 1970-01-01T00:00 plus this; "-6 hours" is 6 hours before.
-    :param zone: as of `tumbling`; the slide divides a day or is whole days.
+    :param zone: as for `tumbling`; the slide divides a day or is whole days.
     :raises DeclarationError: for a slide that is longer than the size.
     """
     span, step = _positive(size, "sliding size"), _positive(slide, "slide")
@@ -169,33 +162,33 @@ def sliding(
 
 
 def session(gap: str | timedelta) -> Window:
-    """Sessions, as Spark has them: rows of a key belong together that are at most a gap apart.
+    """Returns sessions, as Spark has them: rows of a key that are at most a gap apart belong together.
 
     :param gap: the longest time between two rows of a session.
-    :raises DeclarationError: for a gap of nothing.
+    :raises DeclarationError: for a gap of zero.
     """
     span = _positive(gap, "session gap")
     return Window("session", span, span)
 
 
 def count(rows: int, every: int | None = None) -> Window:
-    """Windows of so many rows of a key, in the order of event time (then of arrival).
+    """Returns windows of a number of rows of a key, in the order of event time (then of arrival).
 
-    They are counted again in each partition. The table's keys are columns of its input. A window starts
+    Counting starts again in each partition. The table's keys are columns of its input. A window starts
     with its first row and ends with its last; the last one of a partition may hold fewer and ends with
-    the partition. Of windows that end at one instant each starts a microsecond earlier for each one
-    behind it: those whose rows are all of that instant would else have the same bounds.
+    the partition. If several windows end at one instant, each starts a microsecond earlier for each one
+    after it: windows whose rows are all of that instant would otherwise have the same bounds.
 
-    :param rows: of a window; the first windows of a partition hold fewer if they slide.
-    :param every: a window ends after so many rows of its key (default: `rows`: no two overlap).
-    :raises DeclarationError: for fewer than one, or for more from one end to the next than in a window.
+    :param rows: the rows of a window; the first windows of a partition hold fewer if they slide.
+    :param every: a window ends after this many rows of its key (default: `rows`, so that none overlap).
+    :raises DeclarationError: for fewer than one row, or for more from one end to the next than in a window.
     """
     if rows < 1:
-        raise DeclarationError(f"count rows={rows}: at least 1; nothing would ever be counted")
+        raise DeclarationError(f"count rows={rows}: at least 1; raise it")
     step = rows if every is None else every
     if not 1 <= step <= rows:
         raise DeclarationError(
-            f"count rows={rows}, every={every}: from 1 to {rows}; with more, some rows would be in no window"
+            f"count rows={rows}, every={every}: from 1 to {rows}; else some rows would be in no window"
         )
     return Window("count", timedelta(0), timedelta(0), rows=rows, every=step)
 
@@ -204,13 +197,13 @@ def _positive(given: str | timedelta, field: str) -> timedelta:
     span = duration(given, field)
     if span <= timedelta(0):
         raise DeclarationError(
-            f"{field}={given!r}: it must be longer than nothing; write for example '10 seconds'"
+            f"{field}={given!r}: it must be longer than zero; write for example '10 seconds'"
         )
     return span
 
 
 def _shift(offset: str | timedelta) -> timedelta:
-    """An offset, which may be a minus and a duration."""
+    """Returns the offset of a duration, which may have a minus before it."""
     if isinstance(offset, str) and offset.strip().startswith("-"):
         return -duration(offset.strip().removeprefix("-"), "offset")
     return duration(offset, "offset")
@@ -227,7 +220,7 @@ def _offset(offset: timedelta, step: timedelta, zone: str) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From `before` a row's event time to `after` it, both ends included."""
+    """The time from `before` a row's event time to `after` it, both ends included."""
 
     before: timedelta
     after: timedelta
@@ -239,28 +232,25 @@ class Interval:
 def around(
     *, before: str | timedelta = "0 seconds", after: str | timedelta = "0 seconds"
 ) -> Interval:
-    """Which rows of its input a row of the result may be computed from: those near its event time.
+    """Returns the time around a row from which it may be computed with other rows of its input.
 
     The result is final once the watermark is `after` past it.
 
-    :param before: how far back they reach.
-    :param after: how far ahead.
-    :raises DeclarationError: if it reaches nowhere.
+    :param before: the reach into the past.
+    :param after: the reach into the future.
+    :raises DeclarationError: if both are zero.
     """
     interval = Interval(duration(before, "interval before"), duration(after, "interval after"))
     if not interval.before + interval.after:
         raise DeclarationError(
-            "around(): it reaches nowhere; write for example around(after='10 minutes')"
+            "around(): it needs before= or after=; write for example around(after='10 minutes')"
         )
     return interval
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Rows of equal `keys` whose event times are at most `within` apart.
-
-    The one that arrived first is kept.
-    """
+    """Rows of equal `keys` whose event times are at most `within` apart; the first to arrive is kept."""
 
     keys: tuple[str, ...]
     within: timedelta
@@ -270,17 +260,17 @@ class Duplicates:
 
 
 def duplicates(*keys: str, within: str | timedelta) -> Duplicates:
-    """What counts as the same row sent again.
+    """Declares which rows count as the same row sent again.
 
     The first in source order (time of arrival, partition, offset) is kept; rows with a null key are no
     duplicates. Each micro-batch reads the input's rows of its own event time plus and minus `within`.
 
-    :param keys: columns that are equal.
-    :param within: how far apart their event times are at most.
-    :raises DeclarationError: without a key, or for a time of nothing.
+    :param keys: the columns in which duplicates are equal.
+    :param within: the longest time between the event times of duplicates.
+    :raises DeclarationError: without a key, or for a time of zero.
     """
     if not keys:
         raise DeclarationError(
-            "duplicates(): it names at least one column; write duplicates('event_id', within='1 hour')"
+            "duplicates(): name at least one column; write for example duplicates('event_id', within='1 hour')"
         )
     return Duplicates(keys, _positive(within, "duplicates within"))

@@ -1,8 +1,8 @@
-"""The clock of a time zone, as windows follow it: the one place where its changes are decided.
+"""The clock of a time zone, as windows follow it: the only code that decides its changes.
 
-A window begins when the clock first reaches its start, and ends when the clock first reaches its end. So of two windows
-one ends where the other begins: a time that the clock skips is reached when it skips it, and one that it shows twice is
-reached when it shows it first. Spark's expressions (`runtime/java/Clock.java`) read the same table of changes.
+A window begins when the clock first reaches its start, and ends when the clock first reaches its end, so each window
+ends where the next begins. A time that the clock skips is reached when it skips it; one that it shows twice is reached
+when it shows it first. Spark's expressions (`runtime/java/Clock.java`) read the same table of changes.
 """
 
 import struct
@@ -24,7 +24,7 @@ _EVER = -(2**62)  # earlier than any instant, in microseconds
 
 
 class Clock:
-    """What the clock of a zone shows, as an instant of UTC that shows the same."""
+    """The clock of a zone. A time that it shows is an instant of UTC that shows the same."""
 
     def __init__(self, zone: str) -> None:
         of_zone = ZoneInfo(zone)
@@ -39,27 +39,27 @@ class Clock:
             self._latest.append(max(self._latest[-1], end - 1 + offset))
 
     def shown(self, instant: datetime) -> datetime:
-        """The latest time that the clock has shown by an instant: after it was set back, that of before for a while."""
+        """Returns the latest time that the clock has shown by an instant, which stands still for a while after a set-back."""
         moment = _micros(instant - EPOCH)
         period = bisect_right(self._starts, moment) - 1
         return _instant(max(moment + self._offsets[period], self._latest[period]))
 
     def reached(self, time: datetime) -> datetime:
-        """The first instant at which the clock has shown a time or a later one."""
+        """Returns the first instant at which the clock has shown a time or a later one."""
         moment = _micros(time - EPOCH)
         period = bisect_left(self._latest, moment) - 1
         return _instant(max(self._starts[period], moment - self._offsets[period]))
 
     @property
     def most_set_back(self) -> timedelta:
-        """By how much at most it was ever behind what it had been, whatever changes lay between."""
+        """The greatest distance by which the clock's offset was ever below an earlier one, whatever changes lay between."""
         highest = accumulate(self._offsets, max)
         back = max(high - offset for high, offset in zip(highest, self._offsets, strict=True))
         return timedelta(microseconds=back)
 
     @property
     def table(self) -> bytes:
-        """Starts of the periods of one offset, their offsets, and the latest time shown before each, for Java."""
+        """The starts of the periods of one offset, their offsets, and the latest time shown before each, for Java."""
         values = (*self._starts, *self._offsets, *self._latest)
         return struct.pack(f">{len(values)}q", *values)
 
@@ -70,7 +70,7 @@ def clock(zone: str) -> Clock:
 
 
 def _changes(zone: ZoneInfo) -> Iterator[tuple[datetime, timedelta]]:
-    """When the offset of a zone from UTC changes, and to what."""
+    """Yields the instants at which the zone's offset from UTC changes, each with the new offset."""
     before = _offset(zone, _FIRST)
     for day in range(1, (_LAST - _FIRST).days):
         earlier, later = _FIRST + (day - 1) * _DAY, _FIRST + day * _DAY

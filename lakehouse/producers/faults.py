@@ -20,11 +20,11 @@ KINDS = (
     "tombstone",  # no value at all
     "invalid_utf8",  # in the field that names the sensor, the ad or the visitor; otherwise good
 )
-OVERSIZED = "oversized"  # good but for 5 MB of padding in a field nobody asked for; sent only where a test asks for it
+OVERSIZED = "oversized"  # good but for 5 MB of padding in an unknown field; sent only where a test asks for it
 
 
 class Form(NamedTuple):
-    """How values are written: their key field, their event times, the value itself (JSON if nothing else is said).
+    """The form of values: their key field, their event times, and the value itself (JSON by default).
 
     `time` is the field of the event time.
     """
@@ -37,7 +37,7 @@ class Form(NamedTuple):
 
 
 def spoiled(record: Record, kind: str, form: Form) -> Record:
-    """The good `record`, of that form, broken in the way `kind` names."""
+    """Returns the good `record`, of that form, broken in the way that `kind` names."""
     value = record.value or b""
     event = form.read(value)
     match kind:
@@ -59,20 +59,20 @@ def spoiled(record: Record, kind: str, form: Form) -> Record:
         case "year_1970":
             event[form.time] = form.stamp(0)
         case "invalid_utf8":
-            event[form.key] = "\udcc3("  # the bytes c3 28: a character begun and not ended
+            event[form.key] = "\udcc3("  # the bytes c3 28: a character cut short
         case "oversized":
             event["padding"] = "x" * 5_000_000
         case _:
             raise SettingsError(
-                f"kind={kind!r}: bad input comes as {', '.join(KINDS)} or {OVERSIZED}; name one of them"
+                f"kind={kind!r}: bad input is one of {', '.join(KINDS)}, {OVERSIZED}; name one of them"
             )
     return _bad(record, form.write(event).encode(errors="surrogateescape"))
 
 
 def with_faults(records: Iterator[Record], form: Form | Mapping[str, Form]) -> Iterator[Record]:
-    """`records` with those marked MALFORMED spoiled, kind after kind, and those marked DUPLICATE sent twice.
+    """Yields `records` with those marked MALFORMED spoiled, kind after kind, and those marked DUPLICATE twice.
 
-    Of a pipeline with several topics `form` has that of each.
+    `form` is a mapping for a pipeline with several topics.
     """
     kinds = cycle(KINDS)
     for record in records:

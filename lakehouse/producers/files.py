@@ -1,4 +1,4 @@
-"""The lines of files there are, to be sent as they are."""
+"""The lines of existing files, to be sent as they are."""
 
 import gzip
 import sys
@@ -13,11 +13,9 @@ STDIN = "-"
 
 
 def lines(files: Sequence[str]) -> Iterator[bytes]:
-    """Every line of the files, without its end, one file after the other.
+    """Yields every line of the files, without its end, one file after the other.
 
-    `.gz` is unpacked, `-` is standard input.
-
-    Raises SettingsError, for a file that is not there before the first line.
+    `.gz` is unpacked, `-` is standard input. Raises SettingsError; for a missing file before the first line.
     """
     for file in files:
         if file != STDIN and not Path(file).is_file():
@@ -35,8 +33,7 @@ def _read(files: Sequence[str]) -> Iterator[bytes]:
                     yield line.rstrip(b"\r\n")
         except (OSError, EOFError, zlib.error) as err:
             raise SettingsError(
-                f"file={file!r}: a log is read to its end, and this cannot be ({err}); correct the file and "
-                "send the rest of it"
+                f"file={file!r}: it cannot be read to its end ({err}); correct the file and send the rest of it"
             ) from err
 
 

@@ -1,4 +1,4 @@
-"""Sends records to Kafka, none before its instant, those of the past as fast as the broker takes them."""
+"""Sends records to Kafka, none before its instant, and those of the past as fast as the broker accepts them."""
 
 import time
 from collections import Counter
@@ -18,10 +18,7 @@ _NAP = 0.005  # seconds; the least wait, so that a fast stream goes out in burst
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What was sent.
-
-    `sent` and `bytes` count every record, the bad, late and repeated ones among them.
-    """
+    """The counts of a run. `sent` and `bytes` count every record, also bad, late and repeated ones."""
 
     topic: str  # those that records went to, with commas
     sent: int
@@ -43,10 +40,10 @@ def send(
 ) -> Summary:
     """Sends `records`, which are in the order of their instants, until they end or `stop` is set.
 
-    To the `topic`, but those that name one of their own. A record behind the clock goes out at
-    once: so history is sent at full speed, and a producer that fell behind catches up.
-    Whatever ends it, the broker has acknowledged or refused what was taken from `records` before it returns or raises, and
-    an error says how many were acknowledged. Raises BrokerError as soon as a record could not be delivered.
+    A record goes to its own topic if it names one, else to `topic`. One whose instant has passed goes out at once,
+    so history is sent at full speed, and a slow producer catches up. Before it returns or raises, the broker has
+    acknowledged or refused all that was read from `records`, and an error says how many were acknowledged. Raises
+    BrokerError as soon as a record could not be delivered.
     """
     failures: Counter[str] = Counter()
     producer = kafka.Producer(_options(client, lambda error, _: failures.update([str(error)])))
@@ -80,7 +77,7 @@ def send(
 
 
 def _acknowledged(tally: "_Tally", failures: Counter[str]) -> str:
-    """How many records are at the broker, after a flush."""
+    """Returns the number of records at the broker, after a flush, as text."""
     count = tally.queued - failures.total()
     return f"{count:,} record{'' if count == 1 else 's'}"
 
@@ -104,7 +101,7 @@ def _options(
 
 
 def _due(records: Iterable[Record], stop: Stop) -> Iterator[list[Record]]:
-    """`records` in batches, each as soon as all of it is due; also those before a record that raises."""
+    """Yields `records` in batches, each as soon as all of it is due; also those before a record that raises."""
     batch: list[Record] = []
     now = _wait(0, stop)
     try:
@@ -123,7 +120,7 @@ def _due(records: Iterable[Record], stop: Stop) -> Iterator[list[Record]]:
 
 
 def _wait(until_ms: int, stop: Stop) -> int:
-    """The present in ms, once `until_ms` has come or `stop` is set."""
+    """Returns the present in ms, once `until_ms` has come or `stop` is set."""
     while (ahead := until_ms / 1000 - time.time()) > 0 and not stop.is_set():
         stop.wait(max(ahead, _NAP))
     return int(time.time() * 1000)
@@ -168,7 +165,7 @@ class _Tally:
     def summary(self, topic: str, seconds: float) -> Summary:
         late, duplicates, malformed = (self.kinds[kind] for kind in (LATE, DUPLICATE, MALFORMED))
         first, last = _instant(self.first_ms), _instant(self.last_ms)
-        topics = ", ".join(sorted({each or topic for each in self.topics or {""}}))
+        topics = ", ".join(sorted({name or topic for name in self.topics or {""}}))
         return Summary(
             topics, self.sent, late, duplicates, malformed, self.bytes, seconds, first, last
         )

@@ -4,16 +4,12 @@ from lakehouse.producers.workload import Producer
 from lakehouse.runtime import kafka_broker
 from lakehouse.settings import Settings
 
-# history carries old timestamps: with Kafka's seven days it would be deleted soon after it was
-# sent
+# history has old timestamps: Kafka's seven days would delete it soon after it was sent
 TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 
 
 def ensure_topics(settings: Settings, chosen: Producer, partitions: int) -> tuple[str, ...]:
-    """Creates the topics of a shipped pipeline that are missing; their names.
-
-    Raises BrokerError.
-    """
+    """Creates the missing topics of a shipped pipeline and returns their names. Raises BrokerError."""
     compacted = kafka_broker.ensure_topics(
         settings, dict.fromkeys(chosen.compacted, 1), TOPIC | {"cleanup.policy": "compact"}
     )

@@ -1,4 +1,4 @@
-"""What a producer sends and when: the settings, the record, the producer, and the moments all pipelines are built on."""
+"""The settings of a producer, its records, and the moments on which all pipelines are built."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ ORDINARY, LATE, DUPLICATE, MALFORMED = "ordinary", "late", "duplicate", "malform
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How fast, how disordered and how broken; with a start it decides every byte that is sent."""
+    """The speed, disorder and faults of a producer. With a start, they decide every byte that is sent."""
 
     seed: int = 1
     rate: int = 1_000  # events per second of event time; duplicates come on top
@@ -27,7 +27,7 @@ class Workload:
     duplicate_share: float = 0.0  # sent twice, byte for byte
     malformed_share: float = 0.0
     partitions: int = 1
-    # once an hour one device is cut off for so long, and then sends at once what it measured
+    # once an hour one device is cut off for this long, and then sends at once what it measured
     offline_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class Workload:
         shares = self.late_share + self.duplicate_share + self.malformed_share
         if shares > 1:
             raise SettingsError(
-                f"late, duplicate and malformed shares={shares:g}: no event is two of these; at most 1 in all"
+                f"late, duplicate and malformed shares={shares:g}: their sum is at most 1; lower one"
             )
         if self.late_share and self.late_by_ms <= self.disorder_ms:
             raise SettingsError(
@@ -52,15 +52,12 @@ class Workload:
 
 
 class Record(NamedTuple):
-    """One Kafka record to send, with what its producer knows of it.
-
-    `event_ms` is None if it is malformed.
-    """
+    """One Kafka record to send, with its kind. `event_ms` is None if it is malformed."""
 
     key: bytes | None
     value: bytes | None
     partition: int
-    time_ms: int  # when it is sent, and the record's timestamp in Kafka (CreateTime)
+    time_ms: int  # the time of sending, and the record's timestamp in Kafka (CreateTime)
     event_ms: int | None
     kind: str  # ORDINARY, LATE, DUPLICATE (the second of two) or MALFORMED
     topic: str = ""  # if the pipeline has several
@@ -68,14 +65,14 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """What fills the topic of one pipeline, and how it does by default."""
+    """The producer of one pipeline's topic, with its default workload."""
 
     topic: str
     workload: Workload
     # pure; start and end in ms, end open or None
     records: Callable[[Workload, int, int | None], Iterator[Record]]
     malformed: Callable[[str, int], Record]  # one bad record, by kind and time in ms
-    # of lines there are, over n partitions
+    # makes records of existing lines, over n partitions
     lines: Callable[[Iterable[bytes], int], Iterator[Record]] | None = None
     # topics of one partition beside it, of which Kafka keeps the last record of each key
     compacted: tuple[str, ...] = ()
@@ -84,7 +81,7 @@ class Producer:
 
 
 class Moment(NamedTuple):
-    """When an event is sent and when it happened, and what is to become of it."""
+    """The times at which an event is sent and happened, and its kind."""
 
     number: int
     time_ms: int
@@ -93,12 +90,11 @@ class Moment(NamedTuple):
 
 
 def moments(workload: Workload, start_ms: int, end_ms: int | None) -> Iterator[Moment]:
-    """The moments of the events sent in `[start_ms, end_ms)`, or without end from `start_ms`, evenly `rate` a second.
+    """Yields the moments of the events sent in `[start_ms, end_ms)`, or without end from `start_ms`, evenly `rate` a second.
 
-    No event happens after it is sent: a record ahead of its own timestamp is malformed, and made so
-    on purpose only.
+    No event happens after it is sent: only malformed records are ahead of their own timestamp.
     """
-    # apart from the contents, which so stay the same under other disorder
+    # a generator of its own, so that the contents stay the same under other disorder
     rng = Random(f"moments {workload.seed}")
     shares = (workload.late_share, workload.duplicate_share, workload.malformed_share)
     kinds = draws(rng, (LATE, DUPLICATE, MALFORMED, ORDINARY), (*shares, 1 - sum(shares)))
@@ -114,17 +110,17 @@ def moments(workload: Workload, start_ms: int, end_ms: int | None) -> Iterator[M
 
 
 def draws(rng: Random, pool: Sequence[T], weights: Sequence[float] | None = None) -> Iterator[T]:
-    """Endless independent draws from `pool`."""
+    """Yields independent draws from `pool` without end."""
     while True:
-        # many at once: three times as fast as one by one
+        # many at once is three times as fast as one by one
         yield from rng.choices(pool, weights, k=1000)
 
 
 def iso(ms: int) -> str:
-    """An instant as JSON events have it: 2026-11-21T10:00:00.123Z."""
+    """Returns an instant as JSON events have it: 2026-11-21T10:00:00.123Z."""
     return f"{iso_second(ms // 1000)}.{ms % 1000:03d}Z"
 
 
 def iso_second(s: int) -> str:
-    """A second as in `iso`: 2026-11-21T10:00:00."""
+    """Returns a second as in `iso`: 2026-11-21T10:00:00."""
     return datetime.fromtimestamp(s, UTC).isoformat()[:19]

@@ -2,20 +2,20 @@
 
 plan              the plan of a table: decode, late filter, function, expectations
 headers           the headers of a record, as text
-lateness          arrival, windows, what is late
+lateness          arrival, windows, lateness
 ranges_of         the range of an input that a range of a table comes from, and the reverse
-counting          which rows count for a keyed table at its frontier
+counting          the rows that count for a keyed table at its frontier
 function_inputs   inputs as functions see them
 carried           columns of an input that a function of single rows left out
-arrival_fields    where rows came from, and in which order
+arrival_fields    the origin of rows, and their order there
 lookups           rows that a service is asked for, and rows with their answers
-observing         what is counted while Spark computes
-keeping           how a keyed table is kept up to date
+observing         counts that Spark takes while it computes
+keeping           the ways to keep a keyed table up to date
 zone_windows      the windows of a time zone that hold an instant
 creation          a table made as its plan needs it
 versions          the versions of each key, as-of joins
 decoding          records as rows
-checks            which rows are good, and where the others go
-analysis          what Spark's analysed plan of a function says of it
+checks            checks of rows: good ones, and those of the quarantine
+analysis          analysis of a function by Spark's plan of it
 functions         process functions and patterns: Python over the rows of a key
 """

@@ -1,4 +1,4 @@
-"""Where rows came from, by `_arrival`: their place at the source, which no other row has, and their order there."""
+"""The origin of rows, by `_arrival`: their unique place at the source, and their order there."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ POSITION = ("topic", "partition", "offset")
 
 
 def of_records(watermark: Column, topic: Column, time: Column, with_place: bool) -> Column:
-    """The struct `_arrival` of judged records."""
+    """Returns the struct `_arrival` of judged records."""
     partition, offset, place = (
         F.col(f"{RECORD}_{name}").alias(name) for name in ("partition", "offset", PLACE)
     )
@@ -21,12 +21,12 @@ def of_records(watermark: Column, topic: Column, time: Column, with_place: bool)
 
 
 def has_place(rows: DataFrame) -> bool:
-    """Whether a message may be several of the rows, so that each has its place in it."""
+    """Returns True if a message may have several rows, so that each has its place in it."""
     arrival = rows.schema[ARRIVAL].dataType
     return isinstance(arrival, StructType) and PLACE in arrival.names
 
 
 def places(rows: DataFrame, names: Iterable[str] = SOURCE_ORDER) -> list[Column]:
-    """The fields of `_arrival` by these names, by default those of the source's order, and the place in the message, if any."""
+    """Returns the fields of `_arrival` by name, by default those of the source's order, and the place in the message, if any."""
     own = [*names, PLACE] if has_place(rows) else names
     return [F.col(f"{ARRIVAL}.{name}").alias(name) for name in own]

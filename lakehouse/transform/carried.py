@@ -1,4 +1,4 @@
-"""Columns of an input that a function left out, though each row of its result is of one row of the input: added again."""
+"""Adds columns of an input that a function left out, if each row of its result is made of one row of the input."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from lakehouse.transform.analysis.shapes import ROW_BY_ROW, of_one_side, reads
 
 
 def carried(rows: DataFrame, source: DataFrame, names: Sequence[str]) -> DataFrame:
-    """`rows` with those of the names that it lacks, from the rows of the source that they are made of.
+    """Returns `rows` with the missing columns of `names`, from the rows of the source that they are made of.
 
-    As they are if they are not each made of one row of it.
+    Returns them unchanged unless each is made of one row of the source.
     """
     missing = [name for name in names if name not in rows.columns]
     if not missing or set(names) - set(source.columns):
@@ -26,8 +26,8 @@ def carried(rows: DataFrame, source: DataFrame, names: Sequence[str]) -> DataFra
     if plan is None:
         return rows
     session: Any = rows.sparkSession
-    made = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
-    return DataFrame(made, session)
+    dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    return DataFrame(dataset, session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Carrying:
     read: Any  # the plan of the source
 
     def plan(self, plan) -> Any:
-        """The plan with the missing columns; None if its rows are not each of one row of the source."""
+        """Returns the plan with the missing columns; None unless each row is made of one row of the source."""
         output, kind = {id_of(a) for a in seq(plan.output())}, plan.nodeName()
         below = seq(plan.children())
         reading = [self._reads(side) for side in below]

@@ -1,7 +1,7 @@
-"""Which rows of its inputs count for a keyed table at its frontier F: those from F less `ttl` on, and with `final_rows` before F.
+"""The rows that count for a keyed table at its frontier F: those from F less `ttl` on, and with `final_rows` before F.
 
-A late row is final once the frontier has passed the watermark in force when it arrived, as a change is valid from there on
-(`versions.changes`): what is before the frontier never changes by rows that come later.
+A late row is final once the frontier has passed the watermark in force when it arrived, because a change is valid from
+there on (`versions.changes`). Later rows never change what is before the frontier.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ _INSTANT = timedelta(microseconds=1)
 
 
 def span_of(table: Table, frontier: datetime) -> Range | None:
-    """The event times whose rows count for a keyed table with that frontier; None if all rows do."""
+    """Returns the event times whose rows count for a keyed table with that frontier; None if all rows do."""
     if not table.counts_by_time:
         return None
     since = frontier - table.ttl if table.ttl else EVER.start
@@ -27,12 +27,12 @@ def span_of(table: Table, frontier: datetime) -> Range | None:
 
 
 def arrived_before(span: Range) -> datetime:
-    """The watermark before which a row must have arrived to count where the span does."""
+    """Returns the watermark before which a row must have arrived to count in the span."""
     return span.end - _INSTANT if span.end < EVER.end else EVER.end
 
 
 def counted(rows: DataFrame, of: Table, event_time: str, span: Range) -> DataFrame:
-    """Stored rows of the input `of` that count where the span does."""
+    """Returns the stored rows of the input `of` that count in the span."""
     rows = rows.where(lateness.between(lateness.instant_of(of.window, event_time), span))
     if of.window or span.end == EVER.end:
         return rows  # results of windows are never late

@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 
 
 def create(session: Session, table: Table, *, grows: bool = False) -> None:
-    """Makes the table and its quarantine if they are not there.
+    """Makes the table and its quarantine if they do not exist.
 
-    If it `grows`, columns that are declared besides those that it has are added, with nulls in the rows that are there,
-    and a table that has read nothing has the declared ones. Else, or if other columns differ, raises DeclarationError.
+    If it `grows`, further declared columns are added, with nulls in the existing rows, and a table that has read nothing
+    gets the declared ones. Otherwise, or if other columns differ, it raises DeclarationError.
 
     A function by which stream and batch may differ is refused here, before it has run.
     """
@@ -58,13 +58,13 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
         and grows
         and table_creation.is_found_otherwise(session.path(table), keys)
     ):
-        # as by another version of this library: the next row of a key would stand beside the one that is there
+        # written by another version of this library: the next row of a key would stand beside the present one
         why = f"its rows are to be found by {', '.join(keys)}"
         checkpoints.renew(session.settings, table, why)
         _log.warning(
             f"table={table.name}: {why}, and were by other columns, so it is computed whole"
         )
-    # else it has the declared columns and keys with its first rows
+    # otherwise it gets the declared columns and keys with its first rows
     stays = not (table.kind.is_upserted and checkpoints.begins_whole(session.settings, table))
     if table.kind.is_upserted and stays:
         table_creation.prepare_keyed(session.path(table), keys)
@@ -86,12 +86,12 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
 
 
 def _is_fresh(lakehouse: Lakehouse, table: Table, path: Path) -> bool:
-    """Whether a table has no row and its stream is still to begin: with rows, the note of what it began with may be lost."""
+    """Returns True if a table has no row and no stream has begun. With rows, only its declaration note may be lost."""
     return declared_state.begins(lakehouse, table) and not delta_log.files(path)
 
 
 def _create_quarantine(session: Session, table: Table, declared: StructType, grows: bool) -> None:
-    """Makes the quarantine of a table with the declared columns if it is not there, and adds what it lacks if it `grows`."""
+    """Makes the quarantine of a table with the declared columns, or adds missing ones if it `grows`."""
     stored = {field.name: field.dataType.simpleString() for field in declared}
     ddl = QUARANTINE.format(stored.get(ARRIVAL, ARRIVAL_TYPE))
     if HEADERS in plan.plan_of(session, table, judged=False).further:
@@ -106,7 +106,7 @@ def _create_quarantine(session: Session, table: Table, declared: StructType, gro
 
 
 def _create_answers(session: Session, table: Table, lookup: Lookup) -> None:
-    """Makes the table of a lookup's answers, and reports on standard error that one which was there has gone."""
+    """Makes the table of a lookup's answers, and reports on standard error if an earlier one has gone."""
     path = session.path(table, "answers")
     if delta_log.latest(session.path(table)) > 0 and delta_log.latest(path) < 0:
         _log.warning(
@@ -122,7 +122,7 @@ def _create_answers(session: Session, table: Table, lookup: Lookup) -> None:
 
 
 def _fit_kind(table: Table, path: Path, partitioned: bool) -> None:
-    """Raises DeclarationError if the table on disk is in partitions and the declared one not, or the other way round."""
+    """Raises DeclarationError if the table on disk has partitions and the declared one not, or the reverse."""
     columns = delta_log.open_table(path).metadata().partition_columns
     if bool(columns) != partitioned:
         raise DeclarationError(
@@ -143,9 +143,8 @@ def _fit_columns(
     names = ", ".join(f.name for f in added)
     if not grows:
         raise DeclarationError(
-            f"table={table.name}, columns={names}: the table on disk does not have them yet, and a job that runs under the "
-            f"former code would not know them; `lakehouse stream restart {table.pipeline}` under this code adds them, then run "
-            "this again"
+            f"table={table.name}, columns={names}: the table on disk does not have them yet; `lakehouse stream restart "
+            f"{table.pipeline}` under this code adds them, then run this again"
         )
     delta_writer.add_columns(path, added)
     _log.warning(
@@ -156,7 +155,7 @@ def _fit_columns(
 
 def _check_columns(lakehouse: Lakehouse, table: Table, path: Path, declared: StructType) -> None:
     """Raises DeclarationError if the table on disk has other columns."""
-    # without what may be null within a nested column: a plan over tables on disk knows less of it
+    # nullability within nested columns is left out: a plan over tables on disk knows less of it
     stored = {f.name: f.dataType.simpleString() for f in delta_log.schema(path)}
     expected = {f.name: f.dataType.simpleString() for f in declared}
     if changed := sorted(n for n in stored | expected if stored.get(n) != expected.get(n)):
@@ -182,13 +181,10 @@ def _say_if_gone(lakehouse: Lakehouse, table: Table) -> None:
 
 
 def _searched(lakehouse: Lakehouse, table: Table) -> str:
-    """The columns whose least and greatest value each file records.
-
-    Each costs CPU for every row.
-    """
+    """Returns the columns whose least and greatest value each file records. Each costs CPU for every row."""
     kind = table.kind
     if not table.kind.has_partitions:
         return ""
-    # the origin shows what wrote a partition; an ingest table has one writer only
+    # the origin shows the writer of a partition; an ingest table has one writer only
     instant = WINDOW if table.window else lakehouse.catalog.event_time(table)
     return instant if kind.reads_sources else f"{instant},{ORIGIN}"

@@ -14,9 +14,9 @@ from lakehouse.storage.delta import row_keys
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """Refreshed reference tables at the versions that rows saw which arrived `since` then, and which rows these are.
+    """Refreshed reference tables at the versions that rows arriving `since` then saw.
 
-    `rows`: None if all of a run.
+    `rows` is the condition on these rows, None if they are all rows of a run.
     """
 
     versions: Mapping[str, int]
@@ -26,18 +26,18 @@ class Met:
 
 
 def plain(rows: DataFrame) -> DataFrame:
-    """An input as functions see it: without technical columns."""
+    """Returns an input as functions see it: without technical columns."""
     return rows.drop(*(name for name in rows.columns if name.startswith("_")))
 
 
 def are_of_one_topic(catalog: Catalog, name: str) -> bool:
-    """Whether all rows of an input come from one topic (folder, table of others), in which their offsets are an order."""
+    """Returns True if all rows of an input come from one topic (folder, table of others), whose offsets order them."""
     ingests = catalog.ingest_tables_of(catalog.tables[name])
     return len({s.topic for t in ingests for s in catalog.sources_of(t).values()}) == 1
 
 
 def as_read(table: Table, rows: DataFrame) -> DataFrame:
-    """Rows of a table as a reference table reads them: of a keyed one without the column by which its rows are found."""
+    """Returns rows of a table as a reference table reads them: a keyed one without the column that finds its rows."""
     return rows.drop(row_keys.KEY) if table.kind.is_upserted else rows
 
 
@@ -47,7 +47,7 @@ def called(
     driving: str,
     met: Sequence[Met],
 ) -> DataFrame:
-    """What a function makes of its inputs: once for each set of versions that rows of the driving input saw."""
+    """Returns the result of a function, called once for each set of versions that rows of the driving input saw."""
 
     def of(each: Met) -> DataFrame:
         rows = inputs[driving] if each.rows is None else inputs[driving].where(each.rows)

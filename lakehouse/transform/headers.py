@@ -5,13 +5,13 @@ from pyspark.sql import functions as F
 
 
 def text(headers: Column, name: str) -> Column:
-    """The text of the last header of that name; null if there is none, if it has no value, or if it is not UTF-8."""
+    """Returns the text of the last header of that name; null if it is missing, has no value or is not UTF-8."""
     value = _last(headers, name).cast("string")
     return F.when(F.is_valid_utf8(value), value)
 
 
 def rule(headers: Column, name: str) -> tuple[Column, str]:
-    """What makes that header one that is not read, and how it is said."""
+    """Returns the condition under which that header is unreadable, with the reason."""
     valid = F.is_valid_utf8(_last(headers, name).cast("string"))
     return ~F.coalesce(valid, F.lit(True)), f"header={name}: not UTF-8"
 

@@ -1,4 +1,4 @@
-"""How a keyed table is kept up to date: by merged sums, by a state that Spark keeps, or by what belongs to what changed."""
+"""The ways to keep a keyed table up to date: merged sums, a state that Spark keeps, or changed groups computed again."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,16 +12,13 @@ from lakehouse.transform.plan import Plan
 
 
 def group_uses(session: Session, step: Plan) -> groups.Uses:
-    """By which columns rows of a keyed table belong to rows of its inputs."""
+    """Returns the columns by which rows of a keyed table belong to rows of its inputs."""
 
     return step.once("groups", lambda: groups.uses(_on_marked(session, step), step.table.keys))
 
 
 def adding(session: Session, step: Plan) -> list[str] | None:
-    """The columns of sums and counts over one keyed table, to which what came is added (`shapes.adding`).
-
-    None if the table is another.
-    """
+    """Returns the sums and counts over one keyed table, to which changes are added (`shapes.adding`); None for another table."""
     followed = session.catalog.followed_inputs(step.table)
     if step.table.counts_by_time or [table.kind.keeps_latest for table in followed] != [True]:
         return None
@@ -29,13 +26,13 @@ def adding(session: Session, step: Plan) -> list[str] | None:
 
 
 def is_one_aggregate(session: Session, table: Table) -> bool:
-    """Whether Spark can keep the state of a keyed table: one aggregate of all rows of one ingest table.
+    """Returns True if Spark can keep the state of a keyed table: one aggregate of all rows of one ingest table.
 
-    A refreshed reference table would change what rows of before are worth. Rows that expire are to be taken out again,
-    and rows ahead of the frontier wait.
+    A refreshed reference table would change the effect of earlier rows. Expired rows must be removed again, and rows
+    ahead of the frontier must wait.
     """
     followed = session.catalog.followed_inputs(table)
-    if table.counts_by_time or any(each.refresh for each in session.catalog.pinned_inputs(table)):
+    if table.counts_by_time or any(t.refresh for t in session.catalog.pinned_inputs(table)):
         return False
     if [table.kind.reads_sources for table in followed] != [True]:
         return False
@@ -46,9 +43,9 @@ def is_one_aggregate(session: Session, table: Table) -> bool:
 
 
 def merging(session: Session, table: Table) -> Mapping[str, str] | None:
-    """How the columns of a keyed table are had from rows that are there and those of new input (`shapes.merging`).
+    """Returns the functions that merge present rows of a keyed table with those of new input (`shapes.merging`).
 
-    None if that is not enough.
+    None if merging is not enough.
     """
     if not is_one_aggregate(session, table):
         return None
@@ -57,14 +54,14 @@ def merging(session: Session, table: Table) -> Mapping[str, str] | None:
 
 
 def key_columns(session: Session, table: Table) -> Sequence[str]:
-    """The columns by which rows of a keyed or versioned table are found: its keys, or those of a whole group."""
+    """Returns the columns by which rows of a keyed or versioned table are found: its keys, or those of a whole group."""
     if not table.kind.keeps_latest or is_one_aggregate(session, table):
         return table.keys
     return group_uses(session, plan.plan_of(session, table, judged=False)).columns or table.keys
 
 
 def _on_marked(session: Session, step: Plan) -> DataFrame:
-    """What the function makes of no rows, whose columns say which input they are of."""
+    """Returns the function's result on no rows, whose columns are marked with their input."""
     marked = {name: shapes.marked(plan.no_rows(session, name), name) for name in step.followed}
     others = {n: plan.no_rows(session, n) for n in step.table.inputs if n not in marked}
     return step.kept(marked, others)

@@ -1,4 +1,4 @@
-"""Event time: arrival, watermark, windows, lateness. The only place where they are decided.
+"""Event time: arrival, watermark, windows, lateness. No other module decides them.
 
 Lateness is data: an ingest table stores with each row, in the struct `_arrival`, the watermark in force
 when the row arrived. Every computation, stream or batch, compares with that stored instant and so
@@ -39,7 +39,7 @@ from lakehouse.transform import arrival_fields, zone_windows
 
 _INSTANT = timedelta(microseconds=1)
 _LATE = "_late"
-_WATERMARK = "_watermark"  # `_arrival.watermark` as a column of its own, so that a query need not read the rest of the struct
+_WATERMARK = "_watermark"  # `_arrival.watermark` as a column, so that a query need not read the rest of the struct
 # by this internal key Spark finds the event-time column of an operator
 _WATERMARKED = {"spark.watermarkDelayMs": 0}
 
@@ -49,7 +49,7 @@ def partition_of(instant: Column, length: PartitionBy) -> Column:
 
 
 def instant_of(window: Window | None, event_time: str) -> Column:
-    """The instant that places a row in a range: its event time, or the last instant of its window."""
+    """Returns the instant that places a row in a range: its event time, or the last instant of its window."""
     return instant_of_window() if window else F.col(event_time)
 
 
@@ -60,23 +60,23 @@ def instant_of_window() -> Column:
 def out_of_time(
     event_time: str, sources: Iterable[RecordSource], topic: Column, sent: Column
 ) -> list[Column]:
-    """Why a record cannot be placed in time, null where it can: no event time, one too early, one too far ahead.
+    """Returns why a record cannot be placed in time, null if it can: no event time, one too early, one too far ahead.
 
-    And why it does not count, of a topic with a history: the other one of the two has the rows of its time.
-    `sent`: the record's own timestamp.
+    With a history, a record also does not count if the other of the two has the rows of its time. `sent` is the
+    record's own timestamp.
     """
     moment = F.col(event_time)
     ahead = F.unix_micros(moment) - F.unix_micros(sent)
     reasons = [F.when(moment.isNull(), F.lit(f"event time missing: {event_time}"))]
     for source in sources:
-        of_topic = topic == source.topic  # of one topic Spark knows this before it runs
-        first, most = source.min_event_time, source.max_future_skew
+        of_topic = topic == source.topic  # with one topic, Spark decides this before it runs
+        first, most_ahead = source.min_event_time, source.max_future_skew
         early = moment < F.lit(first)
         reasons += [
             F.when(of_topic & early, F.lit(f"event time before {text(first)}")),
             F.when(
-                of_topic & (ahead > most // timedelta(microseconds=1)),
-                F.lit(f"event time more than {most} ahead of the record's timestamp"),
+                of_topic & (ahead > most_ahead // timedelta(microseconds=1)),
+                F.lit(f"event time more than {most_ahead} ahead of the record's timestamp"),
             ),
         ]
         if source.until:
@@ -93,16 +93,16 @@ def out_of_time(
 
 
 def window_of(span: Range) -> dict[str, Column]:
-    """The column `window` of rows that are of one range."""
+    """Returns the column `window` for rows of one range."""
     ends = (F.lit(span.start).alias("start"), F.lit(span.end).alias("end"))
     return {WINDOW: F.struct(*ends)}
 
 
 def of_windows(rows: DataFrame) -> DataFrame:
-    """Results of windows as rows of their own: each at the last instant of its window, and none of them late.
+    """Returns results of windows as rows of their own: each at the last instant of its window, and none of them late.
 
-    They are final when they are there, so no watermark was in force: that they are complete says
-    the frontier of their table.
+    They are final when they appear, so no watermark was in force. The frontier of their table shows that
+    they are complete.
     """
     moment = instant_of_window()
     values: dict[str, Column] = {"watermark": F.lit(BEGINNING), "time": F.lit(EPOCH)}
@@ -117,40 +117,42 @@ def between(instant: Column, span: Range) -> Column:
 
 
 def passing(row: Column, *instants: datetime) -> list[Column]:
-    """Instants that hold for one micro-batch only, as columns; `row`: any number that each row has.
+    """Returns instants of one micro-batch as columns; `row` is any number that each row has.
 
-    As literals they would stand in the code that Spark generates, which would be compiled again for
-    each micro-batch, and run cold: most of what a short one costs. A literal array is handed to the
-    code instead; an index of a constant would be folded.
+    As literals they would be part of the code that Spark generates, which would be compiled again for
+    each micro-batch, and run cold: most of the cost of a short one. A literal array is passed to the
+    code instead; a constant index would be folded.
     """
-    held = F.array(*(F.lit(instant) for instant in instants))
+    literals = F.array(*(F.lit(instant) for instant in instants))
     first = row.bitwiseAND(F.lit(0))
     # never null, as the column's type says
-    return [F.coalesce(F.get(held, first + F.lit(n)), F.lit(EPOCH)) for n in range(len(instants))]
+    return [
+        F.coalesce(F.get(literals, first + F.lit(n)), F.lit(EPOCH)) for n in range(len(instants))
+    ]
 
 
 def between_passing(instant: Column, span: Range) -> Column:
-    """As `between`, for a range of one micro-batch; files cannot be chosen by it."""
+    """Returns the condition of `between` for a range of one micro-batch; files cannot be chosen by it."""
     start, end = passing(F.unix_micros(instant), span.start, span.end)
     return (instant >= start) & (instant < end)
 
 
 def is_late_by(table: Table) -> timedelta:
-    """How far behind the watermark a row is late for a keyed table: by more than its `ttl`, or also at the watermark itself."""
+    """Returns how far before the watermark a row is late for a keyed table: more than its `ttl`, or even at the watermark."""
     return table.ttl or -_INSTANT
 
 
 def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
-    """`rows` (with `event_time` and `_arrival`) with the column `window`, if declared, and `_late`.
+    """Returns `rows` (with `event_time` and `_arrival`) with the column `window`, if declared, and `_late`.
 
-    Late are rows whose window (of a row table: whose partition) had ended when they arrived; rows
-    that are computed with their neighbours, as in a session, whose end is not known yet, if they
-    are not after the watermark: the very comparisons that Spark makes.
+    A row is late if its window (in a row table: its partition) had ended when it arrived. A row that is
+    computed with its neighbours, as in a session, whose end is not known yet, is late if it is not after
+    the watermark. Spark makes the same comparisons.
     """
     for columns in _flags(table, event_time, _WATERMARK in rows.columns):
         rows = rows.withColumns(columns)
         if table.window and table.window.zone != "UTC" and WINDOW in columns:
-            # Spark does not see that it comes from the event time
+            # Spark cannot see that the window is made of the event time
             rows = rows.withMetadata(WINDOW, _WATERMARKED)
     return rows
 
@@ -158,9 +160,9 @@ def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
 # made once for each table: a call of Spark for each column costs more than a short step's rows
 @lru_cache(maxsize=256)
 def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column], ...]:
-    """The columns that `flagged` adds, one set behind the other.
+    """Returns the columns that `flagged` adds, one set after the other.
 
-    `known`: the watermark is a column of its own already.
+    `known` is True if the watermark is already a column of its own.
     """
     window, moment = table.window, F.col(event_time)
     watermark = F.col(_WATERMARK) if known else F.col(f"{ARRIVAL}.watermark")
@@ -190,11 +192,11 @@ def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column
 
 
 def _end_of(span: timedelta, event_time: str, offset: timedelta = timedelta(0)) -> Column:
-    """The end of the span that holds the event time, spans counted from 1970 plus `offset`.
+    """Returns the end of the span that holds the event time, with spans counted from 1970 plus `offset`.
 
-    In microseconds, which costs a tenth of arithmetic on the calendar or on windows, for each row.
+    It computes in microseconds, at a tenth of the cost of the calendar or of windows, for each row.
     """
-    size, shift = (each // timedelta(microseconds=1) for each in (span, offset))
+    size, shift = (length // timedelta(microseconds=1) for length in (span, offset))
     instant = F.unix_micros(event_time)
     return F.timestamp_micros(instant - F.pmod(instant - F.lit(shift), F.lit(size)) + size)
 
@@ -203,22 +205,22 @@ def _assigned(window: Window, event_time: str) -> Column:
     if window.kind == "session":
         return F.session_window(event_time, spark_interval(window.size))
     if window.zone == "UTC":
-        spans = (spark_interval(each) for each in (window.size, window.slide, window.offset))
+        spans = (spark_interval(length) for length in (window.size, window.slide, window.offset))
         return F.window(event_time, *spans)
     return zone_windows.assigned(window, event_time)
 
 
 def arrivals(rows: DataFrame, event_time: str) -> DataFrame:
-    """Of rows with `_arrival` what `flagged` and `counts` ask for: of a table of texts a fraction is read, and copied."""
+    """Returns the columns that `flagged` and `counts` need: a fraction of a table of texts is read, and copied."""
     return rows.select(event_time, F.col(f"{ARRIVAL}.watermark").alias(_WATERMARK))
 
 
 @lru_cache(maxsize=256)
 def counts(table: Table, event_time: str) -> tuple[Column, ...]:
-    """What to observe of `flagged` rows: how many arrived, how many of them late, the watermark they bring.
+    """Returns the columns to observe of `flagged` rows: arrived rows, late rows, and the watermark that they bring.
 
-    `late_from` and `late_to`: the least and greatest instant, in microseconds, of what the late
-    ones missed: of their window, or of themselves where no window is known yet.
+    `late_from` and `late_to` are the least and greatest instant, in microseconds, that late rows missed:
+    of their window, or their own where no window is known yet.
     """
     missed = F.when(F.col(_LATE), F.unix_micros(missed_instant(table, event_time)))
     return (
@@ -231,15 +233,12 @@ def counts(table: Table, event_time: str) -> tuple[Column, ...]:
 
 
 def missed_instant(table: Table, event_time: str) -> Column:
-    """The instant that places what a late row missed.
-
-    Where its neighbours decide that, the row itself.
-    """
+    """Returns the instant of what a late row missed: that of its window, or its own where its neighbours decide."""
     return F.col(event_time) if table.by_neighbours else instant_of(table.window, event_time)
 
 
 def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
-    """The `flagged` rows that a table is computed from."""
+    """Returns the `flagged` rows that a table is computed from."""
     return (rows if late_too else rows.where(f"NOT {_LATE}")).drop(_LATE, _WATERMARK)
 
 
@@ -251,11 +250,10 @@ def counted(
     length: PartitionBy,
     end: datetime,
 ) -> DataFrame:
-    """Accepted `rows`, whole partitions up to `end`, with the column `window`: each row once for each count window it is in.
+    """Returns accepted `rows` with the column `window`: each row once for each full count window that it is in.
 
-    Windows not full yet left out.
-
-    Of a partition that has closed by `end` the last window is complete however few rows it holds.
+    `rows` are whole partitions up to `end`. The last window of a partition that has closed by `end` is complete
+    however few rows it holds.
     """
     closes, every = _end_of(PARTITION_LENGTHS[length], event_time), window.every
     order = [F.col(event_time), *arrival_fields.places(rows)]
@@ -288,10 +286,10 @@ def counted(
 def firsts(
     rows: DataFrame, others: DataFrame, duplicates: Duplicates, event_time: str
 ) -> DataFrame:
-    """`rows` without those of which `others` (the same rows among them) hold a duplicate that arrived before.
+    """Returns `rows` without those with an earlier duplicate in `others`, which also has the same rows.
 
     Source order is (time of arrival, topic, partition, offset, place in the message); the batches of an ingest
-    table never go back in it. So what is kept is decided when a row arrives, and no row that comes later changes it.
+    table never go back in it. So a row's arrival decides whether it is kept, and no later row changes that.
     """
     order = F.struct(*arrival_fields.places(rows))
     keys = [F.col(quoted(key)).alias(f"_key_{key}") for key in duplicates.keys]
@@ -308,13 +306,13 @@ def late(rows: DataFrame) -> DataFrame:
 
 
 def driven_by_stored_watermark(rows: DataFrame, event_time: str) -> DataFrame:
-    """Streaming `rows`, with Spark's watermark taken from `_arrival.watermark` instead of the maximum of `event_time`.
+    """Returns streaming `rows` whose watermark in Spark is `_arrival.watermark`, not the maximum of `event_time`.
 
     Spark finds the event-time column of a stateful operator by a metadata key. `withWatermark` puts
-    it on a column that holds the stored watermark; this function then lends the key to
-    `event_time`, so that Spark closes windows by the very instants that the late filter compared with and
-    drops no row that the late filter accepted. The key is internal to Spark: a Spark that did not know it
-    any more would refuse the query, as an aggregation without a watermark.
+    it on a column with the stored watermark; this function then gives the key to `event_time`. So Spark
+    closes windows by the very instants that the late filter compared with, and drops no row that it
+    accepted. The key is internal to Spark: a Spark without it would refuse the query, as an aggregation
+    without a watermark.
     """
     rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark")).withWatermark(
         _WATERMARK, "0 seconds"

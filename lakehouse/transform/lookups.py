@@ -1,4 +1,4 @@
-"""Lookups in the plan of a table: which rows there is to ask for, and the rows with their recorded answers."""
+"""Lookups in the plan of a table: the rows to ask for, and rows with their recorded answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,29 +24,29 @@ class Answers:
     """Recorded answers: `_row`, `answer`, `failure`, each row once."""
 
     rows: DataFrame
-    # whether each row that is asked for has one, and none failed
+    # True if each row that is asked for has an answer, and none failed
     complete: bool = False
 
 
 def schema(lookup: Lookup) -> StructType:
-    """The columns of an answer as they are declared."""
+    """Returns the columns of an answer as they are declared."""
     return cast(StructType, StructType.fromDDL(lookup.schema))
 
 
 def nullable(columns: StructType) -> StructType:
-    """The columns as they are stored: each may be null."""
+    """Returns the columns as they are stored: each may be null."""
     return StructType([StructField(f.name, f.dataType) for f in columns])
 
 
 def without_answers(lookup: Lookup, rows: DataFrame) -> DataFrame:
-    """The rows with the column of the answer, null."""
+    """Returns the rows with the column of the answer, null."""
     return rows.withColumn(lookup.name, F.lit(None).cast(nullable(schema(lookup))))
 
 
 def key_of(table: Table, lookup: Lookup, rows: DataFrame) -> StructType:
-    """The columns that it is asked with, as the rows have them.
+    """Returns the columns that the lookup is asked with, as the rows have them.
 
-    Raises DeclarationError if one is not there, or there is one of the name that the answer gets.
+    Raises DeclarationError if one is missing, or if a column already has the name of the answer.
     """
     where = f"table={table.name}, lookup={lookup.name}, columns={rows.columns}"
     if missing := [name for name in lookup.keys if name not in rows.columns]:
@@ -68,7 +68,7 @@ def key_of(table: Table, lookup: Lookup, rows: DataFrame) -> StructType:
 
 
 def questions(table: Table, lookup: Lookup, rows: DataFrame, event_time: str) -> DataFrame:
-    """Of accepted rows those that there is to ask for: `_row`, the `key` and the partition."""
+    """Returns the accepted rows to ask for: `_row`, the `key` and the partition."""
     partition = lateness.partition_of(F.col(event_time), table.partition_by)
     asked = rows.where(_has_key(lookup)).select(
         _row(lookup, rows, event_time).alias(ROW),
@@ -81,7 +81,7 @@ def questions(table: Table, lookup: Lookup, rows: DataFrame, event_time: str) ->
 def answered(
     lookup: Lookup, rows: DataFrame, answers: Answers, event_time: str
 ) -> tuple[DataFrame, DataFrame | None]:
-    """The rows with their answers, and those that have none or whose lookup failed, with the reason, if there may be such."""
+    """Returns the rows with their answers, and those without one or with a failure, with the reason; None if there are none."""
     recorded = answers.rows.select(
         ROW,
         F.col("answer").alias(lookup.name),
@@ -105,7 +105,7 @@ def answered(
 def with_unanswered(
     judged: DataFrame, unanswered: DataFrame | None, placing: Mapping[str, Column]
 ) -> DataFrame:
-    """Judged rows and, quarantined, those without an answer: in the columns of the table, as far as the input has these."""
+    """Returns judged rows and, quarantined, those without an answer, in the columns of the table that the input has."""
     if unanswered is None:
         return judged
     placed = unanswered.withColumns(dict(placing))
@@ -127,6 +127,6 @@ def _row(lookup: Lookup, rows: DataFrame, event_time: str) -> Column:
 def _has_key(lookup: Lookup) -> Column:
     present = [F.col(quoted(name)).isNotNull() for name in lookup.keys]
     all_present = present[0]
-    for each in present[1:]:
-        all_present &= each
+    for key in present[1:]:
+        all_present &= key
     return all_present

@@ -1,4 +1,4 @@
-"""What of a micro-batch is counted while Spark computes it."""
+"""Counts of a micro-batch that Spark takes while it computes."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,26 +16,23 @@ if TYPE_CHECKING:
 
 
 def observed(observation: Observation) -> dict[str, Any] | None:
-    """What was observed.
-
-    None if Spark saw that no row can come, and removed the observation with the rest of the plan.
-    """
+    """Returns the observed values; None if Spark saw that no row can come, and removed the observation from the plan."""
     handle: Any = observation._jo
     return observation.get if handle.getRow().length() else None
 
 
 def only(aggregated: DataFrame) -> Row:
-    """The one row of an aggregation over all rows."""
+    """Returns the one row of an aggregation over all rows."""
     row = aggregated.head()
     assert row is not None
     return row
 
 
 def maxima(step: "Plan", partitions: Mapping[str, tuple[str, int]]) -> list[Column]:
-    """The latest event time among the good records of each partition (topic, number), to be observed by its key.
+    """Returns the latest event time of good records for each partition (topic, number), to be observed under its key.
 
-    Where that is the time of arrival, or a record is not marked and a marker is declared: an instant
-    that says no more than that there are some.
+    It only shows that there are records if event time is the time of arrival, or if a marker is declared and
+    no record is marked.
     """
 
     def made() -> list[Column]:
@@ -50,9 +47,9 @@ def maxima(step: "Plan", partitions: Mapping[str, tuple[str, int]]) -> list[Colu
 
 
 def readings(step: "Plan") -> list[Column]:
-    """Of each topic of change events the first and the last reading of the database's table among its records, to be observed.
+    """Returns the first and last reading of the database's table in each topic of change events, to be observed.
 
-    By the names of `reading_names`.
+    Their names are those of `reading_names`.
     """
 
     def made() -> list[Column]:
@@ -70,14 +67,14 @@ def readings(step: "Plan") -> list[Column]:
 
 
 def reading_names(topic: str) -> tuple[str, str]:
-    """What is observed of a topic's readings."""
+    """Returns the names under which a topic's readings are observed."""
     return f"first reading of {topic}", f"last reading of {topic}"
 
 
 def latest_of_values(step: "Plan", judged: DataFrame) -> dict[tuple[str, str], datetime]:
-    """The latest event time among the good records of each value in each topic, of the column that the watermark goes by.
+    """Returns the latest event time of good records for each topic and value of the `watermark_by` column.
 
-    By a pass over the records of its own: as `storage.log.latest_times` finds it in what was written.
+    It makes its own pass over the records, and finds what `storage.log.latest_times` finds in the written rows.
     """
     (first, *others) = step.sources.values()
     topic = F.col(f"{RECORD}_topic") if others else F.lit(first.topic)
@@ -89,20 +86,22 @@ def latest_of_values(step: "Plan", judged: DataFrame) -> dict[tuple[str, str], d
 
 
 def _moment(step: "Plan") -> Column:
-    """The event time by which a record moves the watermark, if it does."""
+    """Returns the event time by which a record moves the watermark, if it does."""
     moment, marker = F.col(step.event_time), step.table.marker
     return F.when(F.col(marker), moment).otherwise(F.lit(BEGINNING)) if marker else moment
 
 
 def _of_partition(step: "Plan", topic: str, partition: int) -> Column:
-    """Whether a judged record came from that partition."""
+    """Returns the condition that a judged record came from that partition."""
     matches = F.col(f"{RECORD}_partition") == partition
     return matches if len(step.sources) == 1 else matches & (F.col(f"{RECORD}_topic") == topic)
 
 
 def covers(touched: DataFrame) -> list[Range]:
-    """The event time that `touched` covers, hour by hour: files between its hours are not read."""
+    """Returns the event time that `touched` covers, hour by hour: files between its hours are not read."""
     hours = touched.groupBy(F.date_trunc("hour", "_from").alias("hour"))
     bounds = hours.agg(F.min("_from").alias("start"), F.max("_to").alias("end")).collect()
-    spans = (Range(each["start"].astimezone(UTC), each["end"].astimezone(UTC)) for each in bounds)
-    return ranges.joined(sorted(spans, key=lambda each: each.start))
+    spans = (
+        Range(bound["start"].astimezone(UTC), bound["end"].astimezone(UTC)) for bound in bounds
+    )
+    return ranges.joined(sorted(spans, key=lambda bound: bound.start))

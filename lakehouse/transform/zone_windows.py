@@ -1,4 +1,4 @@
-"""The windows of a time zone that hold an instant, as columns: by the arithmetic of UTC on what the zone's clock shows."""
+"""The windows of a time zone that hold an instant, as columns, by the arithmetic of UTC on the time that its clock shows."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def assigned(window: Window, event_time: str) -> Column:
-    """The column `window`; of sliding windows it multiplies rows, one for each window."""
+    """Returns the column `window`; with sliding windows it multiplies rows, one for each window."""
     size, slide, offset = (
         F.lit(span // _MICROSECOND) for span in (window.size, window.slide, window.offset)
     )
@@ -29,5 +29,5 @@ def assigned(window: Window, event_time: str) -> Column:
         return bounds(last)
     ended = shown - size
     first = ended - F.pmod(ended - offset, slide) + slide
-    # those whose start and end the clock skips have the bounds of others
+    # windows whose start and end the clock skips have the bounds of others
     return F.explode(F.array_distinct(F.transform(F.sequence(first, last, slide), bounds)))

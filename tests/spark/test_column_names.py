@@ -179,10 +179,10 @@ def declared(spark, tmp_path, topic, function, declare=row_table, **options) -> 
 def test_names_that_the_library_needs_are_refused_with_a_remedy(spark, tmp_path):
     with pytest.raises(
         DeclarationError,
-        match=f"column={helper('row')}: names that begin so are the library's",
+        match=f"column={helper('row')}: this prefix is for columns that the library adds",
     ):
         kafka("rows", schema=f"{helper('row')} STRING, at TIMESTAMP")
-    with pytest.raises(DeclarationError, match="names that begin so"):
+    with pytest.raises(DeclarationError, match="this prefix is for columns"):
         files("x.csv", schema=f"`{helper('row').upper()}` STRING")
 
     def made(record):

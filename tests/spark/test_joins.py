@@ -296,7 +296,7 @@ def test_a_range_reads_and_reaches_as_far_as_the_interval():
 
 
 def test_an_interval_reaches_somewhere():
-    with pytest.raises(DeclarationError, match="it reaches nowhere"):
+    with pytest.raises(DeclarationError, match="it needs before= or after="):
         around()
     declared = catalog_of([HERE]).table("either")
     assert (

@@ -206,7 +206,7 @@ def test_a_streaming_job_that_dagster_starts_has_the_settings(loaded, project, m
         ({"freshness": {"sensors": "soon"}}, "freshness of sensors"),
         ({"step_rows": 1.5}, "settings, step_rows=1.5: a text, a whole number, true or false"),
         ({"step_rows": -1}, "step_rows=-1: at least 0"),
-        ({"fresh_within": "0 seconds"}, "fresh_within='0 seconds': longer than nothing"),
+        ({"fresh_within": "0 seconds"}, "fresh_within='0 seconds': longer than zero"),
         ({"root": "s3a://bucket"}, "root='s3a://bucket': a folder"),
         ({"tables": ["x"]}, "settings, tables: it is an attribute of its own"),
         ({"metrics_port": 1}, "settings, metrics_port: it is for `lakehouse metrics`"),

@@ -293,7 +293,7 @@ def test_all_inputs_that_have_no_declaration_are_said_at_once():
 
 
 def test_names_that_belong_to_side_tables_are_refused():
-    with pytest.raises(DeclarationError, match="'__' marks side tables"):
+    with pytest.raises(DeclarationError, match="'__', which marks side tables"):
 
         @row_table(layer="gold")
         def my__late(things):

@@ -22,15 +22,15 @@ BETWEEN = "expectation=expect_column_values_to_be_between"
     [
         (
             lambda: expect.column_values_to_be_between("n", min_valeu=1),
-            f"{BETWEEN}, argument='min_valeu': it takes none of that name; did you mean min_value?",
+            f"{BETWEEN}, argument='min_valeu': it has no such argument; did you mean min_value?",
         ),
         (
             lambda: expect.column_values_to_be_between("n", min=1),
-            "argument='min': it takes none of that name; did you mean min_value?",
+            "argument='min': it has no such argument; did you mean min_value?",
         ),
         (
             lambda: expect.column_values_to_not_be_null("n", xyz=1),
-            "argument='xyz': it takes none of that name; give one of column, mostly, row_condition",
+            "argument='xyz': it has no such argument; give one of column, mostly, row_condition",
         ),
         (
             lambda: expect.column_values_to_be_between("n"),

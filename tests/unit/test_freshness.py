@@ -68,7 +68,7 @@ def test_the_knobs_are_read_and_handed_on_to_other_processes():
         ("", "'continuous', 'every <interval>'"),
         ("sometimes", "'continuous', 'every <interval>'"),
         ("every", "a number and a unit"),
-        ("every 0 seconds", "longer than nothing"),
+        ("every 0 seconds", "longer than zero"),
         ("scheduled 0 3 * *", r"\(not five fields\)"),
         ("scheduled 60 3 * * *", r"\(minute\)"),
         ("scheduled 5-2 * * * *", r"\(minute\)"),

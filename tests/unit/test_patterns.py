@@ -268,7 +268,7 @@ def test_the_meaning_is_that_of_flink(code, letters, matches):
         ),
         (
             'begin("a", is_a).times(2), after_match="skip_past_last", skip_span=timedelta(0)',
-            "skip_span=0:00:00: a span is longer than nothing",
+            "skip_span=0:00:00: a span is longer than zero",
         ),
         (
             'begin("a", is_a).times(2), timed_out=lambda b: {}',
@@ -286,7 +286,7 @@ def test_a_parameter_with_a_default_is_no_step_and_the_time_of_a_match_is_some()
         'begin("a", lambda row, least=2: row["value"] >= least).times(2)', "a1 a2 a3"
     ) == ["a2 a3"]
     with pytest.raises(
-        DeclarationError, match="within=0:00:00: the time of a match is longer than nothing"
+        DeclarationError, match="within=0:00:00: the time of a match is longer than zero"
     ):
         matched(A, B, rows=[], within=timedelta(0))
 

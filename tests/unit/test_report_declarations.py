@@ -109,7 +109,7 @@ def test_nothing_reads_a_report():
     module = ModuleType(__name__)
     reader = replace(row_table(layer="gold")(of_report), name="reader")
     module.__dict__.update({**declared().sources, **declared().tables, "reader": reader})
-    with pytest.raises(DeclarationError, match="input=daily: a report is computed after"):
+    with pytest.raises(DeclarationError, match="input=daily: no table reads a report"):
         catalog_of([module])
 
 
@@ -130,7 +130,7 @@ def test_a_module_of_reports_alone_is_refused():
     [
         (("html",), "a file needs both"),
         (("", page), "a file needs both"),
-        (("a/b", page), "small letters and digits"),
+        (("a/b", page), "lower-case letters and digits"),
         (("txt", lambda rows: ""), "give it two parameters"),
     ],
 )

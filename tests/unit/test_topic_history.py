@@ -83,7 +83,7 @@ def test_a_history_that_cannot_stand_before_its_topic_is_refused(topic, said):
 def test_it_is_read_alone_and_parted_by_the_time_of_events():
     with pytest.raises(DeclarationError, match="a topic with a history is read alone"):
         catalog(united, incoming=TOPIC, others=kafka("others", schema=SCHEMA))
-    with pytest.raises(DeclarationError, match="name the column that has it"):
+    with pytest.raises(DeclarationError, match="name the column of event time"):
         catalog(event_time="ingestion_time", incoming=TOPIC)
 
 

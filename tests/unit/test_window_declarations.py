@@ -27,20 +27,20 @@ from support import ROOT
 @pytest.mark.parametrize(
     "declare, words",
     [
-        (lambda: tumbling("0 seconds"), "longer than nothing"),
+        (lambda: tumbling("0 seconds"), "longer than zero"),
         (
             lambda: tumbling("5 hours", zone="Europe/Berlin"),
             "divides a day or is whole days",
         ),
-        (lambda: tumbling("1 day", zone="Europe/Berln"), "an IANA name"),
+        (lambda: tumbling("1 day", zone="Europe/Berln"), "no zone of IANA has that name"),
         (lambda: tumbling("1 minute", offset="2 minutes"), "lies below 0:01:00"),
         (lambda: tumbling("1 minute", offset="-2 minutes"), "lies below 0:01:00"),
         (
             lambda: sliding("2 hours", "50 minutes", zone="Europe/Berlin"),
             "slide='50 minutes', .* divides a day or is whole days",
         ),
-        (lambda: tumbling("1 day", zone="posixrules"), "none of that name"),
-        (lambda: tumbling("1 day", zone="localtime"), "none of that name"),
+        (lambda: tumbling("1 day", zone="posixrules"), "no zone of IANA has that name"),
+        (lambda: tumbling("1 day", zone="localtime"), "no zone of IANA has that name"),
         (lambda: sliding("2 minutes", "5 minutes"), "the slide is at most the size"),
         (lambda: session("-1 seconds"), "a duration is a number"),
         (lambda: sql("t", "SELECT 1"), "names no input"),
@@ -48,7 +48,7 @@ from support import ROOT
         (lambda: sql("t", "SELECT } FROM {x}"), "write a brace"),
         (
             lambda: row_table(layer="gold")(sql("t__late", "SELECT * FROM {x}")),
-            "'__' marks side tables",
+            "'__', which marks side tables",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""A topic of change events: what a database's log says of one table, as Debezium sends it."""
+"""A topic of change events: the database's log of one table, as Debezium sends it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,9 +14,9 @@ from lakehouse.declare.inputs.sources import (
 from lakehouse.errors import DeclarationError
 
 ADDED = ("op", "deleted", "sent", "position", "transaction")
-"""The columns of a change beside the declared ones."""
+"""The columns of a change besides the declared ones."""
 WHOLE = "0"
-"""With what the position of a row begins that Debezium read with all others, before it followed the log."""
+"""The beginning of the position of a row that Debezium read in its first pass, before it followed the log."""
 
 
 def changes(
@@ -32,33 +32,34 @@ def changes(
     quiet_timeout: str | timedelta = "0 seconds",
     isolation: Isolation = "",
 ) -> KafkaSource:
-    """The changes of one table of a database, in JSON as Debezium sends them.
+    """Declares the changes of one table of a database, in JSON as Debezium sends them.
 
         customer_changes = changes("shop.public.customers", key="id", schema="id BIGINT, name STRING, balance DECIMAL(12,2)")
 
     A row is a change: the columns of `schema` as they are after it, and `op` (r: read when Debezium began, c: created,
     u: updated, d: deleted), `deleted`, `sent` (TIMESTAMP: when the transaction was committed), `position` (STRING: the place
-    in the database's log; of two changes of a key the later one has the greater) and `transaction` (STRING). A deleted row has
-    its key alone. Tombstones and messages (op m) give no row. A TRUNCATE is quarantined, and so is what cannot be read exactly.
+    in the database's log, which is greater for a later change of a key) and `transaction` (STRING). A deleted row has its
+    key alone. Tombstones and messages (op m) give no row. A TRUNCATE is quarantined, and so is a value that cannot be
+    read exactly.
 
     :param topic: its name at the broker: by default prefix, schema and table of the database.
     :param key: the columns of the messages' key: by default the table's primary key.
-    :param schema: Spark DDL of the columns that are wanted; one that is NOT NULL must be there, except in a deleted row. The
-        declared type decides how a value is read.
-    :param unknown_fields: "quarantine" puts away changes of rows with columns that the schema does not name.
+    :param schema: Spark DDL of the columns to read; a NOT NULL column is required, except in a deleted row. The declared
+        type decides how a value is read.
+    :param unknown_fields: "quarantine" quarantines changes of rows with columns that the schema does not name.
     :param max_bytes: the largest message that is parsed; a larger one is quarantined.
     :param max_future_skew: how far `sent` may be ahead of the message's own timestamp.
     :param min_event_time: the earliest `sent`, with its time zone.
-    :param idle_timeout: a partition silent for so long, while another is not, no longer holds back the watermark.
-    :param quiet_timeout: once all partitions have been silent for so long, event time goes on with the clock.
+    :param idle_timeout: a partition that is silent this long, while another is not, no longer holds back the watermark.
+    :param quiet_timeout: once all partitions have been silent this long, event time goes on with the clock.
     :param isolation: "read_committed" for a connector with exactly-once delivery. By default as the settings say.
-    :raises DeclarationError: for a schema or key that cannot be.
+    :raises DeclarationError: for an impossible schema or key.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys or len(set(keys)) < len(keys) or not set(keys) <= set(column_names(schema)):
         raise DeclarationError(
-            f"key={key!r}, schema={schema!r}: a change belongs to the row of a key; name the columns of the messages' key, which "
-            "are columns of the schema"
+            f"key={key!r}, schema={schema!r}: a change belongs to the row of a key; name the columns of the messages' key, all "
+            "of them in the schema"
         )
     source = kafka(
         topic,

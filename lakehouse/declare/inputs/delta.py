@@ -19,25 +19,26 @@ def delta_table(
     idle_timeout: str | timedelta = "30 seconds",
     quiet_timeout: str | timedelta = "0 seconds",
 ) -> DeltaSource:
-    """A Delta table of others, as the input of an ingest table: the rows that it has, then those that are appended to it.
+    """Declares a Delta table of others as the input of an ingest table: its rows, then those that are appended.
 
         order_rows = delta_table("/data/shop/orders", schema="order_id BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 
-    Its versions are read one by one, without compaction. One that removes or changes rows stops the query, unless these are read.
+    Its versions are read one by one; compaction is passed over. A version that removes or changes rows stops the query,
+    unless `changes` reads them.
 
     :param path: its folder; a relative one is relative to the module that declares it.
-    :param schema: Spark DDL: those of its columns that are read, with their types there.
-    :param changes: whether what versions remove and change is read, too; adds the columns of `changes(...)`: `op` (r: there at
-        first, c: came, b: before an update, u: after it, d: gone), `deleted` (b and d), `sent` (when the version was committed),
-        `position` and `transaction` (the version).
-    :param unknown_fields: "quarantine" puts away rows with columns that the schema does not name.
+    :param schema: Spark DDL of the columns to read, with their types there.
+    :param changes: True also reads the rows that versions remove and change, and adds the columns of `changes(...)`: `op`
+        (r: in the first version read, c: appended, b: before an update, u: after it, d: deleted), `deleted` (b and d),
+        `sent` (when the version was committed), `position` and `transaction` (the version).
+    :param unknown_fields: "quarantine" quarantines rows with columns that the schema does not name.
     :param max_bytes: the longest row as JSON that is parsed; a longer one is quarantined.
     :param max_future_skew: how far an event time may be ahead of the time at which its file was written.
     :param min_event_time: the earliest event time, with its time zone.
-    :param idle_timeout: of a table with `watermark_by`: a value silent for so long, while another is not, no longer holds
+    :param idle_timeout: with `watermark_by`, a value that is silent this long, while another is not, no longer holds
         back the watermark.
-    :param quiet_timeout: once no row has come for so long, event time goes on with the clock.
-    :raises DeclarationError: for a schema that cannot be.
+    :param quiet_timeout: once no row has come for this long, event time goes on with the clock.
+    :raises DeclarationError: for an impossible schema.
     """
     source = DeltaSource(
         absolute(path),

@@ -11,7 +11,7 @@ from lakehouse.errors import DeclarationError
 
 
 def of_input(name: str, source: Source | None) -> Iterator[tuple[str, RecordSource]]:
-    """What an input of an ingest table is read from, by name: that of a history is none that an input can have."""
+    """Yields the sources of an input with their names. A history's name is one that no input can have."""
     if isinstance(source, RecordSource):
         yield name, source
     if isinstance(source, KafkaSource) and source.history:
@@ -19,7 +19,7 @@ def of_input(name: str, source: Source | None) -> Iterator[tuple[str, RecordSour
 
 
 def check(table: Table, topics: Mapping[str, KafkaSource]) -> None:
-    """Raises DeclarationError for a history that cannot stand in front of its topic in this table."""
+    """Raises DeclarationError for a history that this table cannot read before its topic."""
     declared = [each for each in topics.values() if each.history or each.starting]
     for topic in declared:
         _check_parted(topic)
@@ -30,8 +30,8 @@ def check(table: Table, topics: Mapping[str, KafkaSource]) -> None:
         )
     if declared and table.event_time == INGESTION:
         raise DeclarationError(
-            f"table={table.name}, event_time={INGESTION!r}: a history and its topic are parted by the time of their events, and "
-            "this is the time of arrival; name the column that has it"
+            f"table={table.name}, event_time={INGESTION!r}: event time divides a history from its topic, and this is the time of "
+            "arrival; name the column of event time"
         )
 
 
@@ -40,8 +40,8 @@ def _check_parted(topic: KafkaSource) -> None:
     where = f"topic={topic.topic}"
     if history is None or starting is None:
         raise DeclarationError(
-            f"{where}, history={history and history.topic}, starting={starting}: the instant parts the rows of the history from "
-            "those of the topic; give both, or neither"
+            f"{where}, history={history and history.topic}, starting={starting}: a history ends at the instant where its topic "
+            "starts; give both, or neither"
         )
     check_event_time(f"{where}, starting", starting)
     where += f", history={history.topic}"
@@ -61,9 +61,8 @@ def _check_parted(topic: KafkaSource) -> None:
     if _columns(history.schema) != _columns(topic.schema):
         raise DeclarationError(
             f"{where}: its schema is {' '.join(history.schema.split())!r}, "
-            f"and the topic's is {' '.join(topic.schema.split())!r}; one function computes the rows of both, "
-            "so give both the same columns in the same order, with the same types; "
-            "where the files have others, have a copy written with these"
+            f"and the topic's is {' '.join(topic.schema.split())!r}; one function computes the rows of both; "
+            "give both the same columns in the same order, with the same types"
         )
     if history.quiet_timeout:
         raise DeclarationError(
@@ -73,6 +72,6 @@ def _check_parted(topic: KafkaSource) -> None:
 
 
 def _columns(schema: str) -> str:
-    """Spark DDL in one spelling. What is only required of a column is an expectation, and may differ."""
+    """Returns Spark DDL in one spelling, without NOT NULL, which is an expectation and may differ."""
     plain = re.sub(r"\s+NOT\s+NULL\b", "", schema, flags=re.IGNORECASE)
     return re.sub(r"\s*([,:<>()])\s*", r"\1", " ".join(plain.split())).lower()

@@ -21,7 +21,7 @@ def iceberg_table(
     idle_timeout: str | timedelta = "30 seconds",
     quiet_timeout: str | timedelta = "0 seconds",
 ) -> IcebergSource:
-    """An Iceberg table of others, as the input of an ingest table: the rows that it has, then those that are appended to it.
+    """Declares an Iceberg table of others as the input of an ingest table: its rows, then those that are appended.
 
         order_rows = iceberg_table(
             "shop.orders",
@@ -30,24 +30,24 @@ def iceberg_table(
         )
 
     Its snapshots are read one by one (extra `[iceberg]`). Compaction is passed over. A snapshot that removes or changes
-    rows stops the query with an error that names it: an ingest table keeps what it has read. A column is known by its
-    field id from the first look on, so it may be renamed there.
+    rows stops the query with an error that names it: an ingest table keeps the rows that it has read. A column is
+    identified by its field id from the first read on, so it may be renamed there.
 
     :param name: its name in the catalog, with its namespace. Without a catalog, the path of its folder, which has
         `metadata/version-hint.text`, or of one of its files `*.metadata.json`; a relative path is relative to the module
         that declares it.
-    :param schema: Spark DDL: those of its columns that are read, with their types there.
+    :param schema: Spark DDL of the columns to read, with their types there.
     :param catalog: the properties of pyiceberg for the catalog, as texts: `type`, `uri`, `warehouse` and so on, and `name`
         ("default" if left out). `${NAME}` in a value is a variable in the environment of the job, so that secrets stay out
         of code.
-    :param unknown_fields: "quarantine" puts away rows with columns that the schema does not name.
+    :param unknown_fields: "quarantine" quarantines rows with columns that the schema does not name.
     :param max_bytes: the longest row as JSON that is parsed; a longer one is quarantined.
     :param max_future_skew: how far an event time may be ahead of the time of its snapshot.
     :param min_event_time: the earliest event time, with its time zone.
-    :param idle_timeout: of a table with `watermark_by`: a value silent for so long, while another is not, no longer holds
+    :param idle_timeout: with `watermark_by`, a value that is silent this long, while another is not, no longer holds
         back the watermark.
-    :param quiet_timeout: once no row has come for so long, event time goes on with the clock.
-    :raises DeclarationError: for a name, a catalog or a schema that cannot be.
+    :param quiet_timeout: once no row has come for this long, event time goes on with the clock.
+    :raises DeclarationError: for an impossible name, catalog or schema.
     """
     _check(name, catalog)
     source = IcebergSource(

@@ -1,4 +1,4 @@
-"""A source of one's own: records that a Python class reads (`declare.inputs.readers`)."""
+"""A source of your own: records that a Python class reads (`declare.inputs.readers`)."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -30,29 +30,29 @@ def python_source(
     idle_timeout: str | timedelta = "30 seconds",
     quiet_timeout: str | timedelta = "0 seconds",
 ) -> PythonSource:
-    """A source of one's own, as the input of an ingest table: records that a Python class reads, each once.
+    """Declares a source of your own as the input of an ingest table: records that a Python class reads, each once.
 
         rates = python_source("exchange-rates", Rates, schema="pair STRING NOT NULL, at TIMESTAMP NOT NULL, rate DOUBLE",
                               options={"url": "https://rates.example"})
 
-    The class is a `SourceReader`. No instance is made before a stream, a test or `lakehouse validate` asks it.
+    The class is a `SourceReader`. Only a stream, a test or `lakehouse validate` makes an instance.
 
     :param name: of the source, in `_arrival` and messages. Under another name it is another source.
     :param reader: the class.
-    :param schema: Spark DDL; a column that is NOT NULL must be there.
-    :param options: what the class is made with, by name: texts and numbers. They are shown and kept, so a password is none
-        of them: let the class read the environment.
+    :param schema: Spark DDL; a NOT NULL column is required.
+    :param options: arguments of the class by name: texts and numbers. They are shown and stored, so let the class read
+        passwords from the environment.
     :param format: "json", objects of the schema; "csv", lines with the columns in their order; "text", text as it is, the one
         STRING column.
     :param nulls: the fields of CSV that are null, with quotes or without. By default the empty one.
-    :param poll_interval: how often it is asked whether more has come, once all is read.
-    :param unknown_fields: "quarantine" puts away records with fields that the schema does not name.
+    :param poll_interval: how often it is asked for more, once all is read.
+    :param unknown_fields: "quarantine" quarantines records with fields that the schema does not name.
     :param max_bytes: the largest value that is parsed; a larger one is quarantined.
     :param max_future_skew: how far an event time may be ahead of the record's own timestamp.
     :param min_event_time: the earliest event time, with its time zone.
-    :param idle_timeout: a partition silent for so long, while another is not, no longer holds back the watermark.
-    :param quiet_timeout: once all partitions have been silent for so long, event time goes on with the clock.
-    :raises DeclarationError: for a class, options or a schema that cannot be.
+    :param idle_timeout: a partition that is silent this long, while another is not, no longer holds back the watermark.
+    :param quiet_timeout: once all partitions have been silent this long, event time goes on with the clock.
+    :raises DeclarationError: for an impossible class, options or schema.
     """
     one_of("format", format, ("json", "csv", "text"))
     given = dict(options or {})
@@ -77,7 +77,7 @@ def python_source(
 
 
 def _check_reader(name: str, reader: type[SourceReader], options: Mapping[str, Option]) -> None:
-    """Raises DeclarationError for a class that cannot be made with these options, or not be called."""
+    """Raises DeclarationError for a class that cannot be instantiated with these options, or cannot be called."""
     if not name.strip():
         raise DeclarationError(f"name={name!r}: a source is known by its name; give it one")
     if not (isinstance(reader, type) and issubclass(reader, SourceReader)):

@@ -1,4 +1,4 @@
-"""What is asked of the declaration of a source, whatever it reads."""
+"""The rules of a source's options, whatever it reads."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
 def check_records(source: "RecordSource") -> None:
-    """What is asked of each kind of source."""
+    """Raises DeclarationError for options that no kind of source can have."""
     one_of("unknown_fields", source.unknown_fields, ("ignore", "quarantine"))
     check_names(source.schema)
     if source.format == "text" and not _TEXT.fullmatch(source.schema):
@@ -43,7 +43,7 @@ def check_records(source: "RecordSource") -> None:
 
 
 def null_texts(nulls: Sequence[str]) -> tuple[str, ...]:
-    """The texts, each by itself. Raises DeclarationError for one text."""
+    """Returns the texts as a tuple. Raises DeclarationError for a single text."""
     if isinstance(nulls, str):
         raise DeclarationError(f"nulls={nulls!r}: it is a list of texts; write [{nulls!r}]")
     return tuple(nulls)
@@ -62,8 +62,8 @@ def check_event_time(name: str, instant: object) -> None:
         raise DeclarationError(f"{name}={instant!r}: {rule}")
     if instant <= BEGINNING:
         raise DeclarationError(
-            f"{name}={text(instant)}: event times are later than {text(BEGINNING)}; name a later instant, and keep earlier "
-            "times in another column"
+            f"{name}={text(instant)}: event times are later than {text(BEGINNING)}; give a later instant, and keep earlier times "
+            "in another column"
         )
 
 
@@ -88,21 +88,21 @@ def check_keys(source: "KafkaSource") -> None:
         )
     if given and source.history:
         raise DeclarationError(
-            f"metadata={given}, history={source.history.topic}: files have none of it; have the values hold it"
+            f"metadata={given}, history={source.history.topic}: files have no metadata; put it into the values"
         )
 
 
 def check_names(schema: str) -> None:
     if unusable := columns.reserved(re.findall(r"\w+", schema)):
         raise DeclarationError(
-            f"schema, column={unusable[0]}: names that begin so are the library's, for columns that it adds while it computes; "
-            "rename the field where it is sent or written"
+            f"schema, column={unusable[0]}: this prefix is for columns that the library adds; rename the field where it is sent "
+            "or written"
         )
-    for name, said in columns.of_ddl(schema):
-        if re.search(r"\bDEFAULT\b", re.sub("<.*>", "", said), re.IGNORECASE):
+    for name, rest in columns.of_ddl(schema):
+        if re.search(r"\bDEFAULT\b", re.sub("<.*>", "", rest), re.IGNORECASE):
             raise DeclarationError(
-                f"schema, column={name}, DEFAULT: rows from before the column was added would be without the default; leave it "
-                f"out, and have the function that reads the table take coalesce({name}, ...), which holds for all of its rows"
+                f"schema, column={name}, DEFAULT: rows from before the column was added would lack the default; leave it out, "
+                f"and use coalesce({name}, ...) in the function that reads the table"
             )
 
 

@@ -1,4 +1,4 @@
-"""What of a plan reads a clock: functions that say so, and texts read as instants, of which a time alone becomes one of today."""
+"""Expressions that read a clock: functions such as now(), and texts read as instants, where a time alone means today."""
 
 import re
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ _PARSERS = {"JsonToStructs", "CsvToStructs", "XmlToStructs"}
 
 
 def check(where: str, rows: DataFrame) -> None:
-    """Raises DeclarationError if the plan of `rows` reads texts as instants of the day on which they are read."""
+    """Raises DeclarationError if the plan of `rows` reads texts as instants of the present day."""
     for node in nodes(analyzed(rows)):
         for expression, kind, _ in expressions_of(node):
             if rule := _of_texts(expression, kind):
@@ -44,20 +44,20 @@ def check(where: str, rows: DataFrame) -> None:
 
 
 def in_sql(table: Table) -> Iterator[tuple[str, str]]:
-    """Literals in the table's SQL that read a clock, of which the plan shows the value alone, with the rule of each."""
-    for written in _CLOCK_IN_SQL.finditer(table.sql):
-        yield f"expression={written[0]}", _TWO_CLOCKS
+    """Yields literals in the table's SQL that read a clock, each with its rule. The plan shows only their values."""
+    for literal in _CLOCK_IN_SQL.finditer(table.sql):
+        yield f"expression={literal[0]}", _TWO_CLOCKS
 
 
 def rule_of(expression, kind: str) -> str:
-    """Why two runs compute the expression differently, with the remedy; empty if no clock decides it."""
+    """Returns why two runs compute the expression differently, with the remedy; empty if no clock decides it."""
     if kind in _CLOCK or _is_now(expression, kind):
         return _TWO_CLOCKS
     return _of_texts(expression, kind)
 
 
 def _is_now(expression, kind: str) -> bool:
-    """Whether it reads a text that says when it is read: CAST('now' AS TIMESTAMP)."""
+    """Returns True for a cast of a text that means the present: CAST('now' AS TIMESTAMP)."""
     if kind not in ("Cast", "ParseToDate", "ParseToTimestamp"):
         return False
     if not expression.dataType().typeName().startswith(("date", "timestamp")):
@@ -67,7 +67,7 @@ def _is_now(expression, kind: str) -> bool:
 
 
 def _of_texts(expression, kind: str) -> str:
-    """The rule for an expression that reads texts as TIMESTAMP without a format; empty for another one."""
+    """Returns the rule for an expression that reads texts as TIMESTAMP without a format; empty for another one."""
     if kind in _PARSERS:
         instants = _has_instants(expression.dataType())
         return _BY_OPTION if instants and not _has_format(expression) else ""
@@ -84,20 +84,20 @@ def _of_texts(expression, kind: str) -> str:
 
 
 def _reads_texts(source, target) -> bool:
-    """Whether a cast from one type to another has a text become a TIMESTAMP, at any depth."""
-    name, of = target.typeName(), source.typeName()
-    if of == "variant":
+    """Returns True if a cast from one type to another turns a text into a TIMESTAMP, at any depth."""
+    name, source_name = target.typeName(), source.typeName()
+    if source_name == "variant":
         return _has_instants(target)
-    if name == "array" == of:
+    if name == "array" == source_name:
         return _reads_texts(source.elementType(), target.elementType())
-    if name == "map" == of:
+    if name == "map" == source_name:
         return _reads_texts(source.keyType(), target.keyType()) or _reads_texts(
             source.valueType(), target.valueType()
         )
-    if name == "struct" == of:
+    if name == "struct" == source_name:
         pairs = zip(source.fields(), target.fields(), strict=True)
         return any(_reads_texts(a.dataType(), b.dataType()) for a, b in pairs)
-    return name == "timestamp" and of.startswith(("string", "varchar", "char"))
+    return name == "timestamp" and source_name.startswith(("string", "varchar", "char"))
 
 
 def _has_instants(of) -> bool:
@@ -105,7 +105,7 @@ def _has_instants(of) -> bool:
 
 
 def _has_format(parser) -> bool:
-    """Whether a parser has a format of instants, and falls back on no other."""
+    """Returns True if a parser has a format of instants, and no fallback."""
     options = parser.options()
     names = {name.lower(): name for name in seq(options.keys().toSeq())}
     fallback = names.get("enabledatetimeparsingfallback")
@@ -115,14 +115,14 @@ def _has_format(parser) -> bool:
 
 
 def _has_date(text) -> bool:
-    """Whether each value of a text begins with a date, or is written in the function and no time alone."""
+    """Returns True if each value of a text begins with a date, or is a literal other than a time alone."""
     if kind_of(text) == "Literal":
         return not _TIME_ALONE.match(_literal(text))
     return any(_begins_with_date(part) for part in _beginnings(text))
 
 
 def _beginnings(text) -> Iterator:
-    """The expression, and what it begins with as long as it joins texts."""
+    """Yields the expression, and the first part of each concatenation that it begins with."""
     yield text
     while kind_of(text) == "Concat" and text.children().size():
         text = text.children().apply(0)
@@ -133,12 +133,12 @@ def _begins_with_date(text) -> bool:
     kind = kind_of(text)
     if kind == "Literal":
         return bool(_DATE_FIRST.match(_literal(text)))
-    of = text.children().apply(0).dataType().typeName() if kind == "Cast" else ""
-    return of.startswith(("date", "timestamp"))
+    source = text.children().apply(0).dataType().typeName() if kind == "Cast" else ""
+    return source.startswith(("date", "timestamp"))
 
 
 def _literal(text) -> str:
-    """The text of a literal; empty of another expression, and of null."""
+    """Returns the text of a literal; empty for another expression, and for null."""
     if kind_of(text) != "Literal" or text.nullable():
         return ""
     return text.toString() if text.dataType().typeName().startswith("string") else ""

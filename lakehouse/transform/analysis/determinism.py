@@ -1,4 +1,4 @@
-"""What a function must not do, found in its plan before it runs: what two runs may differ by, what loses rows; with remedies."""
+"""Operations that a function must not use, found in its plan before it runs: two runs may differ by them, or they lose rows."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -67,10 +67,10 @@ _DOUBLES = {
 
 
 def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
-    """Raises DeclarationError if the plan of `rows`, the function's result, holds that by which stream and batch may differ.
+    """Raises DeclarationError if stream and batch may differ by the plan of `rows`, the function's result.
 
-    It says all of it at once. A table declared with deterministic=False may hold all but operators over whole batches, which
-    make no sense in a stream.
+    It lists all remarks at once. With deterministic=False only operators over whole batches are refused, which make no
+    sense in a stream.
     """
     refuse(_remarks(table, rows, row_preserving=row_preserving))
 
@@ -109,7 +109,7 @@ def _beyond_context(table: Table, context: Interval, plan) -> Iterator[str]:
 
 
 def _by_chance(table: Table, rows: DataFrame, plan) -> Iterator[str]:
-    """What two runs may differ by, though they compute the same rows."""
+    """Yields expressions by which two runs over the same rows may differ."""
     where = f"table={table.name}"
     if table.window or table.kind.is_upserted:
         yield from _by_collation(table, rows)
@@ -130,9 +130,9 @@ def _by_collation(table: Table, rows: DataFrame) -> Iterator[str]:
 
 
 def check_whole(table: Table, rows: DataFrame) -> None:
-    """As `check`, of a table that is computed from all rows at once: a keyed or versioned one, a partition of a report.
+    """Raises DeclarationError as `check`, for a table computed from all rows at once, and for rows chosen without an order.
 
-    Raises DeclarationError also for a number of rows that no order chooses: another computation would take others.
+    Such a table is keyed, versioned or a report. Another computation would choose other rows.
     """
     refuse(
         [
@@ -153,31 +153,31 @@ def _taking_any(table: Table, rows: DataFrame) -> Iterator[str]:
 
 
 def ties(rows: DataFrame) -> list[str]:
-    """What takes any of several rows, in the plan of `rows`, if these tie in what orders them.
+    """Returns the expressions and operators in the plan of `rows` that choose any of several rows which tie.
 
-    These are `max_by` and `min_by`, unless they order by all that they take, so that rows that tie are the same; places in an
-    ordered window, such as `row_number`; and rows that LIMIT leaves. Whether rows do tie is a matter
-    of the data, so this is no reason to refuse a table, but one to name if it differs.
+    These are `max_by` and `min_by`, unless they order by all that they return; places in an ordered window,
+    such as `row_number`; and LIMIT. The data decide whether rows tie, so this does not refuse a table, but
+    explains a difference.
     """
-    found = []
+    operations = []
     for node in nodes(analyzed(rows)):
         if node.nodeName() == "Window" and node.orderSpec().size():
-            found += [e.sql() for e in seq(node.windowExpressions()) if takes_places(e)]
+            operations += [e.sql() for e in seq(node.windowExpressions()) if takes_places(e)]
         for expression, kind, _ in expressions_of(node):
             if kind in _BY and not _columns(expression, 0) <= _columns(expression, 1):
-                found.append(expression.sql())
+                operations.append(expression.sql())
         if node.nodeName() in TAKING and node.children().apply(0).nodeName() not in TAKING:
-            found.append(node.simpleString(100))
-    return found
+            operations.append(node.simpleString(100))
+    return operations
 
 
 def _columns(expression, child: int) -> set[int]:
-    """The columns that a child of the expression refers to, by id."""
+    """Returns the ids of the columns that a child of the expression refers to."""
     return {a.exprId().id() for a in seq(expression.children().apply(child).references().toSeq())}
 
 
 def _takes_any(node) -> bool:
-    """Whether it takes one of several rows that are the same in some columns only."""
+    """Returns True if it keeps one of several rows that are the same in some columns only."""
     return node.nodeName() == "Deduplicate" and node.keys().size() < node.output().size()
 
 
@@ -197,15 +197,15 @@ def _is_unsorted_limit(node) -> bool:
 
 
 def check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> None:
-    """Raises DeclarationError unless each row of each input of an ingest table is in `rows`, its function's result, once."""
-    read = sum((_operators(each) for each in inputs.values()), Counter())
+    """Raises DeclarationError unless `rows`, an ingest table's result, has each row of each input once."""
+    read = sum((_operators(frame) for frame in inputs.values()), Counter())
     if others := _operators(rows) - read - Counter(Union=len(inputs) - 1):
         raise DeclarationError(
             f"{where}, operators={', '.join(sorted(others))}: an ingest table keeps every row that it reads, one for one; use "
             "select, withColumn and drop only (and unionByName, once for each of several topics), and do the rest in a table "
             "that reads it"
         )
-    if unread := [name for name, each in inputs.items() if not _leaves(each) <= _leaves(rows)]:
+    if unread := [name for name, frame in inputs.items() if not _leaves(frame) <= _leaves(rows)]:
         raise DeclarationError(
             f"{where}, inputs={', '.join(unread)}: an ingest table keeps every row that it reads; add it with "
             "unionByName, or remove it"
@@ -225,7 +225,7 @@ def check_sessions(where: str, rows: DataFrame) -> None:
 
 
 def _counting_rows(plan) -> Iterator[str]:
-    """Window functions over rows of the driving input that are framed by a number of rows: ROWS, ranks, lag, lead."""
+    """Yields window functions over rows of the driving input whose frame counts rows: ROWS, ranks, lag, lead."""
     for node in nodes(plan):
         if (
             node.nodeName() != "Window"
@@ -273,24 +273,24 @@ def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> s
 
 
 def _is_sorted_list(expression, kind: str) -> bool:
-    """Whether it is LISTAGG with WITHIN GROUP (ORDER BY ...)."""
+    """Returns True for LISTAGG with WITHIN GROUP (ORDER BY ...)."""
     return kind == "ListAgg" and expression.orderExpressions().size() > 0
 
 
 def _is_double(expression) -> bool:
     return any(
-        each.dataType().typeName() in ("double", "float") for each in seq(expression.children())
+        child.dataType().typeName() in ("double", "float") for child in seq(expression.children())
     )
 
 
 def _all_deterministic(expression) -> bool:
-    return all(each.deterministic() for each in seq(expression.children()))
+    return all(child.deterministic() for child in seq(expression.children()))
 
 
 def _expressions(plan) -> Iterator[tuple[Any, str, frozenset[str]]]:
-    """Every expression of a plan but columns and literals, its kind, and the kinds of those around it.
+    """Yields every expression of a plan but columns and literals, its kind, and the kinds of those around it.
 
-    What takes rows one by one in the order of its window is sorted by that.
+    An expression that reads rows one by one in the order of its window counts as sorted.
     """
     for node in nodes(plan):
         if node.nodeName() == "CollectMetrics":
@@ -302,49 +302,47 @@ def _expressions(plan) -> Iterator[tuple[Any, str, frozenset[str]]]:
 
 
 def _on_rows(plan, table: Table) -> set[str]:
-    """The operators that take rows of the driving input, known by their arrival, together."""
+    """Returns the operators that combine rows of the driving input, which are recognised by their arrival."""
     every = [
         node.nodeName()
         for node in nodes(plan, subqueries=not table.context)
         if node.nodeName() in WHOLE and reads(node) and not _one_by_one(node)
     ]
     operators = set(every)
-    if any(not (table.context and each.references().size()) for each in asks_itself(plan)):
+    if any(not (table.context and query.references().size()) for query in asks_itself(plan)):
         operators.add("Subquery")
-    # with an interval a frame of it (rangeBetween), or the function of a group, sees all its rows
+    # within an interval, a frame (rangeBetween) or the function of a group sees all its rows
     if table.context:
         return operators - GROUPS
     operators |= {"Join" for node in nodes(plan) if joins_itself(node)}
-    # the process function, which goes on from the rows before
+    # the process function goes on from the rows before
     process = {"FlatMapGroupsInArrow"} if every.count("FlatMapGroupsInArrow") == 1 else set()
     return operators - process if table.ttl else operators
 
 
 def _remembered(plan) -> timedelta:
-    """The longest that a process function in it remembers a row."""
+    """Returns the longest time that a process function in the plan remembers a row."""
     metadata = [
         a.metadata() for node in nodes(plan) for a in seq(node.output()) if a.name() == ARRIVAL
     ]
     return timedelta(
-        microseconds=max(
-            (each.getLong(REACH) for each in metadata if each.contains(REACH)), default=0
-        )
+        microseconds=max((m.getLong(REACH) for m in metadata if m.contains(REACH)), default=0)
     )
 
 
 def _one_by_one(node) -> bool:
-    """Whether it groups by arrival, so that each group is of one row."""
+    """Returns True if it groups by arrival, so that each group has one row."""
     return node.nodeName() == "Aggregate" and bool(_named(ARRIVAL, seq(node.groupingExpressions())))
 
 
 def _named(column: str, expressions: list) -> set[int]:
-    """The columns of that name that the expressions refer to, by id."""
-    attributes = (a for each in expressions for a in seq(each.references().toSeq()))
+    """Returns the ids of the columns of that name that the expressions refer to."""
+    attributes = (a for e in expressions for a in seq(e.references().toSeq()))
     return {a.exprId().id() for a in attributes if a.name() == column}
 
 
 def _operators(rows: DataFrame) -> Counter[str]:
-    """The operators of a plan that may drop or multiply rows."""
+    """Returns the operators of a plan that may drop or multiply rows, with their counts."""
     names = (node.nodeName() for node in nodes(analyzed(rows)))
     return Counter(
         name for name in names if name not in ("Project", "SubqueryAlias", "View", "CollectMetrics")
@@ -352,5 +350,5 @@ def _operators(rows: DataFrame) -> Counter[str]:
 
 
 def _leaves(rows: DataFrame) -> set[int]:
-    """What a plan reads, by the id of each first column."""
+    """Returns the leaves that a plan reads, each as the id of its first column."""
     return {leaf.output().apply(0).exprId().id() for leaf in seq(analyzed(rows).collectLeaves())}

@@ -1,4 +1,4 @@
-"""What equality of columns says: of columns, of spans of time and their ends, of instants that are truncated."""
+"""Consequences of equal columns: for other columns, for spans of time and their ends, and for truncated instants."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ Equal = tuple[Origins, Origins]
 
 
 def extended(columns, equal: Sequence[Equal], *, one_end: bool) -> list[tuple[int, Origins]]:
-    """The columns, each with the origins of all that it is equal to."""
+    """Returns the columns, each with the origins of all columns that it is equal to."""
     equal = [pair for pair in equal if all(pair)]
     equal += spans(equal, one_end=one_end)
     equal += [(end_of(a, end), end_of(b, end)) for a, b in equal if _is_whole(a, b) for end in ENDS]
@@ -35,7 +35,7 @@ def extended(columns, equal: Sequence[Equal], *, one_end: bool) -> list[tuple[in
         for _, origins in extended:
             for pair in equal:
                 more = pair[0] | pair[1]
-                is_one = any(each.items() <= origins.items() for each in pair)
+                is_one = any(side.items() <= origins.items() for side in pair)
                 if is_one and more.keys() - origins.keys():
                     origins |= more | origins
                     changed = True
@@ -43,7 +43,7 @@ def extended(columns, equal: Sequence[Equal], *, one_end: bool) -> list[tuple[in
 
 
 def spans(equal: Sequence[Equal], *, one_end: bool) -> list[Equal]:
-    """The spans of time that are equal because their ends are."""
+    """Returns the spans of time that are equal because their ends are."""
     ends: dict[str, list[Equal]] = {name: [] for name in ENDS}
     for one, other in equal:
         for name in ENDS:
@@ -57,19 +57,19 @@ def spans(equal: Sequence[Equal], *, one_end: bool) -> list[Equal]:
 
 
 def equalities(condition) -> Iterator[tuple[Any, Any]]:
-    """The pairs of expressions that are equal wherever the condition is true."""
+    """Yields the pairs of expressions that are equal wherever the condition is true."""
     todo = [condition]
     while todo:
-        each = todo.pop()
-        if kind_of(each) == "And":
-            todo += seq(each.children())
-        elif kind_of(each) in ("EqualTo", "EqualNullSafe"):
-            yield each.left(), each.right()
+        part = todo.pop()
+        if kind_of(part) == "And":
+            todo += seq(part.children())
+        elif kind_of(part) in ("EqualTo", "EqualNullSafe"):
+            yield part.left(), part.right()
 
 
 def across(one, other, of_side: Sequence[set[int]]) -> bool:
-    """Whether one is of columns of one side of a join alone, and the other of those of the other."""
-    mine, theirs = ({id_of(a) for a in seq(each.references().toSeq())} for each in (one, other))
+    """Returns True if one expression has columns of one side of a join alone, and the other those of the other side."""
+    mine, theirs = ({id_of(a) for a in seq(side.references().toSeq())} for side in (one, other))
     left, right = of_side
     if not mine or not theirs:
         return False
@@ -77,23 +77,23 @@ def across(one, other, of_side: Sequence[set[int]]) -> bool:
 
 
 def end_of(origins: Origins, name: str) -> Origins:
-    """The start or end of a span that has these origins."""
-    whole = all(isinstance(each, str) for each in origins.values())
-    return {n: End(str(each), name) for n, each in origins.items()} if whole else {}
+    """Returns the start or end of a span that has these origins."""
+    whole = all(isinstance(value, str) for value in origins.values())
+    return {n: End(str(value), name) for n, value in origins.items()} if whole else {}
 
 
 def span_of(origins: Origins) -> Origins:
-    """The span of which an end has these origins."""
-    ends = all(isinstance(each, End) for each in origins.values())
-    return {n: each.column for n, each in origins.items() if isinstance(each, End)} if ends else {}
+    """Returns the span with an end that has these origins."""
+    ends = all(isinstance(end, End) for end in origins.values())
+    return {n: end.column for n, end in origins.items() if isinstance(end, End)} if ends else {}
 
 
 def _is_whole(*sides: Origins) -> bool:
-    return all(isinstance(each, str) for side in sides for each in side.values())
+    return all(isinstance(value, str) for side in sides for value in side.values())
 
 
 def truncated(expression) -> tuple[Any, str] | None:
-    """The column of instants that an expression truncates, in UTC, and to what; None of another expression."""
+    """Returns the column of instants that an expression truncates in UTC, and the unit; None for another expression."""
     if kind_of(expression) == "ParseToDate":
         expression = expression.replacement()
     kind = kind_of(expression)

@@ -1,10 +1,10 @@
-"""By which columns rows of a function's result belong together with rows of its inputs, found in its plan.
+"""Columns by which rows of a function's result belong to rows of its inputs, found in its plan.
 
-A column of the result is such a one if each of its rows is made of rows alone that have the same
-value in a column of theirs: what it was grouped, joined, ranked and united by. So when rows of the
-inputs change, the rows of the result that have these values are computed again, and no others.
+A column qualifies if each row of the result is made only of rows with the same value in a column of
+theirs: a column that rows were grouped, joined, ranked or united by. When rows of the inputs change,
+the rows of the result with their values are computed again, and no others.
 
-Which columns of the inputs each one is equal to says `origins`; the day, hour or the like of one will do.
+`origins` finds the input columns that a column is equal to. The day or hour of an instant will also do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from lakehouse.transform.analysis.plan_tree import analyzed
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """The columns of a result by which its rows belong to rows of its inputs, and of each use of an input the same columns there.
+    """The columns by which rows of a result belong to rows of its inputs, and the same columns of each use of an input.
 
-    Empty columns if there are none: any row of an input may then change any row of the result.
+    Without columns, any row of an input may change any row of the result.
     """
 
     columns: tuple[str, ...]
@@ -34,9 +34,9 @@ class Uses:
 
 
 def uses(rows: DataFrame, keys: Sequence[str]) -> Uses:
-    """The `Uses` of a function's result over marked inputs, of the `keys` alone if these will do.
+    """Returns the `Uses` of a function's result over marked inputs, with the `keys` alone if these will do.
 
-    By what is truncated only where no column will do as it is, and then by all of the keys.
+    Truncated columns are used only if no plain column will do, and then with all of the keys.
     """
     node, names = Walk().rows(analyzed(rows)), rows.columns
     if node.has_subquery:
@@ -45,7 +45,7 @@ def uses(rows: DataFrame, keys: Sequence[str]) -> Uses:
     origins_of = dict(zip(names, (_values(origins) for _, origins in node.columns), strict=True))
     for name in sorted(origins_of, key=lambda name: name not in keys):
         of_all = node.uses and origins_of[name].keys() == node.uses.keys()
-        # of columns that are always equal one does
+        # one of several columns that are always equal is enough
         if of_all and origins_of[name] not in shared.values():
             shared[name] = origins_of[name]
     as_they_are = {
@@ -58,21 +58,21 @@ def uses(rows: DataFrame, keys: Sequence[str]) -> Uses:
     chosen = tuple(key for key in keys if key in shared) or tuple(shared)
     if not chosen:
         return Uses((), {})
-    of: dict[str, list[tuple[Value, ...]]] = {}
+    uses_of: dict[str, list[tuple[Value, ...]]] = {}
     for number, name in node.uses.items():
-        columns = tuple(shared[each][number] for each in chosen)
-        if columns not in of.setdefault(name, []):
-            of[name].append(columns)
-    return Uses(chosen, of)
+        columns = tuple(shared[key_column][number] for key_column in chosen)
+        if columns not in uses_of.setdefault(name, []):
+            uses_of[name].append(columns)
+    return Uses(chosen, uses_of)
 
 
 def _values(origins: Origins) -> dict[int, Value]:
-    """What can be looked up: ends of spans are left out."""
+    """Returns the origins that can be looked up: all but ends of spans."""
     return {n: value for n, value in origins.items() if not isinstance(value, End)}
 
 
 def values(use: Sequence[Value], names: Sequence[str]) -> list[Column]:
-    """The values of a use of an input, by the names of the columns of the result."""
+    """Returns the values of a use of an input, under the names of the result's columns."""
     return [_column(v).alias(n) for v, n in zip(use, names, strict=True)]
 
 
@@ -89,10 +89,10 @@ def belonging(
     uses: Sequence[Sequence[Value]],
     columns: Sequence[str],
 ) -> DataFrame:
-    """The rows that belong to one of the `few` groups, by any of the `uses` of their columns."""
+    """Returns the rows that belong to one of the `few` groups, by any of the `uses` of their columns."""
     places = {name: f"_group_{n}" for n, name in enumerate(few.columns)}
     groups, parts = F.broadcast(few.withColumnsRenamed(places)), []
-    # one after the other: a condition with OR would hold each row against each group
+    # one after the other: a condition with OR would compare each row with each group
     for use in uses:
         pairs = zip(use, columns, strict=True)
         same = reduce(and_, (_column(v).eqNullSafe(F.col(places[group])) for v, group in pairs))

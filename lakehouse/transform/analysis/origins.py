@@ -1,8 +1,8 @@
-"""Which columns of the inputs each column of a plan is equal to, found from the leaves upwards by Catalyst's ids.
+"""The input columns that each column of a plan is equal to, found from the leaves upwards by Catalyst's ids.
 
-A column of an operator has the origin `bidder` in a use of an input if each row is made, of that use, of rows alone that
-have its value in their column `bidder`. So grouping, joining, ranking and uniting by a column keep its origins, and an
-operator that is not known here leaves none.
+A column of an operator has the origin `bidder` in a use of an input if each row is made only of rows of that use with
+its value in their column `bidder`. Grouping, joining, ranking and uniting by a column keep its origins. An operator
+that is unknown here keeps none.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,21 +49,21 @@ _INNER = ("INNER", "CROSS")
 
 @dataclass
 class Rows:
-    """What is known of the rows of an operator."""
+    """The facts about the rows of an operator."""
 
     plan: Any
     columns: list[tuple[int, Origins]]  # each column's id, and what it is equal to
     below: Sequence["Rows"] = ()
     uses: dict[int, str] = field(default_factory=dict)  # number -> input
     pairs: dict[frozenset[int], Origins] = field(default_factory=dict)
-    """What `coalesce` of two columns is equal to."""
+    """The origins of `coalesce` of two columns."""
     tied: dict[int, list[Equal]] = field(default_factory=dict)
-    """Of a subquery: the uses of which it reads only rows that are equal to the row outside, and in what."""
+    """The uses of a subquery whose rows are equal to the row outside, with the equal columns."""
     from_input: bool = False
-    """Whether each row is made of at least one row of an input."""
+    """True if each row is made of at least one row of an input."""
     has_subquery: bool = False
     asks: bool = False
-    """Whether a subquery of this operator reads rows of an input."""
+    """True if a subquery of this operator reads rows of an input."""
 
     def origins(self, column: int) -> Origins:
         return next((origins for own, origins in self.columns if own == column), {})
@@ -72,8 +72,8 @@ class Rows:
 class Walk:
     """One way through a plan.
 
-    `one_end`: spans that start or end together are equal. `named`: a column that Python functions of rows and groups are
-    trusted to hand on under that name.
+    With `one_end`, spans that start or end together are equal. `named` is a column that Python functions of rows and
+    groups are trusted to pass on under that name.
     """
 
     def __init__(self, *, one_end: bool = False, named: str = "") -> None:
@@ -92,7 +92,7 @@ class Walk:
         for subquery in subqueries:
             below = [self._with_ties(side, subquery) for side in below]
         rows = self._own(plan, below)
-        hidden = {number: name for each in subqueries for number, name in each.uses.items()}
+        hidden = {number: name for query in subqueries for number, name in query.uses.items()}
         sides = [side.has_subquery for side in rows.below]
         rows.has_subquery = bool(subqueries) or plan.nodeName() == "LateralJoin" or any(sides)
         rows.asks = bool(hidden)
@@ -136,27 +136,27 @@ class Walk:
         return Rows(plan, columns, uses={number: named[0]}, from_input=True)
 
     def _passed(self, plan, below: Rows) -> Rows:
-        return _over(plan, below, [(each, below.origins(each)) for each in ids(plan)])
+        return _over(plan, below, [(column, below.origins(column)) for column in ids(plan)])
 
     def _project(self, plan, below: Rows) -> Rows:
         columns = [(e.exprId().id(), self._of(e, below)) for e in seq(plan.projectList())]
         return _over(plan, below, columns)
 
     def _filter(self, plan, below: Rows) -> Rows:
-        """Joins in SQL may be written as a list of tables, and a filter."""
+        """Returns the rows that pass a filter, which may be the condition of a join that SQL has as a list of tables."""
         return _over(plan, below, self._equated(plan.condition(), below).columns)
 
     def _aggregate(self, plan, below: Rows) -> Rows:
         grouping = [unaliased(e) for e in seq(plan.groupingExpressions())]
         grouped = self._within(grouping, below)
         columns = []
-        for each in seq(plan.aggregateExpressions()):
-            own = unaliased(each)
+        for expression in seq(plan.aggregateExpressions()):
+            own = unaliased(expression)
             if kind_of(own) == "AggregateExpression" and not own.filter().isDefined():
                 function = own.aggregateFunction()  # of values that are all the same
                 own = function.child() if kind_of(function) in ("Max", "Min") else own
             is_key = any(own.semanticEquals(by) for by in grouping)
-            columns.append((each.exprId().id(), self._of(own, below if is_key else grouped)))
+            columns.append((expression.exprId().id(), self._of(own, below if is_key else grouped)))
         driven = below.from_input and bool(grouping)
         return replace(_over(plan, below, columns), pairs={}, from_input=driven)
 
@@ -169,7 +169,7 @@ class Walk:
         return replace(self._passed(plan, within), below=(below,))
 
     def _within(self, by: Iterable[Any], below: Rows) -> Rows:
-        """What is known of rows that are taken together by some expressions: the columns that these decide."""
+        """Returns the rows of a group by some expressions, with origins only for the columns that these decide."""
         decided = [origins for each in by if (origins := self._of(each, below))]
         decided += [
             whole for whole, _ in spans([(each, each) for each in decided], one_end=self._one_end)
@@ -181,27 +181,27 @@ class Walk:
         return replace(below, columns=columns, pairs={})
 
     def _expand(self, plan, below: Rows) -> Rows:
-        """Grouping sets: each row once for each of them, some columns null."""
-        sets = [[self._of(e, below) for e in seq(each)] for each in seq(plan.projections())]
+        """Returns the rows of grouping sets: each row once for each set, some columns null."""
+        sets = [[self._of(e, below) for e in seq(values)] for values in seq(plan.projections())]
         columns = [
-            (column, alike[0] if all(each == alike[0] for each in alike) else {})
+            (column, alike[0] if all(values == alike[0] for values in alike) else {})
             for column, alike in zip(ids(plan), zip(*sets, strict=True), strict=True)
         ]
         return replace(_over(plan, below, columns), pairs={})
 
     def _union(self, plan, *below: Rows) -> Rows:
-        uses = {number: name for each in below for number, name in each.uses.items()}
+        uses = {number: name for side in below for number, name in side.uses.items()}
         columns = []
         for place, column in enumerate(ids(plan)):
-            parts = [each.columns[place][1] for each in below]
+            parts = [side.columns[place][1] for side in below]
             origins = {n: value for part in parts for n, value in part.items()}
-            # of a column that one of them has not, two with one origin would not be equal
+            # where one part lacks the column, two columns of one origin would not be equal
             columns.append((column, origins if uses.keys() <= origins.keys() else {}))
-        driven = all(each.from_input for each in below)
+        driven = all(side.from_input for side in below)
         return Rows(plan, columns, below, uses, from_input=driven)
 
     def _compared(self, plan, left: Rows, right: Rows) -> Rows:
-        """INTERSECT and EXCEPT hold whole rows equal."""
+        """Returns the rows of INTERSECT or EXCEPT, which compare whole rows."""
         places = zip(ids(plan), left.columns, right.columns, strict=True)
         columns = [(column, one | other) for column, (_, one), (_, other) in places]
         driven = left.from_input or (right.from_input and "Intersect" in plan.nodeName())
@@ -219,23 +219,25 @@ class Walk:
         pairs = self._full(condition, matching, *sides) if how == "FULL OUTER" else both.pairs
         from_left = how in (*_INNER, "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
         from_right = how in (*_INNER, "RIGHT OUTER")
-        passing = {each for each, _ in left.columns} if from_left else set()
-        passing |= {each for each, _ in right.columns} if from_right else set()
-        columns = [(each, matching.origins(each) if each in passing else {}) for each in ids(plan)]
+        passing = {column for column, _ in left.columns} if from_left else set()
+        passing |= {column for column, _ in right.columns} if from_right else set()
+        columns = [
+            (column, matching.origins(column) if column in passing else {}) for column in ids(plan)
+        ]
         driven = {"FULL OUTER": left.from_input and right.from_input}
         driven |= dict.fromkeys(_INNER, left.from_input or right.from_input)
         one_side = left.from_input if from_left else right.from_input
         rows = Rows(plan, columns, sides, uses, pairs, from_input=driven.get(how, one_side))
         if condition.isDefined() and self._outside_uses:
             tied = self._noting_ties(self._equated(condition.get(), both)).tied
-            # where nothing matches the row of the other side passes untied
+            # without a match, the row of the other side passes untied
             passes = {"LEFT OUTER": left.uses, "LEFT ANTI": left.uses, "RIGHT OUTER": right.uses}
             untied = uses if how == "FULL OUTER" else passes.get(how, {})
             rows.tied = {number: tie for number, tie in tied.items() if number not in untied}
         return rows
 
     def _full(self, condition, matching: Rows, *sides: Rows) -> dict[frozenset[int], Origins]:
-        """What `coalesce` of two columns is equal to, one of each side, that a full join holds equal."""
+        """Returns the origins of `coalesce` of two columns, one of each side, that a full join compares."""
         pairs = {}
         of_side = [{column for column, _ in side.columns} for side in sides]
         for one, other in equalities(condition.get()) if condition.isDefined() else ():
@@ -247,7 +249,7 @@ class Walk:
         return pairs
 
     def _opaque(self, plan, below: Rows) -> Rows:
-        """Python functions of rows, or of groups: they are trusted with the one column."""
+        """Returns the rows of a Python function over rows or groups, which is trusted to keep one column."""
         seen = below
         if plan.nodeName().startswith("FlatMapGroups"):
             seen = self._within(seq(plan.groupingAttributes()), below)
@@ -277,14 +279,14 @@ class Walk:
 
     def _subquery(self, plan, below: Sequence[Rows], pairs: Sequence[tuple[Any, Any]] = ()) -> Rows:
         outside, outside_uses = self._outside, self._outside_uses
-        known = Rows(plan, [column for side in below for column in side.columns])
-        self._outside = dict(known.columns)
-        self._outside_uses |= {number for _, origins in known.columns for number in origins}
+        outer_row = Rows(plan, [column for side in below for column in side.columns])
+        self._outside = dict(outer_row.columns)
+        self._outside_uses |= {number for _, origins in outer_row.columns for number in origins}
         try:
             rows = self.rows(plan)
-            # NOT IN asks of all rows whether a value is null
+            # NOT IN reads all rows to see whether a value is null
             equal = [
-                (self._of(value, known), rows.origins(id_of(column)))
+                (self._of(value, outer_row), rows.origins(id_of(column)))
                 for value, column in pairs
                 if not value.nullable() and not column.nullable()
             ]
@@ -302,32 +304,34 @@ class Walk:
         return replace(rows, tied=_together(rows.tied, tied))
 
     def _with_ties(self, side: Rows, subquery: Rows) -> Rows:
-        equal = [each for ties in subquery.tied.values() for each in ties]
+        equal = [tie for ties in subquery.tied.values() for tie in ties]
         return replace(side, columns=extended(side.columns, equal, one_end=self._one_end))
 
     # ---- equality
 
     def _equated(self, condition, rows: Rows, sides: tuple[Rows, Rows] | None = None) -> Rows:
-        """The rows where a condition is true. `sides`: what is held equal of one of them with the other alone."""
+        """Returns the rows where a condition is true. With `sides`, only equalities of one side with the other count."""
         of_side = [{column for column, _ in side.columns} for side in sides or ()]
-        held = [both for both in equalities(condition) if not sides or across(*both, of_side)]
+        compared = [both for both in equalities(condition) if not sides or across(*both, of_side)]
         before: list[tuple[int, Origins]] = []
-        while rows.columns != before:  # what is equal to one of them may be so to the next
+        while rows.columns != before:  # equality is transitive
             before = rows.columns
             columns, equal = dict(before), []
-            for one, other in held:
+            for one, other in compared:
                 mine, theirs = self._of(one, rows), self._of(other, rows)
                 equal.append((mine, theirs))
-                for each in (one, other):
-                    if kind_of(each) == "AttributeReference":
-                        columns[id_of(each)] = mine | theirs | columns.get(id_of(each), {})
+                for expression in (one, other):
+                    if kind_of(expression) == "AttributeReference":
+                        columns[id_of(expression)] = (
+                            mine | theirs | columns.get(id_of(expression), {})
+                        )
             rows = replace(
                 rows, columns=extended(list(columns.items()), equal, one_end=self._one_end)
             )
         return rows
 
     def _of(self, expression, rows: Rows) -> Origins:
-        """What an expression is equal to: a column, the first of two that is not null, a span made of its ends."""
+        """Returns the origins of an expression: a column, `coalesce` of two, a span or its ends, a truncated instant."""
         inner = unaliased(expression)
         kind = kind_of(inner)
         if kind == "AttributeReference":
@@ -353,28 +357,28 @@ class Walk:
 
 
 def _together(*several: Mapping[int, list[Equal]]) -> dict[int, list[Equal]]:
-    numbers = {number for each in several for number in each}
+    numbers = {number for ties_of in several for number in ties_of}
     return {
         number: [tie for n, tie in enumerate(ties) if tie not in ties[:n]]
         for number in numbers
-        if (ties := [tie for each in several for tie in each.get(number, ())])
+        if (ties := [tie for ties_of in several for tie in ties_of.get(number, ())])
     }
 
 
 def _over(plan, below: Rows, columns: list[tuple[int, Origins]]) -> Rows:
-    """The rows of an operator over another one's."""
+    """Returns the rows of an operator over those of another one."""
     return Rows(plan, columns, (below,), below.uses, below.pairs, from_input=below.from_input)
 
 
 def _unknown(plan, below: Sequence[Rows]) -> Rows:
-    """An operator of which nothing is known."""
-    uses = {number: name for each in below for number, name in each.uses.items()}
-    driven = all(each.from_input for each in below)
-    return Rows(plan, [(each, {}) for each in ids(plan)], below, uses, from_input=driven)
+    """Returns the rows of an unknown operator, without origins."""
+    uses = {number: name for side in below for number, name in side.uses.items()}
+    driven = all(side.from_input for side in below)
+    return Rows(plan, [(side, {}) for side in ids(plan)], below, uses, from_input=driven)
 
 
 def _is_of_python(plan) -> bool:
-    """Whether a table function in Python makes the rows: it may remember those before."""
+    """Returns True if a table function in Python makes the rows: it may remember earlier ones."""
     return plan.nodeName() == "Generate" and "Python" in kind_of(plan.generator())
 
 

@@ -1,4 +1,4 @@
-"""Spark's plan of a function's result, node by node and expression by expression: what is asked of it without running it."""
+"""Spark's plan of a function's result, node by node and expression by expression, read without running it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,14 +7,14 @@ from pyspark.sql import DataFrame
 
 
 def analyzed(rows: DataFrame) -> Any:
-    """The plan of `rows` before it is optimised, each common table expression where it is used."""
+    """Returns the plan of `rows` before it is optimised, with each common table expression where it is used."""
     jvm: Any = rows.sparkSession._jvm
     inline = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False)
     return inline.apply(rows._jdf.queryExecution().analyzed())
 
 
 def nodes(plan, *, subqueries: bool = True) -> Iterator[Any]:
-    """The operators of a plan, and those of its subqueries."""
+    """Yields the operators of a plan, and those of its subqueries."""
     todo = [plan]
     while todo:
         node = todo.pop()
@@ -29,16 +29,13 @@ def expressions_of(node) -> Iterator[tuple[Any, str, frozenset[str]]]:
 
 
 def within(*expressions) -> Iterator[tuple[Any, str, frozenset[str]]]:
-    """The expressions, and those that they are made of."""
-    todo: list[tuple[Any, frozenset[str]]] = [(each, frozenset()) for each in expressions]
+    """Yields the expressions and their parts, but no columns and literals, with the kinds of those around them."""
+    todo: list[tuple[Any, frozenset[str]]] = [(root, frozenset()) for root in expressions]
     while todo:
         expression, around = todo.pop()
         kind = kind_of(expression)
-        # each question to the JVM takes its time, and these are most
-        if kind in (
-            "AttributeReference",
-            "Literal",
-        ):
+        # a call of the JVM takes time, and most expressions are of these kinds
+        if kind in ("AttributeReference", "Literal"):
             continue
         yield expression, kind, around
         todo += [(child, around | {kind}) for child in seq(expression.children())]

@@ -1,4 +1,4 @@
-"""What a table's function returned, held against what its kind of table needs: refused with the remedy, before anything runs."""
+"""Checks of a function's result against its kind of table: refused with the remedy, before anything runs."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -17,7 +17,7 @@ _FEW_VALUES = ("string", "boolean", "date", "tinyint", "smallint", "int", "bigin
 
 
 def check_input(table: Table, name: str, rows: DataFrame) -> None:
-    """Raises DeclarationError if the driving input of a window table has a column of the name that windows get."""
+    """Raises DeclarationError if the driving input of a window table has a column with the name of the window column."""
     if table.window and WINDOW in rows.columns:
         raise DeclarationError(
             f"table={table.name}, input={name}, column={WINDOW}: the library gives the input of a window table a "
@@ -33,9 +33,9 @@ def check(
     kept: set[str],
     moment: str,
 ) -> None:
-    """Raises DeclarationError unless `rows` are a DataFrame that keeps what it must, and has no column of the library's.
+    """Raises DeclarationError unless `rows` are a DataFrame with the required columns, and none of the library's own.
 
-    `kept`: technical columns that must come through. `moment`: the column of the event time.
+    `kept` are technical columns that must come through, `moment` is the column of event time.
     """
     if not isinstance(rows, DataFrame):
         raise DeclarationError(

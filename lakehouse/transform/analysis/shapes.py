@@ -1,4 +1,4 @@
-"""What kind of operators a function is made of, by its plan: what decides how a stream computes it."""
+"""The kinds of operators in a function's plan, which decide how a stream computes it."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
@@ -41,9 +41,9 @@ ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "Resolve
 SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
 _ASKING = {"Exists", "InSubquery", "LateralSubquery", "ScalarSubquery"}
 INPUT = "lakehouse.input"
-"""The key of a column's metadata that names the input it comes from: rows of inputs are marked by it."""
+"""The key of a column's metadata that names its input. It marks rows of inputs."""
 ONE_TOPIC = "lakehouse.one_topic"
-"""The key of a column's metadata that says whether all rows of its input come from one topic."""
+"""The key of a column's metadata that is true if all rows of its input come from one topic."""
 _MERGED = {"sum": "sum", "count": "sum", "count_if": "sum"} | {
     name: name for name in ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")
 }
@@ -56,7 +56,7 @@ def marked(
     *,
     of_one_topic: bool = False,
 ) -> DataFrame:
-    """No rows of an input, whose columns say which input they are of."""
+    """Returns no rows of an input, with columns that name the input."""
     mark = {INPUT: name, ONE_TOPIC: of_one_topic}
     columns = [
         StructField(f.name, f.dataType, f.name not in never_null, f.metadata | mark)
@@ -66,10 +66,10 @@ def marked(
 
 
 def is_one_aggregation(rows: DataFrame, keys: Sequence[str]) -> bool:
-    """Whether a keyed table's function is one aggregation, with nothing behind it that Spark could not keep up to date.
+    """Returns True if a keyed table's function is one aggregation that Spark can keep up to date.
 
-    No distinct values, and no filter: a key that does not pass any more would stay as it was. All that it groups by is among
-    the keys: else a key may have several rows, of which Spark hands over those that change.
+    It has no distinct values and no filter, because a key that no longer passes would stay as it was. All that it groups
+    by is among the keys: otherwise a key may have several rows, of which Spark returns only those that change.
     """
     node = analyzed(rows)
     every = list(nodes(node))
@@ -101,15 +101,15 @@ def is_one_aggregation(rows: DataFrame, keys: Sequence[str]) -> bool:
 
 
 def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:
-    """How each column of an aggregation by the keys is had from those of its parts: by which function of SQL.
+    """Returns the SQL function that merges each column of an aggregation by the keys from those of its parts.
 
-    Sums are added, of counts as well, and the least is the least of the least. None if a column is had otherwise: an
-    average, the value at the latest instant, a sum of binary fractions, which depends on their order.
+    Sums and counts are added, and the minimum is that of the minima. None if a column cannot be merged: an average, the
+    value at the latest instant, or a sum of binary fractions, which depends on their order.
     """
-    found = _aggregated(rows)
-    if found is None or "Literal" in map(kind_of, found[1].values()):
+    aggregation = _aggregated(rows)
+    if aggregation is None or "Literal" in map(kind_of, aggregation[1].values()):
         return None
-    node, columns = found
+    node, columns = aggregation
     if (hows := _hows(node, columns)) is None:
         return None
     grouped = {name for name, how in hows.items() if not how}
@@ -118,63 +118,62 @@ def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:
 
 
 def adding(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
-    """The columns of an aggregation by the keys to which is added what came, and from which is taken what went: sums and counts.
+    """Returns the sums and counts of an aggregation by the keys, which new rows add to and removed rows subtract from.
 
-    One aggregation of one marked input (`INPUT`), of which each row counts by itself: filtered, projected, joined with reference
-    tables. None if it is another. A key may be one value for all rows.
+    It is one aggregation of one marked input (`INPUT`), of which each row counts by itself: filtered, projected, joined
+    with reference tables. None for any other function. A key may be one value for all rows.
     """
-    found = _aggregated(rows)
-    if found is None:
+    aggregation = _aggregated(rows)
+    if aggregation is None:
         return None
-    node, columns = found
+    node, columns = aggregation
     if (hows := _hows(node, columns)) is None:
         return None
     grouped = {name for name, how in hows.items() if not how}
-    constant = sum(kind_of(each) == "Literal" for each in columns.values())
+    constant = sum(kind_of(column) == "Literal" for column in columns.values())
     by = node.groupingExpressions().size()
     if set(hows.values()) - {"", "sum"} or grouped != set(keys) or by + constant != len(keys):
         return None
     added = [name for name, how in hows.items() if how]
     types = [columns[name].dataType().typeName() for name in added]
-    numbers = all(each.startswith(("long", "decimal")) for each in types)
+    numbers = all(column.startswith(("long", "decimal")) for column in types)
     return added if numbers and _is_row_by_row(node.children().apply(0)) else None
 
 
 def _aggregated(rows: DataFrame) -> tuple[Any, dict[str, Any]] | None:
-    """The aggregation that is the whole function, and of each column what computes it there; None if it is another function.
+    """Returns the aggregation that is the whole function, and the expression of each column; None for another function.
 
-    Projections over it choose, name, and add literals.
+    Projections over it may choose and name columns, and add literals.
     """
     node = analyzed(rows)
     places: dict[int, str] | None = None  # of the columns that are kept, by their id below
-    found: dict[str, Any] = {}
+    computed: dict[str, Any] = {}
     while node.nodeName() != "Aggregate":
         if node.nodeName() == "Project":
-            columns = [(each, unaliased(each)) for each in seq(node.projectList())]
-            kept = [(own, of) for own, of in columns if places is None or _id(own) in places]
-            named = [(of, (places or {}).get(_id(own), own.name())) for own, of in kept]
-            found |= {name: of for of, name in named if kind_of(of) == "Literal"}
-            passed = [(of, name) for of, name in named if kind_of(of) != "Literal"]
-            if any(kind_of(of) != "AttributeReference" for of, _ in passed):
+            columns = [
+                (expression, unaliased(expression)) for expression in seq(node.projectList())
+            ]
+            shown = [(own, inner) for own, inner in columns if places is None or _id(own) in places]
+            named = [(inner, (places or {}).get(_id(own), own.name())) for own, inner in shown]
+            computed |= {name: inner for inner, name in named if kind_of(inner) == "Literal"}
+            passed = [(inner, name) for inner, name in named if kind_of(inner) != "Literal"]
+            if any(kind_of(inner) != "AttributeReference" for inner, _ in passed):
                 return None
-            places = {_id(of): name for of, name in passed}
+            places = {_id(inner): name for inner, name in passed}
             if len(places) < len(passed):
                 return None
         elif node.nodeName() != "SubqueryAlias":
             return None
         node = node.children().apply(0)
-    for each in seq(node.aggregateExpressions()):
-        if places is None or _id(each) in places:
-            found[(places or {}).get(_id(each), each.name())] = unaliased(each)
-    return node, found
+    for expression in seq(node.aggregateExpressions()):
+        if places is None or _id(expression) in places:
+            computed[(places or {}).get(_id(expression), expression.name())] = unaliased(expression)
+    return node, computed
 
 
 def _hows(node, columns: Mapping[str, Any]) -> dict[str, str] | None:
-    """By which function of SQL each column of an aggregation is had from those of its parts; empty for a key.
-
-    None if one is had otherwise.
-    """
-    by, hows = [unaliased(each) for each in seq(node.groupingExpressions())], {}
+    """Returns the SQL function that merges each column from its parts, empty for a key; None if one cannot be merged."""
+    by, hows = [unaliased(key_expression) for key_expression in seq(node.groupingExpressions())], {}
     for name, computed in columns.items():
         is_key = kind_of(computed) == "Literal" or any(computed.semanticEquals(key) for key in by)
         hows[name] = "" if is_key else _merged_by(computed)
@@ -184,15 +183,15 @@ def _hows(node, columns: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _is_row_by_row(node) -> bool:
-    """Whether each row of the one input counts by itself, whatever others there are."""
+    """Returns True if each row of the one input counts by itself."""
     marked = [leaf for leaf in seq(node.collectLeaves()) if _is_marked(leaf)]
     if len(marked) != 1 or any(
-        kind in SUBQUERIES for each in nodes(node) for _, kind, _ in expressions_of(each)
+        kind in SUBQUERIES for n in nodes(node) for _, kind, _ in expressions_of(n)
     ):
         return False
     while seq(node.children()):
         name, below = node.nodeName(), seq(node.children())
-        reading = [any(map(_is_marked, seq(each.collectLeaves()))) for each in below]
+        reading = [any(map(_is_marked, seq(n.collectLeaves()))) for n in below]
         if name == "Join":
             if not of_one_side(node, reading):
                 return False
@@ -203,7 +202,7 @@ def _is_row_by_row(node) -> bool:
 
 
 def of_one_side(join, reading: Sequence[bool]) -> bool:
-    """Whether each row of a join is made of one row of the side that reads the input, the left one first."""
+    """Returns True if each row of a join is made of one row of the side that reads the input; `reading` has the left first."""
     how = join.joinType().sql()
     of_left = ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
     return how in (of_left if reading[0] else ("INNER", "CROSS", "RIGHT OUTER"))
@@ -225,16 +224,16 @@ def _merged_by(expression) -> str:
     how = _MERGED.get(name, "")
     exact = kind not in ("float", "double")
     if name == "sum" and kind.startswith("decimal"):
-        # by spark.sql.ansi.enabled=false one that is too large is null, as one without values is
+        # with spark.sql.ansi.enabled=false a sum that overflows is null, as one without values is
         exact = function.evalContext().evalMode().toString() != "LEGACY"
     return how if (exact or how != "sum") and not expression.isDistinct() else ""
 
 
 def needs_whole_windows(rows: DataFrame) -> bool:
-    """Whether a window table's function does what Spark's streams do not, or do a micro-batch late: more than one aggregation.
+    """Returns True if a window table's function has operators that Spark's streams lack, or run a micro-batch late.
 
-    Ranks within a window, duplicates taken out, distinct values counted, an aggregation of an
-    aggregation, one that is not by the window itself, a join of its rows.
+    These are ranks within a window, removed duplicates, distinct counts, an aggregation of an aggregation or one
+    that is not by the window itself, and a join of its rows.
     """
     rows_plan = analyzed(rows)
     every = list(nodes(rows_plan))
@@ -252,36 +251,36 @@ def needs_whole_windows(rows: DataFrame) -> bool:
 
 
 def _is_span(expression) -> bool:
-    """Whether it is a column of spans as it is, such as a window: of what is made of one Spark does not know its watermark."""
+    """Returns True for a plain column of spans, such as a window: Spark knows no watermark of what is made of one."""
     of_column = kind_of(unaliased(expression)) == "AttributeReference"
     return of_column and expression.dataType().catalogString() == SPAN
 
 
 def groups_by_window_alone(rows: DataFrame) -> bool:
-    """Whether an aggregation is by the window and nothing else."""
+    """Returns True if an aggregation is by the window and nothing else."""
     aggregates = [n for n in nodes(analyzed(rows)) if n.nodeName() == "Aggregate" and reads(n)]
     return any(node.groupingExpressions().size() == 1 for node in aggregates)
 
 
 def groups(rows: DataFrame) -> bool:
-    """Whether rows of the driving input are grouped."""
+    """Returns True if rows of the driving input are grouped."""
     return any(n.nodeName() == "Aggregate" and reads(n) for n in nodes(analyzed(rows)))
 
 
 def reads(node) -> bool:
-    """Whether it has rows of the driving input."""
+    """Returns True if the node has rows of the driving input."""
     return any(
         a.name() == ARRIVAL for leaf in seq(node.collectLeaves()) for a in seq(leaf.output())
     )
 
 
 def joins_itself(node) -> bool:
-    """Whether it joins the driving input with itself."""
+    """Returns True if the node joins the driving input with itself."""
     return node.nodeName() == "Join" and all(reads(side) for side in seq(node.children()))
 
 
 def asks_itself(plan) -> Iterator[Any]:
-    """The subqueries over the driving input, as expressions of the rows outside."""
+    """Yields the subqueries over the driving input, as expressions of the rows outside."""
     for node in nodes(plan):
         if not any(map(reads, seq(node.subqueries()))):
             continue

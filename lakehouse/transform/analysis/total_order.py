@@ -1,4 +1,4 @@
-"""Places of rows in an order that leaves some of them equal: which of these comes first is decided by how they are read."""
+"""Places of rows in an order that leaves some of them equal, so that the way they are read decides which comes first."""
 
 from collections.abc import Iterable, Iterator
 from itertools import product
@@ -10,14 +10,14 @@ from lakehouse.transform.analysis.plan_tree import kind_of, nodes, seq, unaliase
 from lakehouse.transform.analysis.shapes import ONE_TOPIC, reads
 
 TAKING = ("GlobalLimit", "Offset", "Tail")
-ORDERED = {"First", "Last", "AnyValue", "CollectList", "ListAgg"}  # which take rows one by one
+ORDERED = {"First", "Last", "AnyValue", "CollectList", "ListAgg"}  # they read rows one by one
 _PLACES = {"RowNumber", "NTile", "Lag", "Lead", "NthValue"}
 _PASSING = {
     *("CollectMetrics", "Filter", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"),
     *("GlobalLimit", "LocalLimit", "Offset", "Tail"),
 }
 _ONE_SIDE = ("LEFT SEMI", "LEFT ANTI")
-_SINGLE = {"Literal", "OuterReference"}  # of one value, whatever the row
+_SINGLE = {"Literal", "OuterReference"}  # they have one value for all rows
 _POSITION = {"partition", "offset"}  # of a record in its topic
 _PLACE = {"topic", *_POSITION}  # of a record of several topics
 _MOST = 16  # keys that are followed
@@ -27,19 +27,19 @@ _Key = frozenset[int]
 
 
 def takes_places(expression) -> bool:
-    """Whether an expression of a window goes by the places of rows, and not by what orders them alone."""
+    """Returns True if a window expression depends on the places of rows, and not only on the values that order them."""
     kinds = {kind for _, kind, _ in within(expression)}
     by_rows = any(
         kind == "SpecifiedWindowFrame"
-        and each.frameType().sql() == "ROWS"
-        and not each.isUnbounded()  # all rows, as of an aggregate OVER (PARTITION BY ...)
-        for each, kind, _ in within(expression)
+        and part.frameType().sql() == "ROWS"
+        and not part.isUnbounded()  # all rows, as of an aggregate OVER (PARTITION BY ...)
+        for part, kind, _ in within(expression)
     )
     return bool(kinds & (_PLACES | ORDERED)) or ("AggregateExpression" in kinds and by_rows)
 
 
 def equal_places(plan) -> Iterator[str]:
-    """What takes rows of the driving input by their places, where rows that differ may be equal in what orders them."""
+    """Yields operators and expressions that choose rows of the driving input by place, where different rows may tie."""
     for node in nodes(plan):
         kind = node.nodeName()
         if not reads(node):
@@ -48,7 +48,7 @@ def equal_places(plan) -> Iterator[str]:
             by = [*seq(node.partitionSpec()), *(e.child() for e in seq(node.orderSpec()))]
             if not _decides(by, node.child()):
                 taking = filter(takes_places, seq(node.windowExpressions()))
-                yield from (f"expression={each.sql()}" for each in taking)
+                yield from (f"expression={expression.sql()}" for expression in taking)
         elif kind == "Deduplicate" and node.keys().size() < node.output().size():
             if not _decides(seq(node.keys()), node.child()):
                 yield f"operators={kind}"
@@ -67,29 +67,29 @@ def _sorted_by(node) -> tuple[list[Any], Any] | None:
 
 
 def _decides(expressions: Iterable[Any], rows) -> bool:
-    """Whether rows that are equal in the expressions are one row, or equal in all."""
+    """Returns True if rows that are equal in the expressions are one row, or equal in all columns."""
     columns: set[int] = set()
     positions: dict[int, set[str]] = {}
     computed = _computed(rows)
     todo = list(expressions)
     while todo:
-        each = unaliased(todo.pop())
-        kind = kind_of(each)
+        expression = unaliased(todo.pop())
+        kind = kind_of(expression)
         if kind == "AttributeReference":
-            columns.add(id_of(each))
-            todo += [computed[id_of(each)]] if id_of(each) in computed else []
+            columns.add(id_of(expression))
+            todo += [computed[id_of(expression)]] if id_of(expression) in computed else []
         elif kind == "CreateNamedStruct":
-            todo += seq(each.children())[1::2]
-        elif kind == "GetStructField" and kind_of(each.child()) == "AttributeReference":
-            fields = positions.setdefault(id_of(each.child()), set())
-            fields.add(each.extractFieldName())
+            todo += seq(expression.children())[1::2]
+        elif kind == "GetStructField" and kind_of(expression.child()) == "AttributeReference":
+            fields = positions.setdefault(id_of(expression.child()), set())
+            fields.add(expression.extractFieldName())
     arrivals = {id_of(a): _place(a, rows) for a in seq(rows.output()) if a.name() == ARRIVAL}
     columns |= {column for column, by in arrivals.items() if positions.get(column, set()) >= by}
     return any(key <= columns for key in _keys(rows))
 
 
 def _place(arrival, rows) -> set[str]:
-    """The fields of `_arrival` in which no two rows are equal."""
+    """Returns the fields of `_arrival` in which no two rows are equal."""
     metadata = arrival.metadata()
     is_of_one = metadata.contains(ONE_TOPIC) and metadata.getBoolean(ONE_TOPIC)
     # a union's columns are marked as those of its first part alone
@@ -99,7 +99,7 @@ def _place(arrival, rows) -> set[str]:
 
 
 def _computed(rows) -> dict[int, Any]:
-    """What projects compute, by the id of the column: Spark has one compute what a window is ordered by."""
+    """Returns the expressions of projections by column id: Spark computes what orders a window in one."""
     computed: dict[int, Any] = {}
     while rows.nodeName() == "Project" or rows.nodeName() in _PASSING:
         if rows.nodeName() == "Project":
@@ -109,7 +109,7 @@ def _computed(rows) -> dict[int, Any]:
 
 
 def _constant(rows) -> _Key:
-    """Columns that a filter holds equal to one value: a literal, or a column of the query around this one."""
+    """Returns the columns that a filter fixes to one value: a literal, or a column of the query around this one."""
     pairs = [order for pair in equalities(rows.condition()) for order in (pair, pair[::-1])]
     return frozenset(
         id_of(one)
@@ -169,8 +169,8 @@ def _joined(rows, left: list[_Key], right: list[_Key]) -> list[_Key]:
         return left
     keys = [one | other for one, other in product(left, right)]
     condition = rows.condition()
-    held = list(equalities(condition.get())) if condition.isDefined() else []
-    for one, other in held if rows.joinType().sql() == "INNER" else ():
+    equal = list(equalities(condition.get())) if condition.isDefined() else []
+    for one, other in equal if rows.joinType().sql() == "INNER" else ():
         if kind_of(one) == kind_of(other) == "AttributeReference":
             a, b = id_of(one), id_of(other)
             keys += [key - {b} | {a} for key in keys if b in key]

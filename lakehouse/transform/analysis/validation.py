@@ -1,4 +1,4 @@
-"""What the functions of tables are refused for, or may differ by, found on no rows: no broker is asked and nothing is made."""
+"""Refusals and warnings about tables' functions, found on no rows: no broker is asked and nothing is made."""
 
 from contextlib import closing
 
@@ -20,7 +20,7 @@ from lakehouse.transform.decoding import schemas
 
 
 def check(session: Session, table: Table) -> None:
-    """Raises DeclarationError if function or expectations hold that by which stream and batch may differ (`determinism`)."""
+    """Raises DeclarationError if stream and batch may differ by the function or the expectations (`determinism`)."""
     step = plan.plan_of(session, table, judged=False)
     rows = plan.on_no_rows(session, step)
     if step.kind.has_late_rows:
@@ -38,7 +38,7 @@ def check(session: Session, table: Table) -> None:
 
 
 def refusal(session: Session, table: Table) -> str:
-    """Why a start would refuse the table's function, expectations or targets; empty if it would not."""
+    """Returns why a start would refuse the table's function, expectations or targets; empty if it would not."""
     checks = (
         lambda: _check_targets(table, plan.stored_schema(session, table)),
         lambda: check(session, table),
@@ -70,13 +70,13 @@ def _check_targets(table: Table, stored: StructType) -> None:
 
 
 def ties(session: Session, table: Table) -> list[str]:
-    """What of the table's function takes any of several rows that tie (`determinism.ties`)."""
+    """Returns the expressions and operators of the table's function that choose any of several rows which tie."""
     rows = plan.on_no_rows(session, plan.plan_of(session, table, judged=False))
     return determinism.ties(rows)
 
 
 def unended(session: Session, table: Table) -> str:
-    """Says which changes do not end the version before them, of a versioned table whose function leaves some out; else empty."""
+    """Returns a warning if a versioned table's function leaves out changes, which then do not end a version; else empty."""
     if not table.kind.keeps_versions:
         return ""
     # without the library's own filter of late rows
@@ -92,23 +92,22 @@ def unended(session: Session, table: Table) -> str:
 
 
 def unreadable(session: Session, table: Table) -> list[str]:
-    """Why the newest schemas of an ingest table's topics cannot be read as its columns, or what a class of one's own gives
-    and must not; empty if all is well.
+    """Returns why the newest schemas of an ingest table's topics, or its Python source, cannot be read; empty if they can.
 
     Raises RegistryAway, SourceAway.
     """
     sources = session.catalog.sources_of(table).values()
     if wrong := [why for s in sources if isinstance(s, PythonSource) and (why := _wrong(table, s))]:
         return wrong
-    topics = [each for each in session.catalog.topics_of(table).values() if each.of_registry]
+    topics = [topic for topic in session.catalog.topics_of(table).values() if topic.of_registry]
     try:
-        return list(filter(None, (schemas.refusal(session, table, each) for each in topics)))
+        return list(filter(None, (schemas.refusal(session, table, topic) for topic in topics)))
     except SettingsError as err:
         return [str(err)]
 
 
 def _wrong(table: Table, source: PythonSource) -> str:
-    """What the class of a source of one's own says of its offsets and must not; empty if it may. Raises SourceAway."""
+    """Returns the fault in the offsets of a source of your own; empty if they are right. Raises SourceAway."""
     try:
         with closing(OwnReader(source)) as reader:
             reader.begins(reader.ends())

@@ -1,7 +1,7 @@
-"""What makes a window's rows depend on other windows that happen to be computed with it, found by the origins of columns.
+"""The rule that no window's rows depend on other windows computed with it, checked by the origins of columns.
 
-Each row of a window table is made of rows of one window alone, and its column `window` is theirs. So the function makes
-of several windows at once what it makes of each of them: the stream, which meets them one by one, and batch agree.
+Each row of a window table is made of rows of one window alone, and its column `window` is theirs. The function
+computes several windows at once as it computes each of them, so the stream, which has them one by one, and batch agree.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,9 +32,9 @@ _OWN_TABLE = "do it in a row table before, or in a table that reads this one"
 
 
 def across_windows(rows: DataFrame, *, one_end: bool) -> Iterator[tuple[str, str]]:
-    """Where the plan of a window table's function takes rows of several windows together, and what to do about it.
+    """Yields operators in a window table's plan that combine rows of several windows, each with the remedy.
 
-    `one_end`: of the declared windows two that start together are one.
+    With `one_end`, declared windows that start together are one.
     """
     result = Walk(one_end=one_end, named=WINDOW).rows(analyzed(rows))
     if not result.uses:
@@ -63,7 +63,7 @@ def _is_window(rows: Rows, origins: Origins) -> bool:
 
 
 def _keeps_windows(rows: Rows) -> bool:
-    """Whether a column says of which window each row is."""
+    """Returns True if a column identifies the window of each row."""
     windows = (WINDOW, End(WINDOW, "start"), End(WINDOW, "end"))
     return not rows.uses or any(
         rows.uses.keys() <= origins.keys() and all(origins[n] in windows for n in rows.uses)
@@ -72,7 +72,7 @@ def _keeps_windows(rows: Rows) -> bool:
 
 
 def _losing(rows: Rows) -> list[Rows]:
-    """The operators that take rows of several windows together; by row, a window may be left out."""
+    """Returns the operators that combine rows of several windows. Row by row, the window may be left out."""
     if _keeps_windows(rows):
         return []
     # the other side of a lateral join is a subquery
@@ -101,7 +101,7 @@ def _refusal(rows: Rows) -> tuple[str, str]:
 
 
 def _without_rows(rows: Rows) -> tuple[str, str]:
-    """The operator that gives rows which are made of no row of a window."""
+    """Returns the operator whose rows are made of no row of a window, with the remedy."""
     for side in rows.below:
         if side.uses and not side.from_input:
             return _without_rows(side)

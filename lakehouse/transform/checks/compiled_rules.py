@@ -1,8 +1,8 @@
 """Row rules that were compiled before, kept as SQL beside the packages that compiled them.
 
-Great Expectations takes three seconds of a core to import, and a job asks it for one thing: the
-condition of each rule. That is a function of the expectation, the columns and the versions, so it is
-asked for once in an environment. What cannot be kept is compiled at each start.
+Great Expectations takes three seconds of a core to import, and a job needs one thing of it: the
+condition of each rule. That depends on the expectation, the columns and the versions alone, so it is
+compiled once in an environment. A rule that cannot be kept is compiled at each start.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ from pyspark.sql import functions as F
 from lakehouse.declare.expectations import Expectation
 
 FOLDER = Path(sys.prefix) / "unified-lakehouse-rules"
-"""As compiled Python, it belongs to one environment and is trusted as its packages are."""
+"""Like compiled Python, it belongs to one environment and is trusted as its packages are."""
 _SETTINGS = ("spark.sql.ansi.enabled", "spark.sql.caseSensitive", "spark.sql.session.timeZone")
 
 
 class Kept:
-    """The file of the rules of one table, by all that they depend on.
+    """The file of one table's rules, named by all that they depend on.
 
-    :param compiler: the code that compiles them; another one has a file of its own.
+    :param compiler: the code that compiles them; other code has another file.
     :param schema: the columns that they are judged on, as JSON.
     """
 
@@ -44,13 +44,13 @@ class Kept:
         self._path = FOLDER / f"{name[:32]}.json"
 
     def read(self) -> list[str | None] | None:
-        """The SQL of each rule, null for one that is not judged row by row; None if it is not kept, or torn."""
+        """Returns the SQL of each rule, null for one that is not judged row by row; None if the file is missing or torn."""
         try:
-            kept = json.loads(self._path.read_text())
+            content = json.loads(self._path.read_text())
         except (OSError, ValueError):
             return None
-        whole = isinstance(kept, dict) and kept.get("of") == self._key
-        return kept["rules"] if whole else None
+        whole = isinstance(content, dict) and content.get("of") == self._key
+        return content["rules"] if whole else None
 
     def write(self, rules: Sequence[str | None]) -> None:
         beside = self._path.with_suffix(f".{os.getpid()}")
@@ -60,12 +60,12 @@ class Kept:
             beside.replace(self._path)
         except OSError as err:
             logging.getLogger(__name__).info(
-                "rules are compiled at each start, for they cannot be kept: %s", err
+                "rules are compiled at each start, because they cannot be kept: %s", err
             )
 
 
 def sql_of(rule: Column, rows: DataFrame) -> str | None:
-    """A rule over `rows` as SQL that Spark reads as the same rule; None if there is none, as of a function in Python."""
+    """Returns a rule over `rows` as SQL that Spark reads as the same rule; None if there is none, as for Python functions."""
     compiled = _analysed(rule, rows)
     expression = compiled.expressions().head().child()
     jvm: Any = rows.sparkSession._jvm

@@ -1,4 +1,4 @@
-"""Judged rows, parted: those that are good, and those of the quarantine."""
+"""Judged rows, divided into good ones and those of the quarantine."""
 
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ def good(judged: DataFrame) -> DataFrame:
 
 
 def bad(judged: DataFrame) -> DataFrame:
-    """Rows quarantined, in the columns of every quarantine: why, the raw value (or the row as JSON), the arrival."""
+    """Returns quarantined rows in the columns of every quarantine: reason, raw value (or the row as JSON), arrival."""
     rows = judged.where(F.col(REASON).isNotNull())
     if f"{RECORD}_value" in judged.columns:
         value, key = F.col(f"{RECORD}_value"), F.col(f"{RECORD}_key")
@@ -45,7 +45,7 @@ def bad(judged: DataFrame) -> DataFrame:
 
 
 def bad_messages(judged: "pyarrow.Table") -> "pyarrow.Table | None":
-    """As `bad`, of messages that are in memory: their raw value is a column already. None for rows of another kind."""
+    """Returns quarantined messages as `bad`, from memory, where the raw value is a column; None for other rows."""
     if f"{RECORD}_value" not in judged.column_names:
         return None
     named = {"reason": REASON, "value": f"{RECORD}_value", "key": f"{RECORD}_key"}

@@ -30,7 +30,7 @@ _DOMAIN = ("column", "column_A", "column_B", "column_list", "ignore_row_if")
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """An expectation that can be judged row by row; `broken` is true for a row that breaks it."""
+    """An expectation that is judged row by row; `broken` is true for a row that breaks it."""
 
     expectation: Expectation
     broken: Column
@@ -38,7 +38,7 @@ class RowRule:
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """What one expectation found over a set of rows."""
+    """The result of one expectation over a set of rows."""
 
     expectation: str
     passed: bool
@@ -49,10 +49,10 @@ class SuiteResult:
 def row_rules(
     spark: SparkSession, schema: StructType, expectations: Sequence[Expectation]
 ) -> list[RowRule]:
-    """The expectations that Great Expectations defines row by row, as Columns over rows of `schema`.
+    """Returns the expectations that Great Expectations defines row by row, as Columns over rows of `schema`.
 
-    The others (row counts, means, uniqueness) need all rows: they are judged by `validate` on
-    closed partitions only. Raises DeclarationError for an unknown expectation, argument or column.
+    The others (row counts, means, uniqueness) need all rows: `validate` judges them, on closed
+    partitions only. Raises DeclarationError for an unknown expectation, argument or column.
     """
     return list(_compiled(spark, schema.json(), tuple(expectations)))
 
@@ -63,26 +63,26 @@ def _compiled(
 ) -> tuple[RowRule, ...]:
     if not expectations:
         return ()
-    kept = compiled_rules.Kept(spark, Path(__file__), schema, expectations)
-    texts = kept.read()
+    cache = compiled_rules.Kept(spark, Path(__file__), schema, expectations)
+    texts = cache.read()
     if texts is None:
         rows = spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
         plain = _plain_names(rows)
         rows = rows.withColumnsRenamed(plain)
-        given = [_with_names(expectation, plain) for expectation in expectations]
-        rules = _rules(rows, given)
+        renamed = [_with_names(expectation, plain) for expectation in expectations]
+        rules = _rules(rows, renamed)
         texts = [
             None if rule is None else compiled_rules.sql_of(rule.broken, rows) for rule in rules
         ]
         if [text is None for text in texts] != [rule is None for rule in rules]:
-            if given != [*expectations]:
+            if renamed != [*expectations]:
                 raise DeclarationError(
                     f"expectations, columns={', '.join(plain)}: one of the rules is judged in Python, where a name has no dot; "
                     "have the function rename the columns"
                 )
             return tuple(rule for rule in rules if rule)
         texts = [text and _with_dots(text, plain) for text in texts]
-        kept.write(texts)
+        cache.write(texts)
     return tuple(
         RowRule(expectation, F.expr(text))
         for expectation, text in zip(expectations, texts, strict=True)
@@ -91,13 +91,13 @@ def _compiled(
 
 
 def _plain_names(rows: DataFrame) -> dict[str, str]:
-    """Other names for columns that Great Expectations cannot name: it takes a dot for the field of a struct."""
+    """Returns other names for columns that Great Expectations cannot name: to it, a dot means the field of a struct."""
     odd = (name for name in rows.columns if "." in name or "`" in name)
     return {name: helper(f"named_{number}_") for number, name in enumerate(odd)}
 
 
 def _with_names(expectation: Expectation, names: Mapping[str, str]) -> Expectation:
-    """The expectation with the columns by other names."""
+    """Returns the expectation with other names for its columns."""
 
     def named(value: Any) -> Any:
         if isinstance(value, list | tuple | set):
@@ -111,14 +111,14 @@ def _with_names(expectation: Expectation, names: Mapping[str, str]) -> Expectati
 
 
 def _with_dots(sql: str, names: Mapping[str, str]) -> str:
-    """The condition with the columns by their own names again."""
+    """Returns the condition with the columns' own names again."""
     for name, plain in names.items():
         sql = sql.replace(f"`{plain}`", plain).replace(plain, quoted(name))
     return sql
 
 
 def _rules(rows: DataFrame, expectations: Sequence[Expectation]) -> list[RowRule | None]:
-    """Each as Great Expectations compiles it; None for one that is not judged row by row."""
+    """Returns each rule as Great Expectations compiles it; None for one that is not judged row by row."""
     gx = _gx()
     engine = gx.SparkDFExecutionEngine()
     engine.resolve_metric_bundle = partial(_without_counting, engine.resolve_metric_bundle)
@@ -134,25 +134,23 @@ def _rules(rows: DataFrame, expectations: Sequence[Expectation]) -> list[RowRule
 
 
 def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -> dict:
-    """The aggregates that conditions depend on.
+    """Returns the aggregates that conditions depend on, with 0 for each number of rows.
 
-    Each asks for the number of rows, too, and gets the answer that there are none.
-
-    Great Expectations would run a Spark job for that: 1.5 of the 1.6 s that a job's first rule took
+    Great Expectations would run a Spark job to count them: 1.5 of the 1.6 s that a job's first rule took
     to compile.
     """
-    metrics = {each.metric_configuration.id: each for each in metric_fn_bundle}
+    metrics = {metric.metric_configuration.id: metric for metric in metric_fn_bundle}
     row_counts = {
         i: 0
-        for i, each in metrics.items()
-        if each.metric_configuration.metric_name == "table.row_count"
+        for i, metric in metrics.items()
+        if metric.metric_configuration.metric_name == "table.row_count"
     }
-    others = [each for i, each in metrics.items() if i not in row_counts]
+    others = [metric for i, metric in metrics.items() if i not in row_counts]
     return row_counts | (ask(others) if others else {})
 
 
 def first_broken(rules: Sequence[RowRule]) -> Column:
-    """The first rule that a row breaks, as text; null for a good row."""
+    """Returns the first rule that a row breaks, as text; null for a good row."""
     reason = F.lit(None).cast("string")
     for rule in reversed(rules):
         reason = F.when(rule.broken, F.lit(f"expectation: {rule.expectation}")).otherwise(reason)
@@ -160,10 +158,7 @@ def first_broken(rules: Sequence[RowRule]) -> Column:
 
 
 def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[SuiteResult]:
-    """The suite of all expectations, run by Great Expectations over `rows`.
-
-    Raises DeclarationError.
-    """
+    """Runs the suite of all expectations over `rows`. Raises DeclarationError."""
     if not expectations:
         return []
     gx = _gx()
@@ -193,9 +188,9 @@ def _summary(expectation: Expectation, result) -> SuiteResult:
 
 
 def _messages(failure: Mapping) -> str:
-    """The first line of what Great Expectations says of a failure, or of those of several metrics."""
-    each = [failure] if "exception_message" in failure else failure.values()
-    texts = (str(one["exception_message"] or "").strip() for one in each)
+    """Returns the first line of Great Expectations' message about a failure, or those about several metrics."""
+    failures = [failure] if "exception_message" in failure else failure.values()
+    texts = (str(one["exception_message"] or "").strip() for one in failures)
     return "; ".join(dict.fromkeys(text.splitlines()[0] for text in texts if text))
 
 
@@ -228,16 +223,16 @@ def _gx() -> _GX:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An expectation that Great Expectations has, as a declaration may use it."""
+    """An expectation of Great Expectations, as a declaration may use it."""
 
-    model: Any  # a class of pydantic's, of its arguments
-    has_condition: bool  # whether it is defined row by row
+    model: Any  # the pydantic class of its arguments
+    has_condition: bool  # True if it is defined row by row
     on_spark: bool
-    needed: frozenset[str]  # what its condition must be given, though the model has a default
+    needed: frozenset[str]  # arguments that its condition requires, though the model has a default
 
 
 def installed() -> dict[str, Installed]:
-    """Every expectation of the installed Great Expectations, by name."""
+    """Returns every expectation of the installed Great Expectations, by name."""
     gx = _gx()
     from great_expectations.expectations.registry import list_registered_expectation_implementations
 
@@ -272,7 +267,7 @@ def _installed(gx: _GX, model) -> Installed:
 
 
 def _names_spark(model) -> bool:
-    """Whether its documentation names Spark; some have none of that, and work."""
+    """Returns True if its documentation names Spark, or no data source at all: some work without."""
     shown = model.schema()["properties"]["metadata"]["properties"]
     return "Spark" in shown.get("supported_data_sources", {}).get("const", ["Spark"])
 
@@ -281,8 +276,8 @@ def _names_spark(model) -> bool:
 def _named_main() -> Iterator[None]:
     """Gives the main module a file name while Great Expectations is imported, which looks for Spark Connect.
 
-    Where Connect is not installed, PySpark ends a process whose main module has none, such as a run
-    of Dagster's: it takes it for its own doctests.
+    If Connect is not installed, PySpark ends a process whose main module has no file name, such as a run
+    of Dagster's, because it takes it for its own doctests.
     """
     main = sys.modules["__main__"]
     unnamed = not hasattr(main, "__file__")
@@ -311,10 +306,7 @@ def _resolved(gx: _GX, expectation: Expectation):
 
 
 def _condition(gx: _GX, engine, expectation: Expectation) -> Column | None:
-    """The Column of the condition under which a row is unexpected.
-
-    None if the expectation is not row by row.
-    """
+    """Returns the condition under which a row is unexpected; None if the expectation is not row by row."""
     map_metric = getattr(_resolved(gx, expectation), "map_metric", None)
     if not map_metric:
         return None

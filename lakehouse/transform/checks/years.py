@@ -1,4 +1,4 @@
-"""Instants and dates outside the years 1 to 9999, found in Spark's columns: the row is quarantined, or its table refuses it."""
+"""Instants and dates outside the years 1 to 9999 in Spark's columns: the row is quarantined, or its table refuses it."""
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
@@ -31,7 +31,7 @@ _LIMITS: dict[type[DataType], tuple[str, str]] = {
 
 
 def reason(columns: StructType) -> Column:
-    """Why a row is quarantined; null for a row whose instants and dates are all within."""
+    """Returns why a row is quarantined; null for a row whose instants and dates are all within."""
     reasons = [
         F.when(beyond, F.lit(f"outside the years 1 to 9999: {name}"))
         for name, beyond in _by_column(columns)
@@ -40,7 +40,7 @@ def reason(columns: StructType) -> Column:
 
 
 def is_beyond(column: Column, kind: DataType) -> Column | None:
-    """Whether a value is or holds an instant or a date beyond, at any depth; None of a type without any."""
+    """Returns a condition that a value has an instant or date beyond, at any depth; None for a type without any."""
     if type(kind) in _LIMITS:
         least, greatest = map(F.expr, _LIMITS[type(kind)])
         return (column < least) | (column > greatest)
@@ -57,7 +57,7 @@ def is_beyond(column: Column, kind: DataType) -> Column | None:
 
 
 def refused(rows: DataFrame, table: str, keys: Sequence[str]) -> DataFrame:
-    """The rows of a table without a quarantine, where one with such a value ends the query with an error that names it."""
+    """Returns the rows of a table without a quarantine; a row with such a value ends the query with an error that names it."""
     key = F.to_json(F.struct(*map(quoted, keys)))
     checked = {}
     for name, beyond in _by_column(rows.schema):
@@ -69,7 +69,7 @@ def refused(rows: DataFrame, table: str, keys: Sequence[str]) -> DataFrame:
 
 
 def _by_column(columns: StructType) -> Iterator[tuple[str, Column]]:
-    """Of each column that may hold such a value whether it does; the library's own hold none."""
+    """Yields each column that may hold such a value, with the condition that it does; the library's own hold none."""
     for field in columns:
         if field.name.startswith("_"):
             continue
@@ -83,8 +83,8 @@ def _any(elements: Column, kind: DataType) -> Column | None:
         return None
 
     def beyond(element: Column) -> Column:
-        found = is_beyond(element, kind)
-        assert found is not None, kind
-        return F.coalesce(found, F.lit(False))
+        condition = is_beyond(element, kind)
+        assert condition is not None, kind
+        return F.coalesce(condition, F.lit(False))
 
     return F.exists(elements, beyond)

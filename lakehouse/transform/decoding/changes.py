@@ -1,8 +1,8 @@
 """Change events of Debezium as rows: the envelope, the types of databases as they are sent, the order of a log.
 
-The declared type of a column decides how its value is read. What the value alone does not say (the
-unit of an instant, the scale of a decimal) is in the part `schema` of a message, if that is sent. A
-value that could only be guessed quarantines its record.
+The declared type of a column decides how its value is read. The unit of an instant and the scale of a
+decimal are in the part `schema` of a message, if that is sent. A value that could only be guessed
+quarantines its record.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,12 @@ _CHANGED = "1"  # the position of all that Debezium sends afterwards begins with
 _NOT_SENT = r'^([\[{]?"?__debezium_unavailable_value|X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==$)'
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _PLAIN = (*_WHOLE, BooleanType, FloatType, DoubleType, StringType)
-_OF_KIND = (DecimalType, DateType, TimestampType, BinaryType)  # which a text or number alone is not
+_OF_KIND = (
+    DecimalType,
+    DateType,
+    TimestampType,
+    BinaryType,
+)  # a text or number alone is none of these
 _READ = (*_PLAIN, *_OF_KIND)
 _MICROSECONDS = {  # of a unit of time, by the name of its type
     "io.debezium.time.MicroTimestamp": 1,
@@ -85,14 +90,14 @@ Rules = list[tuple[Column, Column | str]]
 
 
 def passed_over(value: Column) -> Column:
-    """Whether a message, parsed into the columns of `WIRE`, is no change: a tombstone, or a message of somebody's."""
+    """Returns a condition that a message, parsed into the columns of `WIRE`, is no change but a tombstone or a user's message."""
     return value.isNull() | F.coalesce(_part("op") == "m", F.lit(False))
 
 
 def stages(schema: StructType, keys: tuple[str, ...]) -> list[list[Column]]:
-    """What is selected of messages parsed into the columns of `WIRE`, one after the other, for `columns` and `rules`.
+    """Returns successive selections from messages parsed into the columns of `WIRE`, for `columns` and `rules`.
 
-    The generators keep the optimiser from copying what is computed into every place that needs it.
+    The generators keep the optimiser from copying computed values into every place that needs them.
     """
     op, log, transaction = _part("op"), _part("source"), _part("transaction")
     row = F.when(op == "d", _part("before")).otherwise(_part("after"))
@@ -114,29 +119,29 @@ def stages(schema: StructType, keys: tuple[str, ...]) -> list[list[Column]]:
     read = {}
     for number, field in enumerate(schema):
         parts = (_fact(f"{name}_{number}") for name in ("text", "kind", "token"))
-        # of a row that is gone a database sends the key alone, and Debezium writes 0 for the rest
+        # for a deleted row a database sends the key alone, and Debezium writes 0 for the rest
         counts = F.lit(True) if field.name in keys else _fact("op") != "d"
         read[f"value_{number}"] = F.when(counts, _read(field.dataType, *parts))
     return [[F.col("*"), _generated(facts)], [F.col("*"), _generated(read)]]
 
 
 def columns(schema: StructType) -> dict[str, Column]:
-    """The columns of a row."""
+    """Returns the columns of a row."""
     declared = {field.name: _fact(f"value_{number}") for number, field in enumerate(schema)}
     own = (_fact("op"), _fact("op") == "d", *map(_fact, ADDED[2:]))
     return declared | dict(zip(ADDED, own, strict=True))
 
 
 def reading() -> Column:
-    """Which reading of the database's table a record is from: the position that all rows of one of Debezium's snapshots have.
+    """Returns the position that all rows of one of Debezium's snapshots share, which identifies the reading.
 
-    Null of a change, and of what Debezium reads incrementally, which is in the order of the log.
+    Null for a change, and for rows that Debezium reads incrementally, which are in the order of the log.
     """
     return F.when(F.startswith(_fact("position"), F.lit(WHOLE)), _fact("position"))
 
 
 def rules(source: RecordSource, schema: StructType, key: Column) -> Rules:
-    """What makes a message no change of a row, and how it is said; `key`: of the message."""
+    """Returns the conditions under which a message is no change of a row, with their reasons; `key` is the message's."""
     checks = _rules_of_message(source, key)
     fields = _fact("fields")
     for number, field in enumerate(schema):
@@ -163,12 +168,11 @@ def rules(source: RecordSource, schema: StructType, key: Column) -> Rules:
 
 
 def position(log: Column) -> Column:
-    """Where a change is in the log of its database (`source`), as text in the order of the log; null if it does not say.
+    """Returns the place of a change in its database's log (`source`), as text in the order of the log; null if unknown.
 
-    PostgreSQL logs transactions side by side, and sends each at its end. Where one ended before
-    this was sent (`sequence`) is then further than the change itself. A row of Debezium's snapshot comes
-    before all that was sent after it, also before a change that was logged while that was still
-    to begin, and committed later.
+    PostgreSQL logs transactions side by side, and sends each at its end. The end of the one sent before
+    (`sequence`) may then be further than the change itself. A row of Debezium's snapshot comes before all
+    that was sent after it, also before a change that was logged before the snapshot and committed later.
     """
     ended = F.get_json_object(log["sequence"], "$[0]").try_cast("bigint")
     numbers = F.regexp_extract(log["file"], r"\.(\d+)$", 1)
@@ -181,7 +185,7 @@ def position(log: Column) -> Column:
 
 def _ordered(*numbers: Column) -> Column:
     return F.concat(
-        *(F.concat(F.lit("/"), F.lpad(each.cast("string"), 20, "0")) for each in numbers)
+        *(F.concat(F.lit("/"), F.lpad(number.cast("string"), 20, "0")) for number in numbers)
     )
 
 
@@ -232,10 +236,7 @@ def _rules_of_message(source: RecordSource, key: Column) -> Rules:
 
 
 def _unclear(source: RecordSource, name: str, declared: DataType, number: int) -> Column:
-    """Why the type of a value is not enough to read it; null if it is.
-
-    Raises DeclarationError for a type that is not read.
-    """
+    """Returns why a value's type is not enough to read it; null if it is. Raises DeclarationError for a type that is not read."""
     text, kind, token = (_fact(f"{part}_{number}") for part in ("text", "kind", "token"))
     is_number = token == "number"
     if isinstance(declared, ArrayType):
@@ -255,9 +256,9 @@ def _unclear(source: RecordSource, name: str, declared: DataType, number: int) -
 
 
 def _read(declared: DataType, text: Column, kind: Column, token: Column) -> Column:
-    """A value as the declared type; null if it is none.
+    """Returns a value as the declared type; null if it is none.
 
-    `kind`: its entry in the message's schema, null without one. `token`: of what kind of JSON it is.
+    `kind` is its entry in the message's schema, null without one; `token` its kind of JSON.
     """
     is_number, is_text = token == "number", token == "text"
     if isinstance(declared, DecimalType):
@@ -283,7 +284,7 @@ def _read(declared: DataType, text: Column, kind: Column, token: Column) -> Colu
 
 
 def _let(value: Column, then: Callable[[Column], Column]) -> Column:
-    """What is made of a value that is computed once."""
+    """Returns what `then` makes of a value, which is computed once."""
     return F.get(F.transform(F.array(value), then), F.lit(0))
 
 
@@ -296,7 +297,7 @@ def _date(text: Column, kind: Column, is_number: Column) -> Column:
 
 
 def _instant(text: Column, kind: Column, is_number: Column) -> Column:
-    """An instant, of text with its zone or of a number with its unit."""
+    """Returns the instant of a text with its zone, or of a number with its unit."""
     factor = F.lit(None).cast("bigint")
     for unit, microseconds in _MICROSECONDS.items():
         factor = F.when(kind["name"] == unit, F.lit(microseconds)).otherwise(factor)
@@ -306,17 +307,17 @@ def _instant(text: Column, kind: Column, is_number: Column) -> Column:
 
 
 def _of_micros(counted: Column) -> Column:
-    """The instant so many microseconds after 1970; null outside of the years 1 to 9999."""
+    """Returns the instant a number of microseconds after 1970; null outside the years 1 to 9999."""
     return F.when(counted.between(*_INSTANTS), F.timestamp_micros(counted))
 
 
 def _either(text: Column, kind: Column, is_number: Column) -> Column:
-    """Whether a text is a decimal or the bytes of one, and nothing says which: bytes have no point and no sign."""
+    """Returns a condition that a text may be a decimal or the bytes of one: bytes have no point and no sign."""
     return kind.isNull() & ~is_number & text.rlike(r"^([A-Za-z0-9+/=]{4})+$")
 
 
 def _decimal(declared: DecimalType, text: Column, kind: Column, token: Column) -> Column:
-    """A decimal, of text, of a number, or of the bytes of a whole number and a scale."""
+    """Returns the decimal of a text, of a number, or of the bytes of a whole number with a scale."""
     of_schema = kind["parameters"]["scale"].try_cast("int")
     is_bytes = (kind["name"] == _DECIMAL) & (token == "text")
     bytes_of_schema = F.when(is_bytes, F.struct(of_schema.alias("scale"), text.alias("value")))
@@ -331,7 +332,7 @@ def _decimal(declared: DecimalType, text: Column, kind: Column, token: Column) -
 
 
 def _whole(base64: Column) -> Column:
-    """The whole number of up to 16 bytes (two's complement, the highest first), as text."""
+    """Returns the whole number of up to 16 bytes (two's complement, the highest first), as text."""
 
     def number(long: Column) -> Column:
         high = F.conv(F.substring(long, 1, 16), 16, -10).cast("decimal(20,0)")
@@ -347,12 +348,12 @@ def _whole(base64: Column) -> Column:
 
 
 def _bytes(text: Column) -> Column:
-    """The bytes of base64, whole and without blanks; null of anything else."""
+    """Returns the bytes of base64 that is whole and without blanks; null for anything else."""
     return F.when(text.rlike(_BASE64), F.try_to_binary(text, F.lit("base64")))
 
 
 def _with_point(whole: Column, scale: Column) -> Column:
-    """The text of a whole number divided by a power of ten."""
+    """Returns the text of a whole number divided by a power of ten."""
     behind = F.greatest(scale, F.lit(0))
 
     def pointed(digits: Column) -> Column:

@@ -1,4 +1,4 @@
-"""Reads what tables are computed from: records of topics and of files, tables, files read whole."""
+"""Reads the sources of tables: records of topics and of files, tables, files read whole."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -59,7 +59,7 @@ def topic_rows(
     begins: Mapping[str, int] | None,
     ends: Mapping,
 ) -> DataFrame:
-    """The topic's raw records from the offsets of its partitions, or the earliest, up to those of `ends` (by topic)."""
+    """Returns the topic's raw records from the offsets of its partitions, or the earliest, up to those of `ends` (by topic)."""
     end = ends[source.topic]
     first = {p: (begins or {}).get(p, -2) for p in end}  # earliest
     options = spark_options(isolated(settings, source.isolation))
@@ -70,8 +70,8 @@ def topic_rows(
         .option("startingOffsets", json.dumps({source.topic: first}))
         .option("endingOffsets", json.dumps({source.topic: end}))
         .option("failOnDataLoss", "true")
-        # by this name Spark finds its consumer again, with what it has fetched ahead; else each read
-        # leaves one behind for five minutes, tens of megabytes, and a catch-up fills the heap
+        # by this name Spark finds its consumer again, with the records it has prefetched; else each
+        # read leaves one for five minutes, tens of megabytes, and a catch-up fills the heap
         .option("kafka.group.id", _group(source.topic, options))
         .option("includeHeaders", bool(source.headers))
         .load()
@@ -80,20 +80,20 @@ def topic_rows(
 
 
 def beyond_raw(sources: Iterable[RecordSource]) -> tuple[str, ...]:
-    """What records of an ingest table with these sources have besides RAW."""
-    each = [*sources]
-    names = {PLACE: any(s.framing for s in each), HEADERS: any(s.headers for s in each)}
+    """Returns the columns that records of an ingest table with these sources have besides RAW."""
+    listed = [*sources]
+    names = {PLACE: any(s.framing for s in listed), HEADERS: any(s.headers for s in listed)}
     return tuple(name for name, has in names.items() if has)
 
 
 def _group(topic: str, options: Mapping[str, str]) -> str:
-    """A name for each way to read a topic: Spark refuses a consumer that it kept for other options."""
+    """Returns a name for each way to read a topic: Spark refuses a consumer that it kept for other options."""
     how = (options["kafka.bootstrap.servers"], options.get("kafka.isolation.level", ""))
     return f"lakehouse-{topic}-{crc32(repr(how).encode()):08x}"
 
 
 def row_records(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Records whose value is a row, in `row`: as JSON."""
+    """Returns records whose value is the column `row` as JSON."""
     return (
         in_spark(spark, rows)
         .withColumn("value", F.to_json("row", _ROW).cast("binary"))
@@ -107,14 +107,14 @@ def decoded(
     schemas: Schemas = NO_SCHEMAS,
     besides: tuple[str, ...] | None = None,
 ) -> DataFrame:
-    """Raw records as rows of the source's columns and the struct `_record`: the record's own columns and `problem`.
+    """Returns raw records as rows of the source's columns and the struct `_record`: the record's own columns and `problem`.
 
-    Every record gives one row, also those that cannot be parsed: `_record.problem` says why. What
-    change events bring beside changes gives none (`changes.passed_over`), and a record of several
-    objects gives a row for each. The generator keeps the optimiser from copying the parser into every
-    column that is computed from its result. `schemas`: of the values, if they are in a registry.
-    `besides`: what `_record` has beyond RAW, by default what the source has. Records that have an
-    PLACE are single objects that were quarantined.
+    Every record gives one row, also those that cannot be parsed: `_record.problem` says why. Change
+    events that are no changes give none (`changes.passed_over`), and a record of several objects gives a
+    row for each. The generator keeps the optimiser from copying the parser into every column that is
+    computed from its result. `schemas` are those of the values, if they are in a registry. `besides` are
+    the columns of `_record` beyond RAW, by default those of the source. Records with a PLACE are single
+    objects that were quarantined.
     """
     besides = beyond_raw([source]) if besides is None else besides
     present = tuple(name for name in besides if name in records.columns)
@@ -137,7 +137,7 @@ def _decoding(
     besides: tuple[str, ...],
     present: tuple[str, ...],
 ) -> list[list[Column]]:
-    """What is selected of raw records, and what of that. `present`: what of `besides` the records have."""
+    """Returns successive selections from raw records. `present` are the columns of `besides` that the records have."""
     schema = cast(StructType, StructType.fromDDL(source.schema))
     of_feed = source.format == "delta_changes"
     feed = cast(StructType, StructType.fromDDL(change_feed.WIRE)).fields if of_feed else []
@@ -202,7 +202,7 @@ def _decoding(
 def _of_registry(
     source: RecordSource, schema: StructType, writers: tuple[WriterSchema, ...], value: Column
 ) -> Column:
-    """The struct of the declared columns and, in CORRUPT, why a value is none; each by the schema that it names."""
+    """Returns the struct of the declared columns by the schema that a value names, with the problem of a bad one in CORRUPT."""
     head = F.substring(value, 1, HEAD)
     number = F.conv(F.hex(F.substring(value, 2, HEAD - 1)), 16, 10)
     named = (F.length(value) >= HEAD) & (F.substring(value, 1, 1) == F.lit(b"\0"))
@@ -226,7 +226,7 @@ def _of_registry(
 def _of_protobuf(
     writer: WriterSchema, source: RecordSource, schema: StructType, value: Column, own: str
 ) -> Column:
-    """The struct of values that a schema of Protobuf has written: any of its messages, as their index says."""
+    """Returns the struct of values written by a schema of Protobuf; their index names one of its messages."""
     result = schema.toNullable().add(CORRUPT, "string")
     reader = protobuf.Reader(
         writer.descriptors,
@@ -239,7 +239,7 @@ def _of_protobuf(
 
 
 def _written_by(writer: WriterSchema, schema: StructType, value: Column, own: str) -> Column:
-    """The struct of values that a readable schema has written. The lambda keeps the parser from being copied into each column."""
+    """Returns the struct of values written by a readable schema. The lambda keeps the parser from being copied into columns."""
     payload = F.substring(value, HEAD + 1, 0x7FFFFFFF)
     if writer.columns is None:
         values.check(f"schema id={writer.schema.id}", schema, "json")
@@ -279,7 +279,7 @@ def _fields(there: Column, of: StructType, declared: StructType) -> list[Column]
 
 
 def _as_declared(there: Column, of: DataType, declared: DataType) -> Column:
-    """A value of a readable type (`schemas.apart`) as the declared one."""
+    """Returns a value of a readable type (`schemas.apart`) as the declared one."""
     if isinstance(of, StructType) and isinstance(declared, StructType):
         return F.when(there.isNotNull(), F.struct(*_fields(there, of, declared)))
     if isinstance(of, ArrayType) and isinstance(declared, ArrayType):
@@ -299,9 +299,9 @@ def _problem(
     columns: Mapping[str, Column],
     further: changes.Rules,
 ) -> Column:
-    """Why a record is not a row of the source, the first reason found; null if it is one.
+    """Returns the first reason why a record is not a row of the source; null if it is one.
 
-    `sent`: the declared columns of `schema`, and what else stands in each value.
+    `sent` has the declared columns of `schema`, and the others in each value.
     """
     value = raw["value"]
     has_value = value.isNotNull() if source.key else F.lit(True)
@@ -342,7 +342,7 @@ def _problem(
 
 
 def _undeclared(value: Column, schema: StructType) -> Column:
-    """Names the fields of the JSON object that the schema does not have; null if there is none."""
+    """Returns the fields of the JSON object that the schema lacks, as text; null if there are none."""
     fields = F.array_sort(
         F.array_except(F.json_object_keys(value.cast("string")), F.lit(schema.fieldNames()))
     )

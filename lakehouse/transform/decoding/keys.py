@@ -1,4 +1,4 @@
-"""The key of a record, as text: of a compacted topic it says which row a record is of.
+"""The key of a record, as text. In a compacted topic it identifies the row of a record.
 
 Nothing is guessed: a key that is not of its format, or not that of its row, quarantines the record.
 """
@@ -33,7 +33,7 @@ _PROTOBUF = (StringType, IntegerType, LongType)
 
 
 def text(source: RecordSource, key: Column, writers: tuple[WriterSchema, ...]) -> Column:
-    """The text of keys; null of one that is not of its format, or not there. `writers`: of the registry."""
+    """Returns the text of keys; null for one that is missing or not of its format. `writers` are the registry's schemas."""
     plain = F.when(F.is_valid_utf8(key.cast("string")), key.cast("string"))
     payload = F.substring(key, HEAD + 1, 0x7FFFFFFF)
     framed = (F.length(key) > HEAD) & (F.substring(key, 1, 1) == F.lit(b"\0"))
@@ -50,22 +50,22 @@ def text(source: RecordSource, key: Column, writers: tuple[WriterSchema, ...]) -
             return F.when(framed, _of_protobuf(source.key, key, payload, writers))
         case "int" | "long" as kind:
             return _of_bytes(key, _BYTES[kind])
-    # text; and bytes, of a number or of a registry, have characters that no text has
+    # as text; the bytes of a number or of a registry have characters that no text has
     looks_so = F.when(plain.rlike(r'^\s*["{]'), plain)
     return F.coalesce(_of_json(looks_so, source.key), F.when(~plain.contains("\0"), plain))
 
 
 def column(declared: DataType) -> Column:
-    """The key as a value of the declared type; null if it is none."""
+    """Returns the key as a value of the declared type; null if it is none."""
     return F.col(NAME).try_cast(declared)
 
 
 def rules(
     source: RecordSource, key: Column, of_row: tuple[DataType, Column] | None
 ) -> list[tuple[Column, Column]]:
-    """What makes a record's key one that is not read, or not that of its row, and how it is said.
+    """Returns the conditions under which a record's key is unreadable or not that of its row, with their reasons.
 
-    `of_row`: the type and the value of the row's own column, if it has one.
+    `of_row` is the type and the value of the row's own column, if it has one.
     """
     key_text = F.col(NAME)
     shown = F.concat(F.lit("key="), F.left(key_text, F.lit(_SHOWN)))
@@ -87,7 +87,7 @@ def rules(
 
 
 def _of_json(plain: Column, name: str) -> Column:
-    """A string, a number or an object of the one field `name`, also in the envelope of a JsonConverter with schemas."""
+    """Returns the text of a string, a number or an object of the one field `name`, also in a JsonConverter's envelope."""
 
     def plain_value(token: Column) -> Column:
         string = F.when(token.rlike(f"^{_STRING}$"), F.get_json_object(token, "$"))
@@ -121,7 +121,7 @@ def _of_bytes(key: Column, length: int) -> Column:
 
 
 def _of_avro(name: str, key: Column, payload: Column, writers: tuple[WriterSchema, ...]) -> Column:
-    """A string or whole number, or a record of the one field `name`, by the schema that each key names."""
+    """Returns the text of a string, a whole number or a record of the one field `name`, by the schema that each key names."""
     value = F.lit(None).cast("string")
     for writer in writers:
         if writer.schema.type != "AVRO" or not (kind := _kind(writer.schema.text, name)):
@@ -136,7 +136,7 @@ def _of_avro(name: str, key: Column, payload: Column, writers: tuple[WriterSchem
 def _of_protobuf(
     name: str, key: Column, payload: Column, writers: tuple[WriterSchema, ...]
 ) -> Column:
-    """A string or whole number, the one field (`name`, if there is a name) of a message, by the schema that each key names."""
+    """Returns the text of a message's one field (`name`, if given), text or whole number, by the schema that a key names."""
     value = F.lit(None).cast("string")
     for writer in writers:
         single = {
@@ -158,11 +158,11 @@ def _of_protobuf(
 
 
 def _kind(schema: str, name: str) -> str:
-    """What a schema of Avro has keys as: a plain type, a record, or nothing that is read."""
-    written = json.loads(schema)
-    kind = written if isinstance(written, str) else cast(dict, written).get("type", "")
+    """Returns the kind of key in a schema of Avro: a plain type, "record", or "" if it is not read."""
+    parsed = json.loads(schema)
+    kind = parsed if isinstance(parsed, str) else cast(dict, parsed).get("type", "")
     if kind == "record":
-        fields = written["fields"]
+        fields = parsed["fields"]
         of_name = len(fields) == 1 and fields[0]["name"] == name
         return kind if of_name and _kind(json.dumps(fields[0]["type"]), name) in _AVRO else ""
     return kind if kind in _AVRO else ""

@@ -1,6 +1,6 @@
-"""Values of Protobuf as columns: which types its fields have, and messages as Arrow, all of a batch at once.
+"""Values of Protobuf as columns: the types of fields, and messages as Arrow, all of a batch at once.
 
-Spark's Python workers import this module: nothing that takes long is imported with it.
+Spark's Python workers import this module, so it imports nothing slow.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ _LONGEST = 315_576_000_000  # seconds of a duration
 
 
 class Recursive(DataType):
-    """Stands for a message that has itself within, for which Spark has no type."""
+    """The type of a message that contains itself, which Spark cannot have."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class Recursive(DataType):
 
 
 def columns(message: "Descriptor", within: frozenset[str] = frozenset()) -> StructType:
-    """The columns of a message, by the names of its fields."""
+    """Returns the columns of a message, by the names of its fields."""
     within |= {message.full_name}
     schema = StructType()
     for field in message.fields:
@@ -69,8 +69,8 @@ def columns(message: "Descriptor", within: frozenset[str] = frozenset()) -> Stru
 def _type(field: "FieldDescriptor", within: frozenset[str]) -> DataType:
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
-        of = message.fields_by_name
-        return MapType(_one(of["key"], within), _one(of["value"], within))
+        fields = message.fields_by_name
+        return MapType(_one(fields["key"], within), _one(fields["value"], within))
     return ArrayType(_one(field, within)) if field.is_repeated else _one(field, within)
 
 
@@ -95,10 +95,10 @@ def _kind(field: "FieldDescriptor") -> str:
 class Reader:
     """Reads the values of one schema as the declared columns, whose types its messages have, or narrower ones.
 
-    :param refused: messages that cannot be read as declared, and why.
-    :param result: the declared columns and, last, why a value is none.
-    :param strict: whether fields that the schema does not have are a reason, too.
-    :param own: what a reason begins with.
+    :param refused: messages that cannot be read as declared, with their reasons.
+    :param result: the declared columns and, last, the problem of a value.
+    :param strict: True if fields that the schema lacks are a problem, too.
+    :param own: the beginning of each reason.
     """
 
     descriptors: bytes
@@ -108,7 +108,7 @@ class Reader:
     own: str
 
     def rows(self, payloads: pa.Array) -> pa.Array:
-        """What follows the schema's id, as rows: null of null."""
+        """Returns payloads, which follow the schema's id, as rows: null for null."""
         parsed = [None if each is None else self._message(each) for each in payloads.to_pylist()]
         *fields, _ = self.result
         row_type = pa.struct(fields)
@@ -119,8 +119,8 @@ class Reader:
         parts = [pa.nulls(0, row_type)]
         taken: list[int | None] = [None] * len(parsed)
         rows = 0
-        for of, places in groups.items():
-            good, part = _as_far_as_they_are(parsed, places, of, row_type)
+        for kind, places in groups.items():
+            good, part = _as_far_as_they_are(parsed, places, kind, row_type)
             for row, at in enumerate(good):
                 taken[at] = rows + row
             rows += len(good)
@@ -132,7 +132,7 @@ class Reader:
         )
 
     def _message(self, payload: bytes) -> "Message | str":
-        """The message, or why there is none."""
+        """Returns the message, or why there is none."""
         from google.protobuf.message import DecodeError
 
         try:
@@ -158,12 +158,12 @@ class Reader:
         return message
 
     def _unknown(self, message: "Message") -> str:
-        """Why fields that the parser did not know are a reason; empty if they are none."""
+        """Returns the problem with fields that the parser did not know; empty if they are none."""
         numbers = set()
-        for of, number in _unknown_fields(message):
-            if number in of.fields_by_number:
-                field = of.fields_by_number[number]
-                return f"the value of {of.name}.{field.name} is not of the schema's type"
+        for kind, number in _unknown_fields(message):
+            if number in kind.fields_by_number:
+                field = kind.fields_by_number[number]
+                return f"the value of {kind.name}.{field.name} is not of the schema's type"
             numbers.add(number)
         if self.strict and numbers:
             return f"fields not in the schema: {', '.join(map(str, sorted(numbers)))}"
@@ -189,13 +189,13 @@ def _unknown_fields(message: "Message") -> "Iterator[tuple[Descriptor, int]]":
 def _as_far_as_they_are(
     found: "list[Message | str | None]", places: list[int], of: "Descriptor", wanted: pa.StructType
 ) -> tuple[list[int], pa.Array]:
-    """The places of messages that are rows, and the rows; in the place of another message is put why it is none."""
+    """Returns the places of messages that are rows, and the rows; replaces each other message by its problem."""
     of_places = [found[at] for at in places]
     try:
         return places, _struct(of_places, of, wanted)
     except (ValueError, OverflowError, pa.ArrowException):
         pass
-    for at in places:  # one of them: no batch fails for it
+    for at in places:  # one by one: a bad message must not fail its batch
         try:
             _struct([found[at]], of, wanted)
         except (ValueError, OverflowError, pa.ArrowException) as err:
@@ -205,19 +205,19 @@ def _as_far_as_they_are(
 
 
 def _struct(messages: Sequence[Any], of: "Descriptor", wanted: pa.StructType) -> pa.Array:
-    """Messages of one kind as structs."""
+    """Returns messages of one kind as structs."""
     fields = of.fields_by_name
     parts = [
-        _field(messages, fields[each.name], each.type)
-        if each.name in fields
-        else pa.nulls(len(messages), each.type)
-        for each in wanted
+        _field(messages, fields[column.name], column.type)
+        if column.name in fields
+        else pa.nulls(len(messages), column.type)
+        for column in wanted
     ]
     return pa.StructArray.from_arrays(parts, fields=list(wanted))
 
 
 def _field(messages: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataType) -> pa.Array:
-    """One field of messages."""
+    """Returns the values of one field of messages."""
     name = field.name
     if not field.is_repeated:
         if field.has_presence:
@@ -241,9 +241,9 @@ def _field(messages: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataTyp
 
 
 def _values(values: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataType) -> pa.Array:
-    """Values of a field, without regard to its being repeated."""
+    """Returns single values of a field, also of one that is repeated."""
     if field.enum_type is not None:
-        names = {each.number: each.name for each in reversed(field.enum_type.values)}
+        names = {entry.number: entry.name for entry in reversed(field.enum_type.values)}
         return pa.array([None if v is None else names.get(v, str(v)) for v in values], wanted)
     message = field.message_type
     if message is None:
@@ -260,14 +260,14 @@ def _values(values: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataType
 
 
 def _micros(value: Any) -> int:
-    """Of a Timestamp, since 1970. What is smaller is cut off."""
+    """Returns the microseconds of a Timestamp since 1970, rounded down."""
     if not (_FIRST_SECOND <= value.seconds <= _LAST_SECOND and 0 <= value.nanos < 10**9):
         raise ValueError(f"a Timestamp of {value.seconds} s and {value.nanos} ns is no instant")
     return value.seconds * 10**6 + value.nanos // 1000
 
 
 def _seconds(value: Any) -> Decimal:
-    """Of a Duration."""
+    """Returns the seconds of a Duration."""
     seconds, nanos = value.seconds, value.nanos
     if abs(seconds) > _LONGEST or abs(nanos) >= 10**9 or seconds * nanos < 0:
         raise ValueError(f"a Duration of {seconds} s and {nanos} ns is none")
@@ -280,4 +280,4 @@ _WELL_KNOWN: dict[str, tuple[DataType | None, Callable[[Any], Any]]] = {
     "google.protobuf.Duration": (DecimalType(21, 9), _seconds),
     **{f"google.protobuf.{each}Value": (None, attrgetter("value")) for each in _WRAPPERS},
 }
-"""Messages that are values: their type, which of a wrapper is that of its field, and the value."""
+"""Messages that are values: their type (None for a wrapper, which has that of its field), and the value."""

@@ -1,4 +1,4 @@
-"""Decoded records of topics, judged: what is selected of them, and what is kept of those that are bad."""
+"""Decoded records of topics, judged: the columns that are selected, and those that are kept of bad records."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def decoded(
     step: "Plan", records: Mapping[str, DataFrame], schemas: "Schemas"
 ) -> dict[str, DataFrame]:
-    """The raw records that are given, decoded, by input: those of a history with those of its topic."""
+    """Returns the raw records decoded, by input: those of a history with those of its topic."""
     by_input: dict[str, DataFrame] = {}
     for name, source in step.sources.items():
         if name in records:
@@ -33,15 +33,14 @@ def decoded(
 def judging(
     step: "Plan", columns: StructType, timed: bool
 ) -> tuple[list[Column | str], list[Column | str]]:
-    """What is selected of the function's rows, and what of that."""
-    # a column each: of a struct that is passed on whole, Spark would make an object for every
-    # row
+    """Returns two successive selections from the function's rows."""
+    # a column each: for a struct that is passed on whole, Spark would make an object for every row
     own = {name: F.col(f"{RECORD}.{name}") for name in (*decode.RAW, *step.further, "topic")}
     named = {name: column.alias(f"{RECORD}_{name}") for name, column in own.items()}
     if not timed:
         del named["timestamp"]
     if len(step.sources) == 1:
-        del named["topic"]  # what all rows have in common need not go with each
+        del named["topic"]  # it is the same for all rows
     if any(source.keys for source in step.sources.values()):
         named["reading"] = F.col(f"{RECORD}.reading").alias(f"{RECORD}_reading")
     out_of_time = (
@@ -59,5 +58,7 @@ def judging(
         name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}"))
         for name in ("key", "value", HEADERS)
     }
-    kept = [held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named]
-    return [*rest, *named.values(), reason.alias(REASON)], [*rest, *kept, REASON]
+    record_columns = [
+        held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named
+    ]
+    return [*rest, *named.values(), reason.alias(REASON)], [*rest, *record_columns, REASON]

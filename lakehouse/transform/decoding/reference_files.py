@@ -15,13 +15,11 @@ _CORRECT = "; every row of a reference must be as it is declared; correct the fi
 
 
 def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
-    """All rows of the files.
-
-    A row that does not fit the schema fails the read, since a reference must be whole.
+    """Returns all rows of the files. A row that does not fit the schema fails the read, since a reference must be whole.
 
     Raises DeclarationError if the header line of CSV files does not name the columns, or a Delta table has others.
     """
-    if source.format == "delta":  # which has its columns itself
+    if source.format == "delta":  # it has its own columns
         return _table_rows(spark, source)
     schema = cast(StructType, StructType.fromDDL(source.schema))
     values.check(f"files={source.path}", schema, source.format)
@@ -36,7 +34,7 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
 
 
 def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> DataFrame:
-    """Rows of CSV files: Spark divides their lines, and the texts are read as in a line of a folder."""
+    """Returns rows of CSV files: Spark splits their lines, and the texts are read as in a line of a folder."""
     options = {"header": str(source.header).lower(), "mode": "FAILFAST", "escape": '"'}
     if source.header:
         _check_header(spark, source)
@@ -45,7 +43,9 @@ def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> Da
     rows = spark.read.format("csv").schema(texts).options(**options).load(source.path)
     columns = []
     for field in schema:
-        text = F.coalesce(F.col(quoted(field.name)), F.lit(""))  # Spark has an empty field as null
+        text = F.coalesce(
+            F.col(quoted(field.name)), F.lit("")
+        )  # Spark reads an empty field as null
         text = F.when(~text.isin(*source.nulls), text) if source.nulls else text
         if isinstance(field.dataType, StringType | BinaryType):
             columns.append(text.cast(field.dataType))
@@ -60,13 +60,13 @@ def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> Da
 
 
 def _whole(rows: DataFrame, source: FileSource, problem: Column) -> DataFrame:
-    """The rows; to read one that has a problem is an error, since a reference must be whole."""
+    """Returns the rows. Reading one with a problem is an error, since a reference must be whole."""
     why = F.concat(F.lit(f"files={source.path}: "), problem, F.lit(_CORRECT))
     return rows.where(F.when(problem.isNull(), True).otherwise(F.raise_error(why).cast("boolean")))
 
 
 def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
-    """The declared columns of a Delta table of others, at its newest version."""
+    """Returns the declared columns of a Delta table of others, at its newest version."""
     rows = spark.read.format("delta").load(source.path)
     types = {field.name: field.dataType for field in rows.schema}
     fields = cast(StructType, StructType.fromDDL(source.schema)).fields
@@ -81,9 +81,9 @@ def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
 
 
 def _check_header(spark: SparkSession, source: FileSource) -> None:
-    """Compares the first line with the columns: Spark takes columns by their place, and any first line for a header."""
+    """Compares the first line with the columns: Spark reads columns by place, and any first line as a header."""
     columns = cast(StructType, StructType.fromDDL(source.schema)).fieldNames()
-    # none of a file without a line
+    # a file without a line has no columns
     named = spark.read.option("header", "true").csv(source.path).columns
     if [name.lower() for name in named] != [name.lower() for name in columns]:
         raise DeclarationError(

@@ -1,8 +1,8 @@
-"""By which schemas of a registry the values of records were written, and what of them can be read as the declared columns.
+"""The schemas of a registry by which values were written, and whether they can be read as the declared columns.
 
 A value begins with the byte 0 and the four bytes of its schema's id (Confluent's wire format). Each
-id is asked for once and kept beside the table's commit log. An id that the registry does not know
-makes rows of the quarantine, which a later replay decodes when the schema is there.
+id is asked for once and kept beside the table's commit log. Values with an id that the registry does
+not know are quarantined. A later replay decodes them when the schema is there.
 """
 
 import json
@@ -43,7 +43,7 @@ from lakehouse.storage.position.schemas import HEAD, Schema
 from lakehouse.storage.session import Session
 from lakehouse.transform.decoding import protobuf
 
-DECODED = helper("decoded")  # a field that every record has which could be decoded
+DECODED = helper("decoded")  # a field that every decoded record has
 _TYPES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}  # of a source's format
 _WHOLE: dict[DataType, int] = {
     ByteType(): 3,
@@ -61,7 +61,7 @@ _WIDER: dict[DataType, tuple[DataType, ...]] = {  # no value changes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriterSchema:
-    """A schema of the registry, as it is read. One value for each id, by which it is known again."""
+    """A schema of the registry, as it is read: one value for each id, so that it is recognised."""
 
     schema: Schema
     columns: StructType | None = None  # of Avro
@@ -73,7 +73,7 @@ class WriterSchema:
 
 @dataclass(frozen=True, slots=True)
 class Schemas:
-    """The schemas of the values of some records, and the ids that the registry does not know."""
+    """The schemas of some records' values, and the ids that the registry does not know."""
 
     known: Mapping[int, WriterSchema] = field(default_factory=dict)
     unknown: Collection[int] = ()
@@ -89,9 +89,9 @@ def of_records(
     records: "Mapping[str, DataFrame | pa.Table]",
     unknown: Collection[int] = (),
 ) -> Schemas:
-    """The schemas of the raw records of an ingest table, by its inputs.
+    """Returns the schemas of an ingest table's raw records, which are given by input.
 
-    :param unknown: ids that were found to be unknown when the same records were read first, and stay so.
+    :param unknown: ids that were unknown when the same records were read first, and stay so.
     :raises RegistryAway: if a schema is not kept yet, and the registry does not answer.
     :raises SettingsError: if a schema is not kept yet, and the settings name no registry, or another one than before.
     """
@@ -104,10 +104,10 @@ def of_records(
     }
     if not ids:
         return NO_SCHEMAS
-    kept = schemas.kept(session.settings, table)
-    by_id, none = {number: kept[number] for number in ids & kept.keys()}, set(unknown)
-    if new := sorted(ids - kept.keys() - none):
-        check_registry(session.settings, table, kept)
+    stored = schemas.kept(session.settings, table)
+    by_id, none = {number: stored[number] for number in ids & stored.keys()}, set(unknown)
+    if new := sorted(ids - stored.keys() - none):
+        check_registry(session.settings, table, stored)
     for number in new:
         if (schema := registry(session.settings).schema(number)) is None:
             none.add(number)
@@ -135,7 +135,7 @@ def check_registry(settings: Settings, table: Table, kept: Mapping[int, Schema])
 
 
 def ids_of(records: DataFrame | pa.Table, column: str = "value") -> set[int]:
-    """The ids in the values, or keys, of raw records; one that does not begin with an id has none."""
+    """Returns the ids in the values, or keys, of raw records; one that does not begin with an id has none."""
     if isinstance(records, DataFrame):
         framed = (F.length(column) >= HEAD) & (F.substring(column, 1, 1) == F.lit(b"\0"))
         heads = records.where(framed).select(F.substring(column, 1, HEAD)).distinct().collect()
@@ -145,7 +145,7 @@ def ids_of(records: DataFrame | pa.Table, column: str = "value") -> set[int]:
 
 
 def refusal(session: Session, table: Table, source: KafkaSource) -> str:
-    """Why values of the newest schema of the topic's subject cannot be read; empty if they can, or there is no subject yet.
+    """Returns why values of the subject's newest schema cannot be read; empty if they can, or without a subject.
 
     Raises RegistryAway, and SettingsError if the registry is another one than before.
     """
@@ -159,7 +159,7 @@ def refusal(session: Session, table: Table, source: KafkaSource) -> str:
     problem = unreadable(writer, source, declared)
     if not problem and writer.columns is not None:
         problem = _lacking(writer.columns, declared)
-    if not problem and writer.messages:  # each of them may be what is sent
+    if not problem and writer.messages:  # any of them may be sent
         refused = refusals(writer, source, declared)
         for at, (name, columns) in writer.messages.items():
             if at not in refused and (lacking := _lacking(columns, declared)):
@@ -178,7 +178,7 @@ def _lacking(there: StructType, declared: StructType) -> str:
 
 
 def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType) -> str:
-    """Why values of that schema are no rows of the source; empty if they are."""
+    """Returns why values of that schema are no rows of the source; empty if they are."""
     expected = _TYPES[source.format]
     if writer.schema.type != expected:
         return f"it is of type {writer.schema.type}, and format={source.format!r} is declared"
@@ -190,7 +190,7 @@ def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType)
 def refusals(
     writer: WriterSchema, source: RecordSource, declared: StructType
 ) -> dict[Indexes, str]:
-    """The messages of a schema of Protobuf that are no rows of the source, and why."""
+    """Returns the messages of a schema of Protobuf that are no rows of the source, each with the reason."""
     problems = {
         at: (name, _differing(columns, source, declared))
         for at, (name, columns) in writer.messages.items()
@@ -207,9 +207,9 @@ def _differing(there: StructType, source: RecordSource, declared: StructType) ->
 
 
 def apart(there: DataType, declared: DataType, name: str = "") -> str:
-    """Why values of one type cannot be read as another without a change; empty if they can.
+    """Returns why values of one type cannot be read as another without a change; empty if they can.
 
-    Fields of structs are found by their names. One that is not there is null.
+    Fields of structs are found by name. A missing one is null.
     """
     if isinstance(there, StructType) and isinstance(declared, StructType):
         types = {f.name: f.dataType for f in there}
@@ -231,7 +231,7 @@ def apart(there: DataType, declared: DataType, name: str = "") -> str:
 
 
 def is_wider(declared: DataType, there: DataType) -> bool:
-    """Whether a type has every value of another."""
+    """Returns True if a type has every value of another."""
     if isinstance(declared, DecimalType):
         before = declared.precision - declared.scale  # digits before the point
         if isinstance(there, DecimalType):
@@ -248,7 +248,7 @@ _known: dict[Schema, WriterSchema] = {}
 
 
 def _read(spark: SparkSession, schema: Schema) -> WriterSchema:
-    """The schema as it is read: Spark's own rules say which type a field of Avro has."""
+    """Returns the schema as it is read, with fields of Avro in the types that Spark gives them."""
     if schema not in _known:
         if schema.type == "AVRO":
             _known[schema] = _as_avro(spark, schema)
@@ -264,19 +264,19 @@ def _as_protobuf(schema: Schema) -> WriterSchema:
         descriptors = compiled(schema)
     except ValueError as err:
         return WriterSchema(schema, problem=f"protoc cannot read the schema: {err}")
-    kinds = {at: each.DESCRIPTOR for at, each in messages(descriptors).items()}
-    by_index = {at: (each.full_name, protobuf.columns(each)) for at, each in kinds.items()}
+    kinds = {at: message.DESCRIPTOR for at, message in messages(descriptors).items()}
+    by_index = {at: (message.full_name, protobuf.columns(message)) for at, message in kinds.items()}
     problem = "" if by_index else "it has no message"
     return WriterSchema(schema, problem=problem, descriptors=descriptors, messages=by_index)
 
 
 def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:
-    written = json.loads(schema.text)
-    if not isinstance(written, dict) or written.get("type") != "record":
+    parsed = json.loads(schema.text)
+    if not isinstance(parsed, dict) or parsed.get("type") != "record":
         return WriterSchema(schema, problem="it is no record, and has no fields")
-    # Spark gives nulls for what cannot be decoded; this field is then null, too
+    # Spark makes undecodable values null; this field is then null, too
     decoded = {"name": DECODED, "type": "boolean", "default": True}
-    reader = json.dumps({**written, "fields": [*written["fields"], decoded]})
+    reader = json.dumps({**parsed, "fields": [*parsed["fields"], decoded]})
     try:
         none = F.lit(None).cast("binary")
         rows = spark.range(0).select(

@@ -1,4 +1,4 @@
-"""Texts as values of declared types, read by our own classes in Spark's JVM (`runtime/java`): what was sent, or nothing.
+"""Texts as values of declared types, read by our own classes in Spark's JVM (`runtime/java`): exactly, or not at all.
 
 The rules are one table for all formats: docs/values.md.
 """
@@ -57,26 +57,26 @@ NO_JSON = "not a JSON object of the declared types"
 TOKEN = StructType(
     [StructField(helper("token"), StringType()), StructField(helper("text"), StringType())]
 )
-"""A type of JSON that takes any value: of what kind it is (number, text, boolean, object, array), and its text as it was sent."""
+"""A type of JSON that takes any value: its kind (number, text, boolean, object, array), and its text as it was sent."""
 
 
 def row(format: str, columns: StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
-    """The struct of `columns` that a binary value holds: an object of JSON or a line of CSV.
+    """Returns the struct of `columns` that a binary value holds: an object of JSON or a line of CSV.
 
-    The last column is a text: why the value is no such row. `nulls`: fields of CSV that are null.
+    The last column is a text: the problem of a bad value. `nulls` are the fields of CSV that are null.
     """
     return Column(_reader().asRow(format, columns.json(), [*nulls], value._jc))
 
 
 def record(format: str, columns: StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
-    """The struct of the columns and, in CORRUPT, why the value is none."""
+    """Returns the struct of the columns and, in CORRUPT, the problem of a bad value."""
     return row(format, _with_reason(columns), value, nulls)
 
 
 def records(columns: StructType, value: Column) -> Column:
-    """An array of such structs, of a binary value that is JSON objects one after another.
+    """Returns an array of such structs for a binary value of JSON objects one after another.
 
-    Each has its own bytes in OBJECT and its place in the value, from 0, in PLACE. A blank value is one that is none.
+    Each has its own bytes in OBJECT and its place in the value, from 0, in PLACE. A blank value gives one null.
     """
     row_type = _with_reason(columns).add(OBJECT, BinaryType()).add(PLACE, IntegerType())
     parsed = Column(_reader().asRows(row_type.json(), value._jc))
@@ -88,7 +88,7 @@ def _with_reason(columns: StructType) -> StructType:
 
 
 def check(where: str, schema: StructType, format: str) -> None:
-    """Raises DeclarationError for a column of a type that no value is read as."""
+    """Raises DeclarationError for a column of a type that no value can have."""
     for field in schema:
         if wrong := unread(field.dataType, nested=format != "csv"):
             raise DeclarationError(
@@ -98,12 +98,12 @@ def check(where: str, schema: StructType, format: str) -> None:
 
 
 def exact(type_: DataType, text: Column, format: str = "text") -> Column:
-    """What a text is as a value of a type, as a field of CSV is read or as JSON; null if it is none."""
+    """Returns a text as a value of a type, read as a field of CSV or as JSON; null if it is none."""
     return Column(_reader().asValue(format, type_.json(), text._jc))
 
 
 def unread(type_: DataType, *, nested: bool = True) -> DataType | None:
-    """The part of a type that no value can be read as; None if each can. `nested`: whether there are values within values."""
+    """Returns the part of a type that cannot be read; None if all can. `nested` is True if values may hold values."""
     if isinstance(type_, StructType | ArrayType | MapType | VariantType) and not nested:
         return type_
     if isinstance(type_, MapType) and not isinstance(type_.keyType, StringType):

@@ -1,9 +1,9 @@
-"""The automaton of a pattern: which rows make a match. Pure: it knows neither Spark nor time.
+"""The automaton of a pattern, which finds the rows of a match. It is pure: it knows neither Spark nor time.
 
 A partial match holds the rows that its steps have taken, and the steps that may take the next one.
 Each row is offered to each of these, in the order of the steps. A step that takes it makes a longer
-partial match, and is done with in the shorter one, which goes on with the steps that are left: so
-one beginning may give several matches, each once.
+partial match. The shorter one goes on without that step, so one beginning may give several matches,
+each once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from lakehouse.transform.functions.process import Row
 
 
 class Partial(TypedDict):
-    """A match that is under way: plain values, as all that a key's state holds. None is changed."""
+    """A match that is under way, of plain values, as all of a key's state. It is never changed."""
 
     taken: tuple[tuple[Row, ...], ...]  # the rows of each step
     step: int  # the last one that took a row, -1 before the first
@@ -23,13 +23,13 @@ class Partial(TypedDict):
 
 
 def order(partial: Partial) -> tuple[int, ...]:
-    """Of matches with one beginning and one end: fewer rows first, then more rows of earlier steps."""
+    """Returns the sort key of matches with one beginning and one end: fewer rows first, then more rows of earlier steps."""
     counts = [len(rows) for rows in partial["taken"]]
     return sum(counts), *(-count for count in counts)
 
 
 class Automaton:
-    """What rows of a key, in their order, make of partial matches."""
+    """Extends partial matches by the rows of a key, in their order."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = [step for step in steps if step.kind != "not_followed_by"]
@@ -44,25 +44,25 @@ class Automaton:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a match may be certain only when the pattern's time is over."""
+        """True if a match may be certain only when the pattern's time is over."""
         ends = (n for n, step in enumerate(self.steps) if self._end in self._from(n + 1))
         return self._end in self._absent or any(self.steps[n].is_greedy for n in ends)
 
     def begun(self, row: Row, number: int) -> tuple[list[Partial], list[Partial]]:
-        """The partial matches that begin with a row, and the matches."""
+        """Returns the partial matches that begin with a row, and the matches."""
         longer, _ = self._offered(self._start, row, number, {})
         going: list[Partial] = []
         complete: list[Partial] = []
-        for each in longer:
-            self._place(each, going, complete)
+        for match in longer:
+            self._place(match, going, complete)
         return going, self._in_order(complete)
 
     def after(
         self, partials: Sequence[Partial], row: Row, number: int, known: dict[Condition, bool]
     ) -> tuple[list[Partial], list[Partial]]:
-        """What becomes of partial matches by the next row: those that go on, and those that are matches.
+        """Returns the partial matches that go on after the next row, and those that are matches.
 
-        `known`: what is known of the row, whatever it is offered to.
+        `known` has the row's conditions that are the same for all partial matches.
         """
         going: list[Partial] = []
         complete: list[Partial] = []
@@ -72,16 +72,16 @@ class Automaton:
                 going.append(partial)
             elif waits:
                 longer.append({**partial, "waits": waits})
-            for each in longer:
-                self._place(each, going, complete)
+            for match in longer:
+                self._place(match, going, complete)
         return going, self._in_order(complete)
 
     def at_the_end(self, partials: Sequence[Partial]) -> list[Partial]:
-        """Which of them are matches when no row comes any more."""
-        return self._in_order([each for each in partials if self._end in each["waits"]])
+        """Returns the partial matches that are matches if no further row comes."""
+        return self._in_order([p for p in partials if self._end in p["waits"]])
 
     def rows(self, partial: Partial) -> dict[str, Row | tuple[Row, ...] | None]:
-        """The rows by the name of their step."""
+        """Returns the rows by the name of their step."""
         return {step.name: self._rows(partial, n) for n, step in enumerate(self.steps)}
 
     def _rows(self, partial: Partial, n: int) -> Row | tuple[Row, ...] | None:
@@ -93,7 +93,7 @@ class Automaton:
     def _offered(
         self, partial: Partial, row: Row, number: int, known: dict[Condition, bool]
     ) -> tuple[list[Partial], tuple[int, ...]]:
-        """The partial matches that take a row, and what the one that passes over it still waits for."""
+        """Returns the partial matches that take a row, and the steps that the one without it still waits for."""
         longer: list[Partial] = []
         left: list[int] = []
         for n in partial["waits"]:
@@ -116,7 +116,7 @@ class Automaton:
         return longer, tuple(left)
 
     def _place(self, partial: Partial, going: list[Partial], complete: list[Partial]) -> None:
-        """A match is complete, and may go on to a longer one."""
+        """Adds a partial match to those that are complete, those that go on, or both: a match may become longer."""
         if self._is_certain(partial):
             complete.append(partial)
             partial = {**partial, "waits": partial["waits"][:-1]}
@@ -128,7 +128,7 @@ class Automaton:
         return sorted(complete, key=order) if complete else complete
 
     def _is_certain(self, partial: Partial) -> bool:
-        """Whether it is a match whatever comes."""
+        """Returns True if it is a match whatever comes."""
         *others, last = partial["waits"] or (-1,)
         return (
             last == self._end
@@ -137,9 +137,11 @@ class Automaton:
         )
 
     def _has_come(self, partial: Partial, n: int, row: Row, known: dict[Condition, bool]) -> bool:
-        """Whether the row is what must not come before step n."""
+        """Returns True if the row must not come before step n."""
         between = (self._absent.get(m) for m in range(partial["step"] + 1, n + 1))
-        return any(each and self._holds(each, partial, row, known) for each in between)
+        return any(
+            condition and self._holds(condition, partial, row, known) for condition in between
+        )
 
     def _holds(
         self, condition: Condition, partial: Partial, row: Row, known: dict[Condition, bool]
@@ -155,11 +157,11 @@ class Automaton:
         rows, step = (*partial["taken"][n], row), self.steps[n]
         again = (n,) if step.most is None or len(rows) < step.most else ()
         later = tuple(self._from(n + 1)) if len(rows) >= step.least else ()
-        taken = (*partial["taken"][:n], rows, *partial["taken"][n + 1 :])
-        return Partial(taken=taken, step=n, last=number, waits=again + later)
+        rows_taken = (*partial["taken"][:n], rows, *partial["taken"][n + 1 :])
+        return Partial(taken=rows_taken, step=n, last=number, waits=again + later)
 
     def _from(self, n: int) -> Iterator[int]:
-        """The step, and those that may come instead, because all before them are optional."""
+        """Yields the step, and those that may come instead, because all before them are optional."""
         for m in range(n, self._end + 1):
             yield m
             if m < self._end and not self.steps[m].is_optional:

@@ -1,4 +1,4 @@
-"""The steps of a pattern: which row each takes, how often, and what must not come."""
+"""The steps of a pattern: the rows that they take, how often, and what must not come."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ class Condition:
 
     @classmethod
     def of(cls, holds: Holds) -> "Condition":
-        """The first parameter is the row; others without a default are steps."""
+        """Returns the condition of a function: its first parameter is the row, others without a default are steps."""
         try:
             parameters = list(inspect.signature(holds).parameters.values())[1:]
-        except ValueError:  # of a function written in C nothing is known
+        except ValueError:  # a function written in C has no signature
             parameters = []
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         names = (p.name for p in parameters if p.kind in kinds and p.default is p.empty)
@@ -32,7 +32,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is to come, and how often; of `not_followed_by`, what is not to come."""
+    """A row that is to come, and how often; for `not_followed_by`, one that must not come."""
 
     kind: Literal["begin", "followed_by", "directly_followed_by", "not_followed_by"]
     name: str
@@ -46,11 +46,11 @@ class Step:
 
     @property
     def repeats(self) -> bool:
-        """Whether its rows are given as a tuple."""
+        """True if its rows are passed as a tuple."""
         return self.most != 1
 
     def times(self, least: int, most: int | None = None) -> "Step":
-        """So many rows: exactly `least`, or from `least` to `most` of them.
+        """Takes exactly `least` rows, or from `least` to `most` of them.
 
         :param least: at least 1; with `optional()`, none at all will do, too.
         :param most: `least` if not given.
@@ -58,42 +58,42 @@ class Step:
         return replace(self, least=least, most=least if most is None else most)
 
     def times_or_more(self, least: int) -> "Step":
-        """So many rows at least, and any number more."""
+        """Takes at least this many rows, and any number more."""
         return replace(self, least=least, most=None)
 
     def one_or_more(self) -> "Step":
-        """One row, and any number more."""
+        """Takes one row, and any number more."""
         return self.times_or_more(1)
 
     def optional(self) -> "Step":
-        """Or no row at all."""
+        """Allows no row at all."""
         return replace(self, is_optional=True)
 
     def greedy(self) -> "Step":
-        """As many rows as come: a row that this step may take is not left to a later step, nor passed over."""
+        """Takes all rows that it may take: none is left to a later step, or passed over."""
         return replace(self, is_greedy=True)
 
     def consecutive(self) -> "Step":
-        """Rows one directly after the other: any other row of the key ends the repetition."""
+        """Takes rows directly after each other: any other row of the key ends the repetition."""
         return replace(self, is_consecutive=True)
 
     def until(self, holds: Holds) -> "Step":
-        """No further rows from a row on for which it holds, not that row either; later steps may take it."""
+        """Ends the repetition at the first row for which `holds`; later steps may take that row."""
         return replace(self, stop=Condition.of(holds))
 
 
 def begin(name: str, holds: Holds) -> Step:
-    """The row with which a match begins; each such row begins matches of its own.
+    """Returns the first step of a pattern. Each row that it takes begins matches of its own.
 
-    :param name: what `select` and later conditions know its rows by.
-    :param holds: of a row. Further parameters are the names of steps up to this one, for the rows that the match
-        has of them so far: a tuple of a step that repeats, else the row, or None.
+    :param name: the name of its rows in `select` and later conditions.
+    :param holds: the condition on a row. Further parameters are names of steps up to this one, for the rows that
+        the match has of them so far: a tuple for a step that repeats, else the row, or None.
     """
     return Step("begin", name, Condition.of(holds))
 
 
 def followed_by(name: str, holds: Holds) -> Step:
-    """Followed by: the next row for which it holds, whatever is between.
+    """Returns a step for the next row for which it holds, whatever is between.
 
     The parameters are those of `begin`.
     """
@@ -101,17 +101,17 @@ def followed_by(name: str, holds: Holds) -> Step:
 
 
 def directly_followed_by(name: str, holds: Holds) -> Step:
-    """Followed at once: the very next row of the key.
+    """Returns a step for the very next row of the key.
 
-    If it does not hold of that, the step does not come. The parameters are those of `begin`.
+    If the condition does not hold for that row, the step does not come. The parameters are those of `begin`.
     """
     return Step("directly_followed_by", name, Condition.of(holds))
 
 
 def not_followed_by(holds: Holds) -> Step:
-    """Not followed by: no such row before the next step or, as the last step, until the pattern's time is over.
+    """Returns a step that forbids such a row before the next step or, as the last step, until the pattern's time is over.
 
-    :param holds: as of `begin`, with the rows of the steps before.
+    :param holds: as for `begin`, with the rows of the steps before.
     """
     return Step("not_followed_by", "", Condition.of(holds))
 
@@ -175,7 +175,7 @@ def _check_repetition(step: Step) -> None:
 
 
 def _check_conditions(step: Step, names: list[str]) -> None:
-    """`names`: of the steps up to this one."""
+    """Raises DeclarationError for a condition on other steps than `names`, those up to this one."""
     for condition in (step.condition, *([step.stop] if step.stop else [])):
         unknown = [name for name in condition.steps if name not in names]
         if unknown:

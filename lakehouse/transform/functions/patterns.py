@@ -48,7 +48,7 @@ AfterMatch = Literal["no_skip", "skip_to_next", "skip_past_last"]
 
 
 class _Beginning(TypedDict):
-    """What goes on from one row, in the state of its key."""
+    """The matches that one row began, in the state of its key."""
 
     number: int  # of that row, among those of the key
     since: datetime
@@ -64,22 +64,21 @@ def _longest_first(partial: Partial) -> tuple[int, ...]:
 class Pattern(KeyedProcess):
     """Steps that follow each other `within` a time after the first row.
 
-    A match has the event time of the row that makes it certain: its last row or, of a repetition
-    that is greedy and comes last, the row that ends it. Where only time makes it certain, the event
-    time is the end of `within`.
+    A match has the event time of the row that makes it certain: its last row or, if a greedy repetition
+    comes last, the row that ends it. If only time makes it certain, the event time is the end of `within`.
 
     :param steps: `begin(...)`, then others.
     :param within: from the first row of a match to its last, both ends included.
     :param output: the columns of the rows, Spark DDL, the event time among them.
-    :param select: makes a row of `output` of a match. The parameters are the names of the steps. A step that repeats
-        is a tuple of rows; any other is a row, or None where it is optional and did not come.
+    :param select: makes a row of `output` from a match. The parameters are the names of the steps. A step that repeats
+        is a tuple of rows; any other is a row, or None if it is optional and did not come.
     :param at: the event time of the rows.
-    :param timed_out: makes a row as `select` does, of what a row began that gave no match until its time was over,
-        at that instant: of its longest partial match that was still to go on.
-    :param after_match: which matches there are beside a match. "no_skip": all. "skip_to_next": none with the same
+    :param timed_out: makes a row, as `select` does, for a first row without a match when its time is over: from its
+        longest partial match that was still to go on, at that instant.
+    :param after_match: the matches that may overlap a match. "no_skip": all. "skip_to_next": none with the same
         first row. "skip_past_last": none that begins before its end.
-    :param skip_span: with "skip_past_last", matches are skipped for a match that ended in the same span of this length,
-        counted from 1970 in UTC. So what a match depends on does not reach back without end.
+    :param skip_span: with "skip_past_last", a match skips only matches in the same span of this length, counted from
+        1970 in UTC, so that a match does not depend on an unlimited past.
     :raises DeclarationError: if the steps make no pattern, or `select` does not take them.
     """
 
@@ -102,7 +101,7 @@ class Pattern(KeyedProcess):
 
     @property
     def reach(self) -> timedelta:
-        """How far before an output the rows lie that decide it: `within`, and `skip_span` if there is one."""
+        """The time before an output in which rows decide it: `within`, and `skip_span` if there is one."""
         return self.within + (self.skip_span or timedelta(0))
 
     def check(self, within: timedelta, at: str) -> None:
@@ -116,50 +115,48 @@ class Pattern(KeyedProcess):
             )
 
     def on_row(self, state: State, row: Row, timers: Timers) -> Iterator[Row]:
-        """Takes what has begun further, and begins."""
+        """Extends the matches that have begun, and begins new ones."""
         at = row[self.at]
         number = state["rows"] = state.get("rows", 0) + 1
-        begun = [each for each in state.get("begun", []) if at - each["since"] <= self.within]
+        beginnings = [b for b in state.get("begun", []) if at - b["since"] <= self.within]
         outcomes: dict[Condition, bool] = {}
-        for each in begun:
-            each["partials"], complete = self._automaton.after(
-                each["partials"], row, number, outcomes
-            )
-            yield from self._matches(state, each, complete, at)
+        for b in beginnings:
+            b["partials"], complete = self._automaton.after(b["partials"], row, number, outcomes)
+            yield from self._matches(state, b, complete, at)
         partials, complete = self._automaton.begun(row, number)
         if partials or complete:
-            begun.append(_Beginning(number=number, since=at, partials=partials, matched=False))
-            yield from self._matches(state, begun[-1], complete, at)
+            beginnings.append(_Beginning(number=number, since=at, partials=partials, matched=False))
+            yield from self._matches(state, beginnings[-1], complete, at)
             if partials and (self.timed_out or self._automaton.waits_for_time):
                 timers.set(at + self.within)
-        state["begun"] = [each for each in begun if self._goes_on(state, each)]
+        state["begun"] = [b for b in beginnings if self._goes_on(state, b)]
 
     def on_timer(self, state: State, at: datetime, timers: Timers) -> Iterator[Row]:
-        """Ends what began `within` before: all that was to come came, and what was not to come did not."""
-        begun = state.get("begun", [])
-        over = [each for each in begun if at - each["since"] >= self.within]
-        state["begun"] = [each for each in begun if at - each["since"] < self.within]
-        for each in over:
-            yield from self._matches(state, each, self._automaton.at_the_end(each["partials"]), at)
-            if self.timed_out and not each["matched"] and not self._is_skipped(state, each, at):
-                longest = min(each["partials"], key=_longest_first)
+        """Ends the matches that began `within` before: no row can complete or forbid them any more."""
+        beginnings = state.get("begun", [])
+        over = [b for b in beginnings if at - b["since"] >= self.within]
+        state["begun"] = [b for b in beginnings if at - b["since"] < self.within]
+        for b in over:
+            yield from self._matches(state, b, self._automaton.at_the_end(b["partials"]), at)
+            if self.timed_out and not b["matched"] and not self._is_skipped(state, b, at):
+                longest = min(b["partials"], key=_longest_first)
                 yield self.timed_out(**self._automaton.rows(longest))
 
     def _matches(
         self, state: State, beginning: _Beginning, complete: list[Partial], at: datetime
     ) -> Iterator[Row]:
-        for each in complete:
+        for partial in complete:
             if self.after_match == "skip_to_next" and beginning["matched"]:
                 return
             beginning["matched"] = True
             if self._is_skipped(state, beginning, at):
                 continue
             if self.skip_span:
-                state["skipped"] = floor(at, self.skip_span), each["last"]
-            yield self.select(**self._automaton.rows(each))
+                state["skipped"] = floor(at, self.skip_span), partial["last"]
+            yield self.select(**self._automaton.rows(partial))
 
     def _is_skipped(self, state: State, beginning: _Beginning, at: datetime) -> bool:
-        """Whether it began before the end of a match of the same span."""
+        """Returns True if it began before the end of a match of the same span."""
         if not self.skip_span or "skipped" not in state:
             return False
         span, last = state["skipped"]
@@ -172,13 +169,13 @@ class Pattern(KeyedProcess):
             return False
         if not self.skip_span or "skipped" not in state:
             return True
-        # what is skipped to its end need not be kept
+        # matches that are skipped anyway need not be kept
         return not self._is_skipped(state, beginning, beginning["since"] + self.within)
 
     def _check(self) -> None:
         if self.within <= timedelta(0):
             raise DeclarationError(
-                f"within={self.within}: the time of a match is longer than nothing; give more"
+                f"within={self.within}: the time of a match is longer than zero; give more"
             )
         if self.after_match not in get_args(AfterMatch):
             raise DeclarationError(
@@ -192,7 +189,7 @@ class Pattern(KeyedProcess):
             )
         if self.skip_span is not None and self.skip_span <= timedelta(0):
             raise DeclarationError(
-                f"skip_span={self.skip_span}: a span is longer than nothing; give more"
+                f"skip_span={self.skip_span}: a span is longer than zero; give more"
             )
         names = [step.name for step in self._automaton.steps]
         for role, function in {"select": self.select, "timed_out": self.timed_out}.items():

@@ -1,7 +1,7 @@
-"""A state as text, and back: exactly what it was, so that a key goes on as if its state had never left memory.
+"""A state as text, and back exactly, so that a key goes on as if its state had never left memory.
 
-Plain JSON where that says all; other values are objects with their kind under "$". A list or dict that
-stands in a state twice is one again: the second time it is a reference to the first, by number.
+Values that JSON lacks are objects with their kind under "$". A list or dict that is in a state twice
+becomes one again: the second time it is written as a reference to the first, by number.
 """
 
 import json
@@ -26,12 +26,12 @@ _BY_NAME = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
 
 
 def written(value: Any) -> str:
-    """The value as text. Raises DeclarationError for what would not come back as it was."""
+    """Returns the value as text. Raises DeclarationError for a value that would not come back as it was."""
     return json.dumps(_Writer().plain(value), separators=(",", ":"))
 
 
 def read(text: str) -> Any:
-    """What `written` was given."""
+    """Returns the value that `written` was given."""
     return _Reader().value(json.loads(text))
 
 
@@ -60,12 +60,12 @@ class _Writer:
         )
 
     def _list(self, values: Iterable[Any]) -> list[Any]:
-        return [self.plain(each) for each in values]
+        return [self.plain(item) for item in values]
 
     def _dict(self, value: dict[Any, Any]) -> Any:
         if all(type(key) is str for key in value) and _KIND not in value:
-            return {key: self.plain(each) for key, each in value.items()}
-        return _tagged("dict", [[self.plain(key), self.plain(each)] for key, each in value.items()])
+            return {key: self.plain(item) for key, item in value.items()}
+        return _tagged("dict", [[self.plain(key), self.plain(item)] for key, item in value.items()])
 
 
 class _Reader:
@@ -83,7 +83,7 @@ class _Reader:
         if kind == "same":
             return self._seen[value]
         if kind == "tuple":
-            return tuple(self.value(each) for each in value)
+            return tuple(self.value(item) for item in value)
         if kind == "dict":
             return self._dict(value)
         return datetime.fromisoformat(value) if kind == "datetime" else _BY_NAME[kind](value)
@@ -91,15 +91,15 @@ class _Reader:
     def _list(self, plain: Iterable[Any]) -> list[Any]:
         values: list[Any] = []
         self._seen.append(values)
-        values.extend(self.value(each) for each in plain)
+        values.extend(self.value(item) for item in plain)
         return values
 
     def _dict(self, plain: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
         entries: dict[Any, Any] = {}
         self._seen.append(entries)
-        for key, each in plain:
+        for key, item in plain:
             name = self.value(key)
-            entries[name] = self.value(each)
+            entries[name] = self.value(item)
         return entries
 
 

@@ -16,14 +16,12 @@
     def silences(valid_readings: DataFrame) -> DataFrame:
         return process(valid_readings, by=["sensor_id"], function=Silence(), at="event_time")
 
-Rows come in the order of event time, then of the source, and timers between them: so what a
-function gives is decided by the rows, and not by how they were cut into micro-batches. State and
-timers end the table's `ttl=` after a key's last row. A range begins with the states that were kept
-before it (`lakehouse.batch.kept_states`).
+Rows come in the order of event time, then of the source, and timers between them. So the rows decide
+the output, not their division into micro-batches. State and timers end the table's `ttl=` after a
+key's last row. A range begins with the states that were kept before it (`lakehouse.batch.kept_states`).
 
-A short memory needs no kept state. The table's `context=` says how far back its rows reach, and
-`within` how long a key's state outlives its last row; the first is not less than the second, or the
-table is refused.
+A short memory needs no kept state: `within` says how long a key's state outlives its last row, and the
+table's `context=`, how far back rows are read, is at least as long.
 """
 
 from collections.abc import Sequence
@@ -78,18 +76,17 @@ def process(
     at: str,
     within: timedelta | None = None,
 ) -> DataFrame:
-    """The rows that a process function gives, over the rows of each key by itself.
+    """Returns the output of a process function over the rows of each key by itself.
 
     State and timers end the table's `ttl=` after a key's last row.
 
     :param rows: with the event time and `_arrival`; for a `KeyedCoProcess` those of two inputs.
     :param by: the columns of the key, of the same names and types in both inputs.
-    :param function: what is done with the rows of one key.
+    :param function: the process function.
     :param at: the column of event time, in the rows (of both inputs) and in the output.
     :param within: in a table with `context=`, how long a key is remembered after its last row.
-    :raises DeclarationError: if an output has no event time, if how long a key is remembered is not
-        said, or said twice, if the function needs to be remembered for longer, or if a column of
-        the key is a struct, an array or a map.
+    :raises DeclarationError: if an output has no event time, if not exactly one of `within` and `ttl=` is
+        given, if the function needs a longer memory, or if a column of the key is a struct, an array or a map.
     """
     call = calling.current()
     ttl = call.table.state_ttl if call else timedelta(0)
@@ -116,13 +113,15 @@ def process(
 
     def of_keys(group: "pa.Table") -> "pa.Table":
         keys = by_key(group, by).values()
-        return arrow([row for each in keys for row in outputs(function, each, within, at)], schema)
+        return arrow(
+            [row for key_rows in keys for row in outputs(function, key_rows, within, at)], schema
+        )
 
     return rows.groupBy(part(by)).applyInArrow(of_keys, schema)
 
 
 def main_output(rows: DataFrame) -> DataFrame:
-    """The rows without a tag, of a table whose process function has side outputs.
+    """Returns the rows without a tag of a table whose process function has side outputs.
 
     :param rows: of that table.
     """
@@ -130,7 +129,7 @@ def main_output(rows: DataFrame) -> DataFrame:
 
 
 def side_output(rows: DataFrame, tag: OutputTag) -> DataFrame:
-    """The rows of one tag, of a table whose process function has side outputs.
+    """Returns the rows of one tag of a table whose process function has side outputs.
 
         @row_table(layer="gold")
         def refused(checked_visits: DataFrame) -> DataFrame:
@@ -155,30 +154,30 @@ def _of(rows: DataFrame, column: str) -> DataFrame:
 def _of_both(
     rows: DataFrame | tuple[DataFrame, DataFrame], shared: list[str], function: KeyedProcess
 ) -> DataFrame:
-    """Rows of one input as they are; those of two as one: what both have, and a row of its own input in `_first` or `_second`."""
+    """Returns rows of one input unchanged, or two united: the shared columns, and the row itself in `_first` or `_second`."""
     inputs = rows if isinstance(rows, tuple) else (rows,)
     if len(inputs) != 1 + isinstance(function, KeyedCoProcess):
         raise DeclarationError(
             f"function={type(function).__name__}, inputs={len(inputs)}: a KeyedProcess has one input, and a KeyedCoProcess two; "
             "write process((left, right), ...) for the latter"
         )
-    for each in inputs:
-        if missing := [name for name in shared if name not in each.columns]:
+    for frame in inputs:
+        if missing := [name for name in shared if name not in frame.columns]:
             raise DeclarationError(
-                f"by, at={', '.join(missing)}, columns={each.columns}: each input has the key, the event time and {ARRIVAL} by "
+                f"by, at={', '.join(missing)}, columns={frame.columns}: each input has the key, the event time and {ARRIVAL} by "
                 "these names; rename its own"
             )
     if len(inputs) == 1:
         return inputs[0]
     first, second = (
-        each.select(*shared, F.struct(*each.columns).alias(name))
-        for each, name in zip(inputs, (FIRST, SECOND), strict=True)
+        frame.select(*shared, F.struct(*frame.columns).alias(name))
+        for frame, name in zip(inputs, (FIRST, SECOND), strict=True)
     )
     return first.unionByName(second, allowMissingColumns=True)
 
 
 def _columns(function: KeyedProcess, at: str) -> StructType:
-    """Those of what a process function gives; with side outputs a struct for each kind of row, beside the event time."""
+    """Returns the columns of a process function's output; with side outputs the event time and a struct for each kind of row."""
     outputs = {MAIN: function.output} | {tag.name: tag.output for tag in function.side_outputs}
     kinds = {name: _parsed(ddl) for name, ddl in outputs.items()}
     for name, kind in kinds.items():

@@ -1,4 +1,4 @@
-"""What a process function is, and the life of one key: rows in the order of event time, timers between them."""
+"""Process functions, and the life of one key: rows in the order of event time, timers between them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from lakehouse.transform.functions import plain_values
 
 _INSTANT = timedelta(microseconds=1)
 LAST, NEXT, LIFE = "_last", "_next", "_life"  # of a kept state, beside the key
-FIRST, SECOND = "_first", "_second"  # of a row of one of two inputs: which, as it is
+FIRST, SECOND = "_first", "_second"  # the row itself, in a union of two inputs
 MAIN = "main"  # the column of rows without a tag, of a function with side outputs
 Row = dict[str, Any]
 State = dict[str, Any]
 
 
 class Timers:
-    """When a key's function is to be called next, in event time."""
+    """The instants of event time at which a key's function is called next."""
 
     def __init__(self, instants: Iterable[datetime] = ()) -> None:
         self._instants = sorted(instants)
@@ -34,7 +34,7 @@ class Timers:
         self._instants.clear()
 
     def due(self, until: datetime, before: datetime | None = None) -> datetime | None:
-        """Takes out the earliest instant, if it is not later than `until`, and earlier than `before`; else None."""
+        """Removes and returns the earliest instant, if it is not later than `until`, and earlier than `before`; else None."""
         if (
             not self._instants
             or self._instants[0] > until
@@ -44,7 +44,7 @@ class Timers:
         return heappop(self._instants)
 
     def to_come(self) -> list[datetime]:
-        """The instants that are set, in order."""
+        """Returns the instants that are set, in order."""
         return sorted(self._instants)
 
 
@@ -62,21 +62,21 @@ class OutputTag:
     output: str
 
     def row(self, **values: Any) -> Row:
-        """A row to be given by `on_row` or `on_timer`, which has their event time."""
+        """Returns a row for `on_row` or `on_timer` to yield, which has their event time."""
         return {self.name: values}
 
 
 class KeyedProcess:
-    """What is done with the rows of one key.
+    """A Python function over the rows of one key, with state and timers.
 
-    `output`: the columns of its rows, Spark DDL, the event time among them. `side_outputs`: the tags
-    of rows that go to tables of their own.
+    `output` has the columns of its rows as Spark DDL, the event time among them. `side_outputs` are
+    the tags of rows that go to tables of their own.
 
-    `state` is a dict, empty at first, of values, lists and dicts as one likes. A row that is given
-    without its event time has that of the row or timer that it was made of. A state that lasts
-    (`ttl=` on the table) is of None, bool, int, float, str, bytes, Decimal, date, datetime (UTC),
-    timedelta, and of lists, tuples and dicts of these. A field that a later version of the function
-    adds is not in states that were kept before: `state.get(name, default)`.
+    `state` is a dict, empty at first, of any values, lists and dicts. A row without an event time gets
+    that of the row or timer that it was made from. A state that lasts (`ttl=` on the table) consists
+    of None, bool, int, float, str, bytes, Decimal, date, datetime (UTC), timedelta, and of lists,
+    tuples and dicts of these. A field that a later version of the function adds is missing from states
+    that were kept before: `state.get(name, default)`.
     """
 
     output: str
@@ -85,37 +85,37 @@ class KeyedProcess:
     def check(self, within: timedelta, at: str) -> None:
         """Raises DeclarationError if it cannot be used with these parameters of `process`.
 
-        `within`: how long a key is remembered, as said there or by the table's `ttl`.
+        `within` is how long a key is remembered, by that parameter or by the table's `ttl`.
         """
 
     def on_row(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
-        """What comes of a row (by column; instants are aware, in UTC).
+        """Returns the output of a row (a dict by column; instants are aware, in UTC).
 
         Timers of the same instant come after it.
         """
         raise NotImplementedError
 
     def on_timer(self, state: State, at: datetime, timers: Timers) -> Iterable[Row]:
-        """What comes of a timer."""
+        """Returns the output of a timer."""
         return ()
 
 
 class KeyedCoProcess(KeyedProcess):
-    """What is done with the rows of one key of two inputs, in event time across both.
+    """A Python function over the rows of one key in two inputs, in event time across both.
 
-    Rows of one instant come in the order of their source, whichever input they are of.
+    Rows of one instant come in the order of their source, whichever input has them.
     """
 
     def on_row1(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
-        """What comes of a row of the first input, as `on_row`."""
+        """Returns the output of a row of the first input, as `on_row`."""
         raise NotImplementedError
 
     def on_row2(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
-        """What comes of a row of the second input, as `on_row`."""
+        """Returns the output of a row of the second input, as `on_row`."""
         raise NotImplementedError
 
     def on_row(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
-        """What comes of a row of either input: `on_row1` or `on_row2` of it."""
+        """Returns the output of `on_row1` or `on_row2`, by the input of the row."""
         first = row[FIRST]
         if first is not None:
             return self.on_row1(state, first, timers)
@@ -124,7 +124,7 @@ class KeyedCoProcess(KeyedProcess):
 
 @dataclass
 class Life:
-    """A key between two of its rows."""
+    """The state of a key between two of its rows."""
 
     state: State = field(default_factory=dict)
     timers: Timers = field(default_factory=Timers)
@@ -132,7 +132,7 @@ class Life:
     arrival: Row = field(default_factory=dict)  # of that row
 
     def kept(self) -> Row:
-        """The columns of a kept state that are not the key."""
+        """Returns the columns of a kept state other than the key."""
         timers = self.timers.to_come()
         text = plain_values.written([self.state, timers, self.arrival])
         return {LAST: self.last, NEXT: timers[0] if timers else None, LIFE: text}
@@ -145,27 +145,27 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the lives of a table's keys go on."""
+    """The rules by which the lives of a table's keys go on."""
 
     function: KeyedProcess
     at: str  # the column of event time
     within: timedelta  # how long state and timers outlive a key's last row
-    lasting: bool = False  # whether a life may begin with a kept state
+    lasting: bool = False  # True if a life may begin with a kept state
 
 
 def outputs(
     function: KeyedProcess, rows: Iterable[Row], within: timedelta, at: str
 ) -> Iterator[Row]:
-    """What a function gives of the rows of one key, from its first to its last."""
+    """Returns the output of a function over the rows of one key, from its first to its last."""
     return lived(Rules(function, at, within), Life(), in_order(rows, at))
 
 
 def lived(
     rules: Rules, life: Life, rows: Iterable[Row], before: datetime | None = None
 ) -> Iterator[Row]:
-    """What a function gives of the next rows of a key, and of its timers, of those `before` an instant if that is given.
+    """Yields the output of the next rows of a key, and of its timers (only those `before` an instant, if given).
 
-    The row of a timer has the arrival of the row before it, so is never late.
+    The row of a timer has the arrival of the row before it, so it is never late.
     """
     at = rules.at
     for row in rows:
@@ -173,8 +173,8 @@ def lived(
         if life.last and row[at] - life.last > rules.within:
             life.state, life.timers = {}, Timers()
         life.last, life.arrival = row[at], row[ARRIVAL]
-        for made in rules.function.on_row(life.state, row, life.timers):
-            yield _placed(rules, life, made, row[at])
+        for output in rules.function.on_row(life.state, row, life.timers):
+            yield _placed(rules, life, output, row[at])
         _check_timers(rules, life, row[at])
     yield from _fired(rules, life, before)
 
@@ -184,13 +184,13 @@ def _fired(rules: Rules, life: Life, before: datetime | None) -> Iterator[Row]:
         return
     until = life.last + rules.within
     while instant := life.timers.due(until, before):
-        for made in rules.function.on_timer(life.state, instant, life.timers):
-            yield _placed(rules, life, made, instant)
+        for output in rules.function.on_timer(life.state, instant, life.timers):
+            yield _placed(rules, life, output, instant)
         _check_timers(rules, life, instant + _INSTANT)
 
 
 def _check_timers(rules: Rules, life: Life, first: datetime) -> None:
-    """Raises DeclarationError for a timer before that instant: what it gave would lie in a range that is final."""
+    """Raises DeclarationError for a timer before that instant: its output would lie in a range that is final."""
     due = life.timers.due(first - _INSTANT) if rules.lasting else None
     if due is not None:
         raise DeclarationError(
@@ -214,7 +214,7 @@ def _placed(rules: Rules, life: Life, made: Row, instant: datetime) -> Row:
 
 
 def in_order(rows: Iterable[Row], at: str) -> list[Row]:
-    """Rows by event time, then by their source; those without one (results of windows) first, by what they hold."""
+    """Returns rows by event time, then by source; rows without a source (results of windows) come first, by content."""
 
     def order(row: Row) -> tuple:
         places = [row[ARRIVAL].get(name) for name in (*SOURCE_ORDER, PLACE)]

@@ -1,4 +1,4 @@
-"""A process function with a lasting state over a range: kept states go in, rows come out, and states if they are wanted."""
+"""A process function with a lasting state over a range: kept states go in, rows come out, and states on request."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _AT_ONCE = 256  # parts of the keys
-_MADE, _KEPT = "made", "kept"  # what comes of a key: rows, and a state
+_MADE, _KEPT = "made", "kept"  # the output of a key: rows, and a state
 
 
 @dataclass
 class Run:
-    """The run of a range, as the process function of a table sees it."""
+    """The run of a range, as a table's process function sees it."""
 
-    end: datetime | None = None  # rows and timers are before it; None: all there are
+    end: datetime | None = None  # rows and timers are before it; None: no end
     kept: DataFrame | None = None  # the states with which the range begins
     keep_at: datetime | None = None  # the instant of the states that are wanted, not after `end`
-    full: DataFrame | None = None  # in memory, if states are wanted: what was made, and those
+    full: DataFrame | None = None  # in memory, if states are wanted: the rows and the states
     states: DataFrame | None = None
 
 
@@ -49,7 +49,7 @@ _RUN: ContextVar[Run | None] = ContextVar("run", default=None)
 
 @contextmanager
 def over(run: Run) -> Iterator[None]:
-    """The process function with a lasting state that is applied inside is over that range."""
+    """Applies process functions with a lasting state, inside the block, over that range."""
     token = _RUN.set(run)
     try:
         yield
@@ -58,14 +58,14 @@ def over(run: Run) -> Iterator[None]:
 
 
 def part(by: Sequence[str]) -> Column:
-    """Many keys go to Python at once: a call for each would cost more than its rows."""
+    """Returns the part of a key. Many keys go to Python at once: a call for each would cost more than its rows."""
     return F.pmod(F.xxhash64(*by), F.lit(_AT_ONCE))
 
 
 def by_key(group: "pa.Table", by: Sequence[str]) -> dict[tuple, list[Row]]:
     rows_of: dict[tuple, list[Row]] = {}
     for row in group.to_pylist():
-        # what is no number is one key, as in Spark; in Python it is equal to itself alone
+        # NaN is one key, as in Spark; in Python it is not even equal to itself
         key = tuple(nan if (value := row[name]) != value else value for name in by)
         rows_of.setdefault(key, []).append(row)
     return rows_of
@@ -79,7 +79,7 @@ def arrow(rows: list[Row], schema: StructType) -> "pa.Table":
 
 
 def lasting(rows: DataFrame, by: Sequence[str], rules: Rules, output: StructType) -> DataFrame:
-    """What the function gives of the rows of the run under way (`over`); outside of one, of all of them."""
+    """Returns the output of the function over the run under way (`over`), or over all rows outside one."""
     run = _RUN.get() or Run()
     kept = StructType(
         [
@@ -96,7 +96,7 @@ def lasting(rows: DataFrame, by: Sequence[str], rules: Rules, output: StructType
         return arrow(list(_lived(by_key(group, by), {}, by, rules, keep_at, end)), schema)
 
     def going_on(group: "pa.Table", states: "pa.Table") -> "pa.Table":
-        lives = {key: Life.of(kept) for key, [kept] in by_key(states, by).items()}
+        lives = {key: Life.of(state) for key, [state] in by_key(states, by).items()}
         return arrow(list(_lived(by_key(group, by), lives, by, rules, keep_at, end)), schema)
 
     untouched = None
@@ -123,24 +123,24 @@ def _lived(
     keep_at: datetime | None,
     end: datetime | None,
 ) -> Iterator[Row]:
-    """What is made of each key, and its state at `keep_at` if it is remembered then."""
+    """Yields the output of each key, and its state at `keep_at` if it is remembered then."""
     for key in dict.fromkeys((*lives, *of_key)):
         life, rows = lives.get(key) or Life(), in_order(of_key.get(key, ()), rules.at)
         if keep_at:
             first = [row for row in rows if row[rules.at] < keep_at]
             rows = rows[len(first) :]
-            for made in lived(rules, life, first, keep_at):
-                yield {_MADE: made, _KEPT: None}
+            for output in lived(rules, life, first, keep_at):
+                yield {_MADE: output, _KEPT: None}
             if life.last and keep_at - life.last <= rules.within:
                 yield {_MADE: None, _KEPT: dict(zip(by, key, strict=True)) | life.kept()}
-        for made in lived(rules, life, rows, end):
-            yield {_MADE: made, _KEPT: None}
+        for output in lived(rules, life, rows, end):
+            yield {_MADE: output, _KEPT: None}
 
 
 def _parted(
     kept: DataFrame, rows: DataFrame, by: Sequence[str], end: datetime | None
 ) -> tuple[DataFrame, DataFrame]:
-    """The states of keys with a row or a timer before the end, and the others, which stay as they are."""
+    """Returns the states of keys with a row or a timer before the end, and the others, which stay unchanged."""
     keys = rows.select(*(F.col(quoted(name)).alias(f"_key_{name}") for name in by)).distinct()
     same = reduce(
         and_, (kept[quoted(name)].eqNullSafe(F.col(quoted(f"_key_{name}"))) for name in by)
