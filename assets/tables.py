@@ -62,35 +62,35 @@ def _source(source: Source) -> dg.AssetSpec:
             "debezium": "changes of a database's table, as Debezium sends them",
         }[source.format]
         text, kind, where = (
-            f"The topic `{source.topic}`: {values}.",
+            f"The topic `{source.address}`: {values}.",
             "kafka",
-            {"topic": source.topic},
+            {"topic": source.address},
         )
         if source.history and source.starting:
-            text += f" Before it `{source.history.topic}` is read, its rows before {source.starting.isoformat()}."
-            where["history"] = source.history.topic
+            text += f" Before it `{source.history.address}` is read, its rows before {source.starting.isoformat()}."
+            where["history"] = source.history.address
     elif isinstance(source, FolderSource):
         text, kind, where = (
-            f"The folder `{source.topic}`, whose files ({source.format}, `{source.pattern}`) are each read once.",
+            f"The folder `{source.address}`, whose files ({source.format}, `{source.pattern}`) are each read once.",
             source.format,
-            {"path": source.topic},
+            {"path": source.address},
         )
     elif isinstance(source, DeltaSource):
         text, kind, where = (
-            f"The Delta table `{source.topic}` of others: "
+            f"The Delta table `{source.address}` of others: "
             + ("what changes in it." if source.of_changes else "the rows that are appended to it."),
             "delta",
-            {"path": source.topic},
+            {"path": source.address},
         )
     elif isinstance(source, IcebergSource):
         text, kind, where = (
-            f"The Iceberg table `{source.topic}` of others: the rows that are appended to it.",
+            f"The Iceberg table `{source.address}` of others: the rows that are appended to it.",
             "iceberg",
-            {"path": source.topic},
+            {"path": source.address},
         )
     elif isinstance(source, PythonSource):
         text, kind, where = (
-            f"The source `{source.topic}`: records ({source.format}) that `{source.class_name}` reads.",
+            f"The source `{source.address}`: records ({source.format}) that `{source.class_name}` reads.",
             "python",
             {"class": source.class_name},
         )

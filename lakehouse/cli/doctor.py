@@ -193,7 +193,7 @@ def _tables(settings: Settings, name: str) -> Finding:
     loaded = catalog.load(settings)
     summary = f"{len(list(loaded))} in {', '.join(loaded.pipelines())}"
     sources = [source for table in loaded for source in loaded.sources_of(table).values()]
-    paths = sorted({s.topic for s in sources if isinstance(s, FolderSource | DeltaSource)})
+    paths = sorted({s.address for s in sources if isinstance(s, FolderSource | DeltaSource)})
     if away := [path for path in paths if not files.readable(Path(path))]:
         remedy = "make it, or mount its disk: a stream waits for it"
         return Finding(name, "note", f"{summary}; {', '.join(away)} cannot be read", remedy)

@@ -273,16 +273,16 @@ def columns(settings: Settings, table: Table) -> dict[str, str]:
 def _input(catalog: Catalog, name: str) -> str:
     source = catalog.sources.get(name)
     if isinstance(source, KafkaSource):
-        behind = f", behind {source.history.topic}" if source.history else ""
-        return f"{name} (topic {source.topic}{behind})"
+        behind = f", behind {source.history.address}" if source.history else ""
+        return f"{name} (topic {source.address}{behind})"
     if isinstance(source, FolderSource):
-        return f"{name} (folder {source.topic})"
+        return f"{name} (folder {source.address})"
     if isinstance(source, DeltaSource):
-        return f"{name} (Delta table {source.topic})"
+        return f"{name} (Delta table {source.address})"
     if isinstance(source, IcebergSource):
-        return f"{name} (Iceberg table {source.topic})"
+        return f"{name} (Iceberg table {source.address})"
     if isinstance(source, PythonSource):
-        return f"{name} (source {source.topic}, read by {source.class_name})"
+        return f"{name} (source {source.address}, read by {source.class_name})"
     return f"{name} ({source.format} files)" if isinstance(source, FileSource) else name
 
 

@@ -243,7 +243,7 @@ class Catalog:
         """The topics that these tables (or all) read."""
         return sorted(
             {
-                s.topic
+                s.address
                 for t in (self if tables is None else tables)
                 for s in self.topics_of(t).values()
             }

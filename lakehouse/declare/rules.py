@@ -247,7 +247,7 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
             f"{where}, inputs={table.inputs}: an ingest table reads topics, or one folder, or one Delta or Iceberg table of "
             "others, or one source of your own; declare an ingest table for each, and a table that reads these, with unionByName"
         )
-    if len({source.topic for source in topics.values()}) < len(topics):
+    if len({source.address for source in topics.values()}) < len(topics):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: two of them are one topic, so each row would be there twice; name it once"
         )

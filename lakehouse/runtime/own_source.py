@@ -180,10 +180,10 @@ class OwnReader:
 
     def _let_go(self, close: Callable[[], None]) -> None:
         try:
-            with _noted(self.source.topic, "close", ""):
+            with _noted(self.source.address, "close", ""):
                 close()
         except Exception as err:
-            _log.warning(f"source={self.source.topic}: its close {self._raised(err)}")
+            _log.warning(f"source={self.source.address}: its close {self._raised(err)}")
 
     def _read(self, partition: int, start: int, end: int) -> Iterator[Any]:
         """What `read` gives. An iterator that is left early is closed."""
@@ -212,7 +212,7 @@ class OwnReader:
     def _calling(self, method: str, where: str = "") -> Iterator[SourceReader]:
         """The instance. What comes from the class is SourceAway, and the instance is let go of."""
         try:
-            with _noted(self.source.topic, method, where):
+            with _noted(self.source.address, method, where):
                 if self._made is None:
                     self._made = self.source.reader(**dict(self.source.options))
                 yield self._made
@@ -220,7 +220,7 @@ class OwnReader:
             self.close()
             at = f", {where}" if where else ""
             raise SourceAway(
-                f"source={self.source.topic}{at}: it must answer {method} and did not: it {self._raised(err)}"
+                f"source={self.source.address}{at}: it must answer {method} and did not: it {self._raised(err)}"
             ) from err
 
     def _raised(self, err: Exception) -> str:
@@ -290,7 +290,7 @@ class OwnReader:
 
     def _wrong(self, what: str, rule: str) -> SourceError:
         return SourceError(
-            f"source={self.source.topic}, {what}: {rule}; correct the class {self.source.class_name}"
+            f"source={self.source.address}, {what}: {rule}; correct the class {self.source.class_name}"
         )
 
 

@@ -132,7 +132,7 @@ class _Trial:
                 )
 
     def _failed(self, what: str) -> AssertionError:
-        return AssertionError(f"source={self.source.topic}, seed={self.seed}, {what}")
+        return AssertionError(f"source={self.source.address}, seed={self.seed}, {what}")
 
 
 def _text(record: Raw | None) -> str:

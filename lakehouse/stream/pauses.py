@@ -33,13 +33,13 @@ def remarks(lakehouse: Lakehouse, pipeline: str, now: datetime) -> list[str]:
         if not source.is_history  # to which nothing comes
     }
     configurations = _configurations(
-        lakehouse.settings, (s.topic for s in sources if isinstance(s, KafkaSource))
+        lakehouse.settings, (s.address for s in sources if isinstance(s, KafkaSource))
     )
     said = {topic: remark(configuration, now) for topic, configuration in configurations.items()}
-    said |= {s.topic: _FOLDER for s in sources if isinstance(s, FolderSource)}
-    said |= {s.topic: _TABLE for s in sources if isinstance(s, DeltaSource)}
-    said |= {s.topic: _SNAPSHOTS for s in sources if isinstance(s, IcebergSource)}
-    said |= {s.topic: _OWN for s in sources if isinstance(s, PythonSource)}
+    said |= {s.address: _FOLDER for s in sources if isinstance(s, FolderSource)}
+    said |= {s.address: _TABLE for s in sources if isinstance(s, DeltaSource)}
+    said |= {s.address: _SNAPSHOTS for s in sources if isinstance(s, IcebergSource)}
+    said |= {s.address: _OWN for s in sources if isinstance(s, PythonSource)}
     return [f"{name}: {text}" for name, text in sorted(said.items())]
 
 

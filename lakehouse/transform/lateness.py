@@ -69,7 +69,7 @@ def out_of_time(
     ahead = F.unix_micros(moment) - F.unix_micros(sent)
     reasons = [F.when(moment.isNull(), F.lit(f"event time missing: {event_time}"))]
     for source in sources:
-        of_topic = topic == source.topic  # of one topic Spark knows this before it runs
+        of_topic = topic == source.address  # of one topic Spark knows this before it runs
         first, most = source.min_event_time, source.max_future_skew
         early = moment < F.lit(first)
         reasons += [

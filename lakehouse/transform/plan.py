@@ -111,7 +111,7 @@ class Plan:
         """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
         only, *others = self.sources.values()
         in_force, time = lateness.passing(F.col(f"{RECORD}_partition"), watermark, at)
-        topic = F.col(f"{RECORD}_topic") if others else F.lit(only.topic)
+        topic = F.col(f"{RECORD}_topic") if others else F.lit(only.address)
         arrival = arrival_fields.of_records(in_force, topic, time, PLACE in self.further)
         own = {INGESTION: time} if self.by_ingestion else {}
         return judged.withColumns(own | {ARRIVAL: arrival} | self._placing(F.lit(at), "stream"))

@@ -166,7 +166,7 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
 
     (source,) = file_sources(lakehouse.catalog.sources_of(table).values())
     topic, partition, register = (
-        source.topic,
+        source.address,
         foreign_records.PARTITION,
         Register(lakehouse.settings, table),
     )
@@ -228,7 +228,7 @@ def _on_broker(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
     from lakehouse.runtime import kafka_topics
     from lakehouse.stream.reading import offsets as positions
 
-    topics = sorted(source.topic for source in lakehouse.catalog.topics_of(table).values())
+    topics = sorted(source.address for source in lakehouse.catalog.topics_of(table).values())
     if not topics:
         raise _no_source(lakehouse.catalog, table)
     return positions.on_broker(kafka_topics.admin(lakehouse.settings), topics)
@@ -247,14 +247,14 @@ def _of_own(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
         if isinstance(source, PythonSource):
             with closing(OwnReader(source)) as reader:
                 ends = reader.ends()
-                found[source.topic] = positions.Broker("", reader.begins(ends), ends)
+                found[source.address] = positions.Broker("", reader.begins(ends), ends)
     return found
 
 
 def _no_source(catalog: "Catalog", table: "Table") -> "RangeError":
     from lakehouse.errors import RangeError
 
-    reads = ", ".join(source.topic for source in catalog.sources_of(table).values())
+    reads = ", ".join(source.address for source in catalog.sources_of(table).values())
     what = f"it reads {reads}, which is no topic" if reads else f"a {table.kind} table"
     return RangeError(f"table={table.name}: {what}; name an ingest table that reads a topic")
 

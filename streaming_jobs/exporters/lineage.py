@@ -234,18 +234,18 @@ class Lineage:
         if isinstance(source, KafkaSource):
             return {
                 "namespace": f"kafka://{self._broker()}",
-                "name": source.topic,
+                "name": source.address,
                 "facets": facets,
             }
         if isinstance(source, FolderSource | DeltaSource):
-            return {"namespace": "file", "name": source.topic, "facets": facets}
+            return {"namespace": "file", "name": source.address, "facets": facets}
         if isinstance(source, IcebergSource):
             uri = dict(source.catalog).get("uri", "file")
-            return {"namespace": uri.rpartition("@")[2], "name": source.topic, "facets": facets}
+            return {"namespace": uri.rpartition("@")[2], "name": source.address, "facets": facets}
         if isinstance(source, PythonSource):
             return {
                 "namespace": f"python://{source.class_name}",
-                "name": source.topic,
+                "name": source.address,
                 "facets": facets,
             }
         if isinstance(source, FileSource):
@@ -293,7 +293,7 @@ def _read(table: Table, catalog: Catalog, name: str, commit: Commit | None) -> o
     if commit is None:
         return None
     if source := catalog.sources_of(table).get(name):
-        offsets = commit.inputs.get(source.topic)
+        offsets = commit.inputs.get(source.address)
         return json.dumps(offsets) if offsets else None
     seen = {n: versions[-1] for n, versions in commit.inputs.get(SEEN, {}).items()}
     kinds = (commit.inputs.get(kind, {}) for kind in ("tables", "references", "versioned tables"))

@@ -55,7 +55,7 @@ def test_another_key_or_column_is_another_declaration():
         catalog = catalog_of([module_of(accounts=source, account_log=account_log)])
         return declared_state.declaration(catalog, catalog.table("account_log"))
 
-    topic = ACCOUNTS.topic
+    topic = ACCOUNTS.address
     others = [
         changes(topic, key="id", schema="id BIGINT, balance DECIMAL(13, 2)"),
         changes(topic, key="balance", schema=ACCOUNTS.schema),

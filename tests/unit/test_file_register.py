@@ -586,7 +586,7 @@ def test_the_names_of_columns_are_read_without_spark():
 
 
 def test_a_relative_folder_is_relative_to_the_module():
-    assert folder("incoming", schema="n BIGINT").topic == str(Path(__file__).parent / "incoming")
+    assert folder("incoming", schema="n BIGINT").address == str(Path(__file__).parent / "incoming")
 
 
 def test_files_that_were_read_and_are_gone_for_long_are_forgotten_and_the_numbers_of_the_others_stay(

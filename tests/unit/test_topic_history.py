@@ -90,7 +90,10 @@ def test_it_is_read_alone_and_parted_by_the_time_of_events():
 def test_both_are_sources_of_one_ingest_table_and_shown():
     found = catalog(incoming=TOPIC)
     ingest = found.table("readings")
-    assert [each.topic for each in found.sources_of(ingest).values()] == ["events", "/data/archive"]
+    assert [each.address for each in found.sources_of(ingest).values()] == [
+        "events",
+        "/data/archive",
+    ]
     assert found.topics() == ["events"] and found.quiet_timeout(ingest) == timedelta(minutes=1)
     assert table_status._input(found, "incoming") == "incoming (topic events, behind /data/archive)"
     spec = tables._source(found.sources["incoming"])
@@ -104,7 +107,10 @@ def test_both_are_sources_of_one_ingest_table_and_shown():
     [
         (replace(TOPIC, history=None, starting=None), TOPIC),
         (TOPIC, replace(TOPIC, history=None, starting=None)),
-        (TOPIC, kafka("events", schema=SCHEMA, history=replace(ARCHIVE, topic="/b"), starting=CUT)),
+        (
+            TOPIC,
+            kafka("events", schema=SCHEMA, history=replace(ARCHIVE, address="/b"), starting=CUT),
+        ),
         (TOPIC, kafka("events", schema=SCHEMA, history=ARCHIVE, starting=CUT + timedelta(days=1))),
     ],
 )

@@ -37,14 +37,14 @@ def check(table: Table, topics: Mapping[str, KafkaSource]) -> None:
 
 def _check_parted(topic: KafkaSource) -> None:
     history, starting = topic.history, topic.starting
-    where = f"topic={topic.topic}"
+    where = f"topic={topic.address}"
     if history is None or starting is None:
         raise DeclarationError(
-            f"{where}, history={history and history.topic}, starting={starting}: the instant parts the rows of the history from "
-            "those of the topic; give both, or neither"
+            f"{where}, history={history and history.address}, starting={starting}: the instant parts the rows of the history "
+            "from those of the topic; give both, or neither"
         )
     check_event_time(f"{where}, starting", starting)
-    where += f", history={history.topic}"
+    where += f", history={history.address}"
     if not isinstance(history, FilesSource):
         raise DeclarationError(
             f"{where}: a history is a folder, or a Delta or Iceberg table of others; read others by an ingest table of their own"

@@ -88,7 +88,7 @@ def check_keys(source: "KafkaSource") -> None:
         )
     if given and source.history:
         raise DeclarationError(
-            f"metadata={given}, history={source.history.topic}: files have none of it; have the values hold it"
+            f"metadata={given}, history={source.history.address}: files have none of it; have the values hold it"
         )
 
 

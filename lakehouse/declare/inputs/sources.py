@@ -42,7 +42,9 @@ class RecordSource:
     Columns marked NOT NULL in `schema` are required, else: quarantine.
     """
 
-    topic: str  # its name in `_arrival`: a topic, the path of a folder or of a table, or a name
+    address: (
+        str  # in `_arrival` and messages: a topic, the path of a folder or of a table, or a name
+    )
     schema: str
     format: ValueFormat | FolderFormat | Literal["delta", "delta_changes", "iceberg"] = "json"
     unknown_fields: UnknownFields = "ignore"
@@ -118,7 +120,7 @@ class DeltaSource(RecordSource):
 class IcebergSource(RecordSource):
     """An Iceberg table of others; each row that is appended to it is a record."""
 
-    # none: the topic is the path of the table; may hold secrets
+    # none: the address is the path of the table; may hold secrets
     catalog: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 

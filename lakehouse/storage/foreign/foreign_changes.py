@@ -15,7 +15,7 @@ class Afterwards:
 
     def __init__(self, source: FilesSource, register: Register) -> None:
         self._source, self._register = source, register
-        self._path = Path(source.topic)
+        self._path = Path(source.address)
         self._iceberg = IcebergTable(source) if isinstance(source, IcebergSource) else None
         self._compared: dict[str, tuple[Seen, str]] = {}  # files, and what is wrong with each
         self._through = register.through  # the last version that was looked at

@@ -42,7 +42,7 @@ class RecordReader:
 
     def __init__(self, source: FilesSource, register: Register) -> None:
         self._source, self._register = source, register
-        self._folder = Path(source.topic)
+        self._folder = Path(source.address)
         self._iceberg = IcebergTable(source) if isinstance(source, IcebergSource) else None
         self._open: Opened | None = None
         self._of: Registered | None = None  # the file that is open
@@ -151,7 +151,7 @@ class RecordReader:
 
 def lost(source: FilesSource, register: Register, read: int) -> list[tuple[int, int]]:
     """The ranges of records that are registered, not read, and not to be had any more."""
-    folder = Path(source.topic)
+    folder = Path(source.address)
     iceberg = IcebergTable(source) if isinstance(source, IcebergSource) else None
     ranges: list[tuple[int, int]] = []
     for file in register.from_record(read):

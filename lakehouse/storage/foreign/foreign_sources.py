@@ -88,7 +88,7 @@ class FolderFeed:
     ) -> None:
         self.register = register
         self._source, self._is_lost = source, is_lost
-        self._folder = Path(source.topic)
+        self._folder = Path(source.address)
         self._columns = column_names(source.schema) if source.header else None
         self._watched: dict[str, tuple[float, Seen]] = {}  # since when they are as they are
         self._refused: dict[str, tuple[Seen, str]] = {}
@@ -240,7 +240,7 @@ class TableFeed:
     def __init__(self, source: DeltaSource, register: Register, types: Mapping[str, str]) -> None:
         self.register = register
         self._types = types
-        self._path, self._changes = Path(source.topic), source.of_changes
+        self._path, self._changes = Path(source.address), source.of_changes
         # versions and how many records there are with them: the last that is read, and what follows
         self._ends = [(register.through, register.end)]
         self._forget_at = 0.0
@@ -310,7 +310,7 @@ def passed_over(source: TableSource, register: Register) -> int | None:
     """The version up to which someone has to accept that it is not read; None if the next one can be."""
     if isinstance(source, IcebergSource):
         return iceberg_feed.passed_over(source, register)
-    path, following = Path(source.topic), register.through + 1
+    path, following = Path(source.address), register.through + 1
     if register.through < 0 or following > foreign_log.latest(path):
         return None
     version = foreign_log.version(path, following, source.of_changes)
@@ -329,7 +329,7 @@ def unread(source: FilesSource, register: Register, read: int) -> list[str]:
     if isinstance(source, TableSource):
         return waiting
     try:
-        listing = foreign_files.listed(Path(source.topic), source.pattern)
+        listing = foreign_files.listed(Path(source.address), source.pattern)
     except Away as err:
         return [*waiting, str(err)]
     for each in listing:
@@ -338,7 +338,7 @@ def unread(source: FilesSource, register: Register, read: int) -> list[str]:
             waiting.append(f"{each.path} is not registered")
         elif registered.size != each.size or (
             registered.modified != each.modified
-            and digest_of(Path(source.topic) / each.path) != registered.digest
+            and digest_of(Path(source.address) / each.path) != registered.digest
         ):
             waiting.append(f"{each.path} was written to since it was registered")
     return waiting

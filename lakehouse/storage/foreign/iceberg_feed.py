@@ -50,7 +50,7 @@ class IcebergFeed:
     def _look(self, read: int, most: int) -> None:
         table, register = self._table.load(), self.register
         if register.shape:
-            iceberg_columns.check_same(table, self._source.topic, register.shape)
+            iceberg_columns.check_same(table, self._source.address, register.shape)
         if register.through < 0:
             self._shape(table)
             files = iceberg_tables.present_files(table)
@@ -85,7 +85,7 @@ class IcebergFeed:
         whole = self._source.unknown_fields == "quarantine"
         before = self.register.shape
         self.register.take_shape(
-            iceberg_columns.shape(table, self._source.topic, self._types, before, whole)
+            iceberg_columns.shape(table, self._source.address, self._types, before, whole)
         )
         self._is_shaped = True
 
@@ -97,7 +97,7 @@ class IcebergFeed:
         self._ends.append((snapshot, self.register.end))
 
     def _where(self) -> str:
-        return f"table={self.register.table}, iceberg_table={self._source.topic}"
+        return f"table={self.register.table}, iceberg_table={self._source.address}"
 
     def _remedy(self) -> str:
         return (

@@ -31,7 +31,7 @@ class IcebergTable:
     """An Iceberg table, asked for at its catalog."""
 
     def __init__(self, source: IcebergSource) -> None:
-        self.name = source.topic
+        self.name = source.address
         self._properties = dict(source.catalog)
         self._catalog: Any = None
         self._found: Found | None = None

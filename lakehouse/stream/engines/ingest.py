@@ -66,7 +66,7 @@ def finish(run: StreamRun, written: Written) -> None:
     begins = offsets.behind(session.settings, table, before, starts)
     read = {
         name: records.between(
-            session, table, source, begins.get(source.topic), written.inputs, written.at
+            session, table, source, begins.get(source.address), written.inputs, written.at
         )
         for name, source in run.plan.sources.items()
     }
@@ -92,7 +92,7 @@ def ingest_batch(
     """
     before = run.session.commit_log(run.table).before(run.generation, batch_id)
     # rows of a history move no watermark: they are in no order, and all of them count
-    silent = {s.topic: s.idle_timeout for s in run.plan.sources.values() if not s.is_history}
+    silent = {s.address: s.idle_timeout for s in run.plan.sources.values() if not s.is_history}
     partitions = {
         _key(t, p): (t, int(p))
         for t in sorted(log.inputs.keys() & silent.keys())
@@ -114,7 +114,7 @@ def ingest_batch(
     if log.quiet is not None and heads and mark > BEGINNING:
         mark += log.quiet
     observed = [*observing.maxima(run.plan, partitions), *observing.readings(run.plan)]
-    of_changes = [source.topic for source in run.plan.sources.values() if source.keys]
+    of_changes = [source.address for source in run.plan.sources.values() if source.keys]
 
     def counts(seen: Mapping[str, Any]) -> dict[str, Any]:
         latest = {key: utc(seen[key]) for key in partitions if seen[key] is not None}

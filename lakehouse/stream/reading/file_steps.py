@@ -42,7 +42,7 @@ class FileSteps(SourceSteps):
         super().__init__(run, take, finish, **how)
         settings, last = run.session.settings, self._last()
         (self._source,) = file_sources(run.plan.sources.values())
-        self._topic = self._source.topic
+        self._topic = self._source.address
         gaps = offsets.known(settings, run.table).gaps
         self._gaps = [gap for gap in gaps if gap.topic == self._topic]
         self._register = Register(settings, run.table)

@@ -56,7 +56,7 @@ class HistorySteps(TopicSteps):
         begins = topic_starts.resolve(settings, table, self._source) if last is None else {}
         self._client = self._client or kafka_topics.admin(settings)
         found = offsets.start(settings, table, self._topics, last, begins)
-        self._resting = {self._history.topic: {PARTITION: 0}, **found}
+        self._resting = {self._history.address: {PARTITION: 0}, **found}
         return {topic: found[topic] for topic in self._topics}
 
     def _resumed(self) -> tuple[Offsets, int]:
@@ -93,7 +93,7 @@ class HistorySteps(TopicSteps):
         past.close()
         self._resting, self._past = past.position, None
         self._afterwards = past.afterwards()
-        return Records(self._at, self._at, 0, here={self._source.topic: HELD.empty_table()})
+        return Records(self._at, self._at, 0, here={self._source.address: HELD.empty_table()})
 
     def _take(self, piece: Records, number: int, log: BatchLog) -> None:
         if self._past is None:

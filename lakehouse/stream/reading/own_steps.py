@@ -36,7 +36,7 @@ class OwnSteps(SourceSteps):
     def __init__(self, run: StreamRun, take: Take, finish: Finish, **how: Any) -> None:
         super().__init__(run, take, finish, **how)
         self._source = records.own_source(run.plan.sources.values())
-        self._topic = self._source.topic
+        self._topic = self._source.address
         self._poll = self._source.poll_interval.total_seconds()
         self._reader = OwnReader(self._source)  # which makes the instance in the thread
         none: Offsets = {self._topic: {}}

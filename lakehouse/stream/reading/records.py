@@ -56,8 +56,8 @@ def between(
     if isinstance(source, KafkaSource):
         return decode.topic_rows(session.spark, session.settings, source, begins, ends)
     if isinstance(source, PythonSource):
-        return _of_own(source, begins or {}, ends[source.topic], at)
-    begin, end = (begins or {}).get(PARTITION, 0), ends[source.topic][PARTITION]
+        return _of_own(source, begins or {}, ends[source.address], at)
+    begin, end = (begins or {}).get(PARTITION, 0), ends[source.address][PARTITION]
     there = list(_not_lost(session, table, source, begin, end))
     return held(session, _of_files(session, table, file_source(source), there))
 
@@ -66,7 +66,7 @@ def _not_lost(
     session: Session, table: Table, source: RecordSource, begin: int, end: int
 ) -> Iterator[tuple[int, int]]:
     """What of a range of records nobody has accepted to be lost."""
-    gaps = [g for g in known(session.settings, table).gaps if g.topic == source.topic]
+    gaps = [g for g in known(session.settings, table).gaps if g.topic == source.address]
     for gap in sorted(gaps, key=lambda gap: gap.since):
         if begin < min(gap.since, end):
             yield begin, min(gap.since, end)

@@ -66,7 +66,7 @@ class SourceSteps(Stepped[Records]):
         super().__init__(run, take, available_now=available_now, pace=pace)
         self._finish = finish
         self._silence = Silence(quiet_timeout.total_seconds(), time.monotonic())
-        self._names = sorted(source.topic for source in run.plan.sources.values())
+        self._names = sorted(source.address for source in run.plan.sources.values())
         self._until: Any = None  # what is to be read, if it is to end at the present
         self._ends: Offsets = {}  # of the sources, as they were looked at last
         self._looked = time.monotonic()  # when they were
@@ -159,15 +159,17 @@ class SourceSteps(Stepped[Records]):
         if by_topic is not None:
             return run.judged(
                 {
-                    name: records.held(run.session, by_topic[of.topic])
+                    name: records.held(run.session, by_topic[of.address])
                     for name, of in plan.sources.items()
-                    if of.topic in by_topic
+                    if of.address in by_topic
                 }
             )
         read = {
-            name: records.between(run.session, run.table, of, piece.begin.get(of.topic), piece.end)
+            name: records.between(
+                run.session, run.table, of, piece.begin.get(of.address), piece.end
+            )
             for name, of in plan.sources.items()
-            if of.topic in piece.end
+            if of.address in piece.end
         }
         # each task writes a file, and all that reads the table opens it
         tasks, partitions = 1 + piece.rows // _RECORDS, sum(map(len, piece.end.values()))

@@ -76,7 +76,7 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
     for each in sources:
         if isinstance(each, PythonSource):
             checked += _checked_own(lakehouse.settings, table, each, last)
-    by_topic = {source.topic: source for source in lakehouse.catalog.topics_of(table).values()}
+    by_topic = {source.address: source for source in lakehouse.catalog.topics_of(table).values()}
     if not by_topic:
         return checked
     topics = sorted(by_topic)
@@ -112,7 +112,7 @@ def _checked_files(
     """A folder or a table of others against the register, whose records have all been there."""
     import numpy as np
 
-    end, topic = last.inputs.get(source.topic, {}).get(PARTITION, 0), source.topic
+    end, topic = last.inputs.get(source.address, {}).get(PARTITION, 0), source.address
     register = Register(settings, table)
     stored = _stored(settings, table, topic, "").get(int(PARTITION), np.empty(0, np.int64))
     expected = np.ones(end, bool)
@@ -153,8 +153,8 @@ def _checked_own(
     """A source of one's own, read once more from its first offsets on."""
     import numpy as np
 
-    read = last.inputs.get(source.topic, {})
-    stored = _stored(settings, table, source.topic, "")
+    read = last.inputs.get(source.address, {})
+    stored = _stored(settings, table, source.address, "")
     with closing(OwnReader(source)) as reader:
         begins = reader.begins(reader.ends())
         for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
@@ -171,7 +171,9 @@ def _checked_own(
             missing = np.setdiff1d(np.array(there, np.int64), once)
             examples = _examples(missing, doubled, str)
             counts_of = len(own), len(missing), len(doubled), 0
-            yield Checked(source.topic, int(partition), start, end, *counts_of, "; ".join(examples))
+            yield Checked(
+                source.address, int(partition), start, end, *counts_of, "; ".join(examples)
+            )
 
 
 def _checked(
@@ -189,12 +191,12 @@ def _checked(
     once, counts = np.unique(stored, return_counts=True)
     doubled = once[counts > 1]
     absent = np.setdiff1d(np.arange(start, end), once, assume_unique=True)
-    delivered = _delivered(settings, source.topic, partition, absent) if len(absent) else {}
+    delivered = _delivered(settings, source.address, partition, absent) if len(absent) else {}
     passed_over = {o for o, no_change in delivered.items() if source.keys and no_change}
     missing = sorted(delivered.keys() - passed_over)
     examples = _examples(missing, doubled, str)
     counts_of = len(stored), len(missing), len(doubled), len(passed_over)
-    return Checked(source.topic, partition, start, end, *counts_of, "; ".join(examples))
+    return Checked(source.address, partition, start, end, *counts_of, "; ".join(examples))
 
 
 def _examples(

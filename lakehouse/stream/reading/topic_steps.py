@@ -43,7 +43,7 @@ class TopicSteps(SourceSteps):
     def __init__(self, run: StreamRun, take: Take, finish: Finish, **how: Any) -> None:
         super().__init__(run, take, finish, **how)
         topics = [s for s in run.plan.sources.values() if isinstance(s, KafkaSource)]
-        self._topics = sorted(source.topic for source in topics)
+        self._topics = sorted(source.address for source in topics)
         isolation = topics[0].isolation  # all of them have the same
         self._reading = isolated(run.session.settings, isolation)
         # an embedded broker has no address as long as it does not run
@@ -76,7 +76,7 @@ class TopicSteps(SourceSteps):
         if self._begins is None:
             return {}, 0  # it is stopped
         sources = self.run.plan.sources.values()
-        with_headers = {source.topic for source in sources if source.headers}
+        with_headers = {source.address for source in sources if source.headers}
         self._reader, self._at = (
             TopicReader(self._reading, self.name, settings.step_rows, with_headers),
             self._begins,
