@@ -14,7 +14,7 @@ from pydantic import Field
 from assets.metadata import instant, of_job
 from assets.resources import BATCH, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.inputs.sources import KafkaSource, PythonSource, RecordSource
+from lakehouse.declare.inputs.sources import Source
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
 from streaming_jobs.progress import JobStatus
@@ -24,7 +24,6 @@ from streaming_jobs.supervision.jobs import target_of
 if TYPE_CHECKING:
     from lakehouse.stream.rescaling import Rescaled
 
-_KINDS = {"kafka": KafkaSource, "python": PythonSource}  # by what a job reads
 _DESCRIPTION = """The process that fills {tables} as a stream.
 
 | job | what it does |
@@ -59,13 +58,13 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
     return [
         dg.AssetSpec(
             job_key(pipeline),
-            deps=_sources(catalog, pipeline, RecordSource),
+            deps=sorted(_sources(catalog, pipeline)),
             description=_DESCRIPTION.format(
                 pipeline=pipeline,
                 tables=", ".join(f"`{t.name}`" for t in catalog.of_pipeline(pipeline)),
             ),
             group_name="streaming_jobs",
-            kinds={"spark", *(k for k, of in _KINDS.items() if _sources(catalog, pipeline, of))},
+            kinds={"spark", *_job_kinds(catalog, pipeline)},
             tags={"pipeline": pipeline},
             metadata={name: getattr(settings.for_pipeline(pipeline), name) for name in RESOURCES},
         )
@@ -106,9 +105,19 @@ def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
     return dg.Output(state, metadata=metadata)
 
 
-def _sources(catalog: Catalog, pipeline: str, kind: type[RecordSource]) -> list[str]:
-    inputs = {name for table in catalog.of_pipeline(pipeline) for name in table.inputs}
-    return sorted(name for name in inputs if isinstance(catalog.sources.get(name), kind))
+def _sources(catalog: Catalog, pipeline: str) -> dict[str, Source]:
+    """The declared sources of a pipeline's ingest tables, by name."""
+    inputs = {
+        name
+        for table in catalog.of_pipeline(pipeline)
+        if catalog.sources_of(table)
+        for name in table.inputs
+    }
+    return {name: catalog.sources[name] for name in inputs if name in catalog.sources}
+
+
+def _job_kinds(catalog: Catalog, pipeline: str) -> set[str]:
+    return {source.job_kind for source in _sources(catalog, pipeline).values()} - {""}
 
 
 def _start(pipeline: str) -> dg.JobDefinition:

@@ -20,8 +20,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakehouse.declare.inputs.own_sources import PythonSource
 from lakehouse.declare.inputs.readers import SourceReader, SourceRecord
-from lakehouse.declare.inputs.sources import PythonSource
 from lakehouse.errors import SourceAway, SourceError
 from lakehouse.ranges import text
 from lakehouse.storage.foreign.foreign_records import RECORDS

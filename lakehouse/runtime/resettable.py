@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 
-from lakehouse.declare.inputs.sources import PythonSource
+from lakehouse.declare.inputs.own_sources import PythonSource
 from lakehouse.errors import SourceError
 from lakehouse.runtime.own_source import OwnReader, Raw
 

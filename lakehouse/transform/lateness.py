@@ -22,7 +22,7 @@ from lakehouse.declare.columns import (
     WINDOW_TIME,
     quoted,
 )
-from lakehouse.declare.inputs.sources import KafkaSource, RecordSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates, Window
 from lakehouse.durations import spark_interval
@@ -84,7 +84,7 @@ def out_of_time(
                 f"event time from {text(source.until)} on, of which the topic has the rows"
             )
             reasons.append(F.when(of_topic & (moment >= F.lit(source.until)), later))
-        if isinstance(source, KafkaSource) and source.starting:
+        if source.starting:
             earlier = F.lit(
                 f"event time before {text(source.starting)}, of which the history has the rows"
             )

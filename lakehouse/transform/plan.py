@@ -29,7 +29,7 @@ from lakehouse.declare.columns import (
     WINDOW,
     WINDOW_TIME,
 )
-from lakehouse.declare.inputs.sources import FileSource, RecordSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.kinds import Kind
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
@@ -384,10 +384,7 @@ def _columns(session: Session, plan: Plan) -> StructType:
 
 
 def no_rows(session: Session, name: str) -> DataFrame:
-    source = session.catalog.sources.get(name)
-    if isinstance(source, RecordSource):
-        return session.spark.createDataFrame([], decode.KAFKA_SCHEMA)
-    if isinstance(source, FileSource):
-        return session.spark.createDataFrame([], source.schema)
+    if source := session.catalog.sources.get(name):
+        return session.spark.createDataFrame([], source.raw_columns)
     columns = stored_schema(session, session.catalog.table(name))
     return session.spark.createDataFrame([], columns).drop(row_keys.KEY)

@@ -156,7 +156,6 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
 
 def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None", yes: bool) -> None:
     """What `accept-gap` does for a table that reads a folder or a table of others. Raises RangeError."""
-    from lakehouse.declare.inputs.sources import FolderSource, IcebergSource
     from lakehouse.errors import RangeError
     from lakehouse.storage.foreign import foreign_records, foreign_sources
     from lakehouse.storage.foreign.file_register import Register
@@ -170,12 +169,11 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
         foreign_records.PARTITION,
         Register(lakehouse.settings, table),
     )
+    files = foreign_sources.files_of(source, register)
     begins = positions.behind(lakehouse.settings, table, last, {topic: {partition: 0}})
     has_begun = checkpoints.standing(lakehouse.settings, table).last is not None
-    lost = foreign_records.lost(source, register, begins[topic][partition]) if has_begun else []
-    passed = (
-        None if isinstance(source, FolderSource) else foreign_sources.passed_over(source, register)
-    )
+    lost = foreign_sources.lost(files, begins[topic][partition]) if has_begun else []
+    passed = files.passed_over()
     if not lost and passed is None:
         raise RangeError(
             f"table={table.name}: {topic} has every record that it has not read, so nothing is lost; start its job"
@@ -184,13 +182,9 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
         name = register.of_record(since).path
         console.print_text(f"{topic}, file {name}: records {since} to {until - 1} are lost")
     if passed is not None:
-        snapshots = isinstance(source, IcebergSource)
-        which = (
-            f"snapshots up to {passed}"
-            if snapshots
-            else f"versions {register.through + 1} to {passed}"
+        console.print_text(
+            f"{topic}: {files.passing(passed)} are not read, with the rows that they add"
         )
-        console.print_text(f"{topic}: {which} are not read, with the rows that they add")
     _ask(yes, "go on without them?")
     if lost:
         checkpoints.begin(
@@ -238,7 +232,7 @@ def _of_own(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
     """What the class of a source of one's own says of it; nothing of other tables. Raises SourceError."""
     from contextlib import closing
 
-    from lakehouse.declare.inputs.sources import PythonSource
+    from lakehouse.declare.inputs.own_sources import PythonSource
     from lakehouse.runtime.own_source import OwnReader
     from lakehouse.stream.reading import offsets as positions
 

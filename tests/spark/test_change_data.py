@@ -15,7 +15,7 @@ from pyspark.sql import Row
 
 from lakehouse import changes, versioned_table
 from lakehouse.cli import query
-from lakehouse.declare.inputs.sources import KafkaSource
+from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.errors import DeclarationError
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.log import commit_log_repair

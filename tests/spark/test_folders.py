@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from lakehouse import delta_table, folder, ingest_table, tumbling, window_table
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import delta_log
-from lakehouse.storage.foreign import foreign_sources
 from lakehouse.storage.foreign.file_register import Register
+from lakehouse.storage.foreign.foreign_sources import files_of
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
@@ -350,7 +350,7 @@ def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(
 
     register = Register(session.settings, readings)
     gone = put(there / "c.json", row(4), row(5))
-    foreign_sources.feed_of(source, register, lambda known: False).look(register.end, 10)
+    files_of(source, register).feed(lambda known: False).look(register.end, 10)
     gone.unlink()
     monkeypatch.setattr(file_steps, "_RENAMED", 3 * file_steps.LOOK)  # more than one look
     with pytest.raises(StepFailed, match=r"c.json, records=3 to 4: it is gone before it was read"):

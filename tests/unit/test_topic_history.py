@@ -19,8 +19,8 @@ from lakehouse.ranges import BEGINNING
 from lakehouse.settings import Settings
 from lakehouse.storage.disk.files import digest_of
 from lakehouse.storage.foreign.file_register import Register, Registered
-from lakehouse.storage.foreign.foreign_changes import Afterwards
-from lakehouse.storage.foreign.foreign_sources import TableFeed
+from lakehouse.storage.foreign.foreign_delta import TableFeed
+from lakehouse.storage.foreign.foreign_sources import files_of
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import declared_state
 from lakehouse.stream.reading import topic_starts
@@ -183,7 +183,7 @@ def test_what_others_do_to_a_folder_after_it_was_read_is_said(tmp_path):
         stat = (archive / name).stat()
         digest = digest_of(archive / name)
         register.add([Registered(name, stat.st_size, stat.st_mtime_ns, 1, digest=digest)])
-    watch = Afterwards(source, register)
+    watch = files_of(source, register)
     assert watch.look() == ""
     (archive / "a").unlink()
     (archive / "b").rename(archive / "renamed")
@@ -194,7 +194,7 @@ def test_what_others_do_to_a_folder_after_it_was_read_is_said(tmp_path):
     put(archive / "copy", "b\n", 200)
     said = watch.look()
     assert "file c, which was written to since, and 1 more" in said
-    assert Afterwards(source, register).look() == said, "the same after a restart"
+    assert files_of(source, register).look() == said, "the same after a restart"
 
 
 def test_versions_that_come_after_a_table_was_read_are_said_and_compaction_is_not(tmp_path):
@@ -204,7 +204,7 @@ def test_versions_that_come_after_a_table_was_read_are_said_and_compaction_is_no
     source = delta_table(there, schema=SCHEMA)
     register = Register(Settings(root=tmp_path), catalog(incoming=source).table("readings"))
     register.add([], 1)
-    watch = Afterwards(source, register)
+    watch = files_of(source, register)
     DeltaTable(there).optimize.compact()
     assert watch.look() == ""
     write_deltalake(there, pa.table({"n": [2]}), mode="append")

@@ -1,11 +1,14 @@
 """What tables are computed from.
 
-sources        topics of Kafka, folders, and files that are read whole
+sources        what every source has, and answers
 source_checks  the rules of their options
+kafka          topics of Kafka
 changes        a topic of the changes of a database's table
-readers        the contract of what reads a source of one's own
-own_sources    such a source
+folder         folders that others put files into
 delta          a Delta table of others
 iceberg        an Iceberg table of others
+own_sources    a source of one's own
+readers        the contract of what reads one
 history        a folder or a table of others that is read before a topic
+files          files that are read whole
 """

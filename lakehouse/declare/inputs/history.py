@@ -1,21 +1,14 @@
 """The history of a topic: a folder or a table of others that an ingest table reads to its end before it reads the topic."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from lakehouse.declare.columns import INGESTION
+from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.declare.inputs.source_checks import check_event_time
-from lakehouse.declare.inputs.sources import FilesSource, KafkaSource, RecordSource, Source
+from lakehouse.declare.inputs.sources import FilesSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-
-
-def of_input(name: str, source: Source | None) -> Iterator[tuple[str, RecordSource]]:
-    """What an input of an ingest table is read from, by name: that of a history is none that an input can have."""
-    if isinstance(source, RecordSource):
-        yield name, source
-    if isinstance(source, KafkaSource) and source.history:
-        yield f"{name} (history)", source.history
 
 
 def check(table: Table, topics: Mapping[str, KafkaSource]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lakehouse.declare import secrets
-from lakehouse.declare.inputs.sources import IcebergSource
+from lakehouse.declare.inputs.iceberg import IcebergSource
 from lakehouse.errors import LakehouseError, SourceError
 from lakehouse.storage.foreign.file_register import Registered
 from lakehouse.storage.foreign.foreign_files import Away

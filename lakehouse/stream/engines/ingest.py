@@ -9,7 +9,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.inputs.sources import KafkaSource, PythonSource
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.own_sources import PythonSource
 from lakehouse.ranges import BEGINNING, utc
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.log import latest_times

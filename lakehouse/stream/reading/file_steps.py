@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from pyspark.sql.types import StructType
 
-from lakehouse.declare.inputs.sources import FolderSource
 from lakehouse.errors import SourceError
 from lakehouse.storage.foreign import foreign_sources
 from lakehouse.storage.foreign.file_register import Register, Registered
@@ -60,8 +59,9 @@ class FileSteps(SourceSteps):
         self._begins = begins
         columns = cast(StructType, StructType.fromDDL(self._source.schema))
         types = {each.name: each.dataType.simpleString() for each in columns}
-        self._feed = foreign_sources.feed_of(self._source, self._register, self._is_lost, types)
-        self._reader = RecordReader(self._source, self._register)
+        self._files = foreign_sources.files_of(self._source, self._register)
+        self._feed = self._files.feed(self._is_lost, types)
+        self._reader = RecordReader(self._files)
         self._is_away = False  # the folder is not there, or a file that is to be read is not
         self._took = 0.0  # seconds of the last look
         self._gone_since: float | None = None
@@ -145,7 +145,7 @@ class FileSteps(SourceSteps):
             self._feed.look(self._number, most)
             # while enough is registered, a look passes over the name that a file has now
             if self._gone_since is not None:
-                foreign_sources.follow_renames(self._source, self._register)
+                self._files.follow_renames()
         except Away as err:
             if self.available_now:
                 raise
@@ -173,19 +173,10 @@ class FileSteps(SourceSteps):
         """Waits for a file that may have another name by now. Raises Gone if that lasts."""
         now = time.monotonic()
         self._gone_since = now if self._gone_since is None else self._gone_since
-        if (
-            not isinstance(self._source, FolderSource)
-            or now - self._gone_since > self._settle + _RENAMED
-        ):
+        if not self._files.may_rename or now - self._gone_since > self._files.settle + _RENAMED:
             raise err
         self._is_away = True
         self._say(f"{err}; it may have been renamed, which is looked for")
-
-    @property
-    def _settle(self) -> float:
-        """Seconds for a file to stand still; a file of a table does at once."""
-        source = self._source
-        return source.settle.total_seconds() if isinstance(source, FolderSource) else 0.0
 
     def _latest(self) -> Any:
         return self._feed.present()
@@ -197,7 +188,7 @@ class FileSteps(SourceSteps):
             return True
         if not self.available_now or self._number < self._register.end:
             return False
-        if time.monotonic() - self._began_at < self._settle + _SETTLED:
+        if time.monotonic() - self._began_at < self._files.settle + _SETTLED:
             return False
         if not self._said_unsettled:
             self._said_unsettled = True

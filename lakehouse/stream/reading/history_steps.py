@@ -12,10 +12,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from lakehouse.declare.inputs.sources import KafkaSource
+from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.errors import BrokerError, SourceError
 from lakehouse.runtime import kafka_topics
-from lakehouse.storage.foreign.foreign_changes import Afterwards
+from lakehouse.storage.foreign import foreign_sources
+from lakehouse.storage.foreign.foreign_contract import ForeignFiles
 from lakehouse.storage.foreign.foreign_files import Away
 from lakehouse.storage.foreign.foreign_records import PARTITION
 from lakehouse.storage.position import checkpoints
@@ -47,7 +48,7 @@ class HistorySteps(TopicSteps):
         self._how: dict[str, Any] = how
         self._past: _Past | None = None  # until the history is read
         self._resting: Offsets = {}  # how far what is not read just now is
-        self._afterwards: Afterwards | None = None
+        self._afterwards: ForeignFiles | None = None
         self._look_at = 0.0  # when the history is looked at again
         super().__init__(run, take, finish, **how)
 
@@ -166,8 +167,8 @@ class _Past(FileSteps):
                 return None
         return None
 
-    def afterwards(self) -> Afterwards:
-        return Afterwards(self._source, self._register)
+    def afterwards(self) -> ForeignFiles:
+        return foreign_sources.files_of(self._source, self._register)
 
     def close(self) -> None:
         self._close()

@@ -8,12 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.inputs.sources import (
-    FilesSource,
-    KafkaSource,
-    PythonSource,
-    RecordSource,
-)
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.own_sources import PythonSource
+from lakehouse.declare.inputs.sources import FilesSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.runtime.own_source import OwnReader
 from lakehouse.storage.foreign import foreign_sources
@@ -82,17 +79,17 @@ def _of_files(
     ranges: list[tuple[int, int]],
 ) -> pa.Table:
     """The records of these ranges, also of files that have another name since. Raises SourceError."""
-    register = Register(session.settings, table)
+    files = foreign_sources.files_of(source, Register(session.settings, table))
 
     def read() -> pa.Table:
-        with closing(RecordReader(source, register)) as reader:
+        with closing(RecordReader(files)) as reader:
             pieces = [reader.read(since, until, _EVERY) for since, until in ranges]
         return pa.concat_tables(pieces) if pieces else RECORDS.empty_table()
 
     try:
         rows = read()
     except Gone:
-        if not foreign_sources.follow_renames(source, register):
+        if not files.follow_renames():
             raise
         rows = read()
     count = sum(until - since for since, until in ranges)

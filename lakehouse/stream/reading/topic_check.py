@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.columns import ARRIVAL, PLACE
-from lakehouse.declare.inputs.sources import FilesSource, PythonSource, RecordSource
+from lakehouse.declare.inputs.own_sources import PythonSource
+from lakehouse.declare.inputs.sources import FilesSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
 from lakehouse.runtime import kafka_client, kafka_topics
@@ -24,7 +25,6 @@ from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.foreign import foreign_sources
 from lakehouse.storage.foreign.file_register import Register
-from lakehouse.storage.foreign.foreign_changes import Afterwards
 from lakehouse.storage.foreign.foreign_records import PARTITION
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import CommitLog
@@ -114,6 +114,7 @@ def _checked_files(
 
     end, topic = last.inputs.get(source.address, {}).get(PARTITION, 0), source.address
     register = Register(settings, table)
+    files = foreign_sources.files_of(source, register)
     stored = _stored(settings, table, topic, "").get(int(PARTITION), np.empty(0, np.int64))
     expected = np.ones(end, bool)
     for gap in offsets.known(settings, table).gaps:
@@ -131,9 +132,9 @@ def _checked_files(
 
     examples = _examples(missing, doubled, shown)
     if is_history_read(source, last):
-        examples += filter(None, [Afterwards(source, register).look()])
+        examples += filter(None, [files.look()])
     else:
-        examples += foreign_sources.unread(source, register, end)
+        examples += foreign_sources.unread(files, end)
     return Checked(
         topic,
         int(PARTITION),

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from lakehouse.declare.inputs.sources import KafkaSource, RecordSource
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.ranges import BEGINNING, EPOCH, text

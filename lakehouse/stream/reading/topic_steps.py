@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakehouse.declare.inputs.sources import KafkaSource
+from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.errors import AccessError, BrokerError, LakehouseError, TopicError
 from lakehouse.runtime import kafka_client, kafka_in_spark, kafka_topics
 from lakehouse.runtime.kafka_options import isolated

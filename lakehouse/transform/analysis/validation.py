@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import REASON
-from lakehouse.declare.inputs.sources import PythonSource
+from lakehouse.declare.inputs.own_sources import PythonSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, SettingsError, SourceAway, SourceError
 from lakehouse.runtime.own_source import OwnReader

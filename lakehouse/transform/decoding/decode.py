@@ -20,7 +20,8 @@ from pyspark.sql.types import (
 
 from lakehouse.declare.columns import HEADERS, HEADERS_TYPE, PLACE, RECORD, helper, quoted
 from lakehouse.declare.inputs.changes import ADDED
-from lakehouse.declare.inputs.sources import OF_ROWS, KafkaSource, RecordSource
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.sources import OF_ROWS, RecordSource
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings

@@ -32,7 +32,8 @@ from pyspark.sql.types import (
 )
 
 from lakehouse.declare.columns import helper
-from lakehouse.declare.inputs.sources import KafkaSource, RecordSource
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import SettingsError
 from lakehouse.runtime.protobuf import FIRST, Indexes, compiled, messages
