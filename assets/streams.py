@@ -14,7 +14,6 @@ from pydantic import Field
 from assets.metadata import instant, of_job
 from assets.resources import BATCH, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.inputs.sources import Source
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
 from streaming_jobs.progress import JobStatus
@@ -64,7 +63,7 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
                 tables=", ".join(f"`{t.name}`" for t in catalog.of_pipeline(pipeline)),
             ),
             group_name="streaming_jobs",
-            kinds={"spark", *_job_kinds(catalog, pipeline)},
+            kinds={"spark", *_sources(catalog, pipeline).values()} - {""},
             tags={"pipeline": pipeline},
             metadata={name: getattr(settings.for_pipeline(pipeline), name) for name in RESOURCES},
         )
@@ -105,19 +104,10 @@ def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
     return dg.Output(state, metadata=metadata)
 
 
-def _sources(catalog: Catalog, pipeline: str) -> dict[str, Source]:
-    """The declared sources of a pipeline's ingest tables, by name."""
-    inputs = {
-        name
-        for table in catalog.of_pipeline(pipeline)
-        if catalog.sources_of(table)
-        for name in table.inputs
-    }
-    return {name: catalog.sources[name] for name in inputs if name in catalog.sources}
-
-
-def _job_kinds(catalog: Catalog, pipeline: str) -> set[str]:
-    return {source.job_kind for source in _sources(catalog, pipeline).values()} - {""}
+def _sources(catalog: Catalog, pipeline: str) -> dict[str, str]:
+    """The declared sources of a pipeline's ingest tables, by name, and what a job is that reads them."""
+    ingests = [table for table in catalog.of_pipeline(pipeline) if catalog.sources_of(table)]
+    return {name: catalog.sources[name].job_kind for table in ingests for name in table.inputs}
 
 
 def _start(pipeline: str) -> dg.JobDefinition:

@@ -91,7 +91,8 @@ def _refused_by_spark(
     """The tables' names with what each is refused for."""
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
-    from lakehouse.transform.analysis.validation import refusal, unended, unreadable
+    from lakehouse.stream.reading.registry import unreadable
+    from lakehouse.transform.analysis.validation import refusal, unended
 
     opened = spark_session.opened(lakehouse.settings, "validate")
     with console.working("starting Spark") as now, opened as spark:

@@ -39,7 +39,8 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
     """
     from lakehouse.settings import from_environment
     from lakehouse.storage.lakehouse import load
-    from lakehouse.stream.reading.topic_check import Checked, check
+    from lakehouse.stream.reading.checked import Checked
+    from lakehouse.stream.reading.registry import check
 
     lakehouse = load(from_environment())
     with console.working(f"comparing {table} with what it reads"):
@@ -112,23 +113,16 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
     from lakehouse.stream.reading import offsets as positions
     from lakehouse.stream.reading import topic_starts
     from lakehouse.stream.reading.records import file_sources
+    from lakehouse.stream.reading.registry import reader_of
 
     with _held(table) as (lakehouse, declared, last):
-        files = file_sources(lakehouse.catalog.sources_of(declared).values())
+        sources = lakehouse.catalog.sources_of(declared)
+        files = file_sources(sources.values())
         if files and not files[0].is_history:
             _accept_files(lakehouse, declared, last, yes)
             return
-        topics = _of_own(lakehouse, declared)
-        if not topics:
-            topics = _on_broker(lakehouse, declared)
-            positions.check_ids(
-                lakehouse.settings, declared, {topic: each.id for topic, each in topics.items()}
-            )
-        gaps = positions.lost(lakehouse.settings, declared, topics, last) if last else []
-        if files and last is None:  # the topic must reach back to its history
-            accepted = positions.known(lakehouse.settings, declared).gaps
-            gaps = topic_starts.removed(topics, accepted)
-        elif files and last and not gaps and not topic_starts.is_history_read(files[0], last):
+        gaps = reader_of(lakehouse.settings, declared, sources.values()).lost(last)
+        if files and last and not gaps and not topic_starts.is_history_read(files[0], last):
             _accept_files(lakehouse, declared, last, yes)
             return
         if not gaps:
@@ -226,23 +220,6 @@ def _on_broker(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
     if not topics:
         raise _no_source(lakehouse.catalog, table)
     return positions.on_broker(kafka_topics.admin(lakehouse.settings), topics)
-
-
-def _of_own(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
-    """What the class of a source of one's own says of it; nothing of other tables. Raises SourceError."""
-    from contextlib import closing
-
-    from lakehouse.declare.inputs.own_sources import PythonSource
-    from lakehouse.runtime.own_source import OwnReader
-    from lakehouse.stream.reading import offsets as positions
-
-    found = {}
-    for source in lakehouse.catalog.sources_of(table).values():
-        if isinstance(source, PythonSource):
-            with closing(OwnReader(source)) as reader:
-                ends = reader.ends()
-                found[source.address] = positions.Broker("", reader.begins(ends), ends)
-    return found
 
 
 def _no_source(catalog: "Catalog", table: "Table") -> "RangeError":

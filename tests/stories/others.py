@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.foreign.file_register import Register
-from lakehouse.stream.reading.topic_check import check
+from lakehouse.stream.reading.registry import check
 from stories import tally
 from stories.sources import SOURCES, THERE
 from support.iceberg_shop import Shop

@@ -12,6 +12,7 @@ from lakehouse.durations import duration
 class DeltaSource(FilesSource):
     """A Delta table of others; each row that is appended to it is a record, or each change of a row."""
 
+    what = "Delta table"
     while_resting = (
         "its versions are read as long as its log has them and its files are there: "
         "start the job before they are cleaned up"
@@ -20,10 +21,6 @@ class DeltaSource(FilesSource):
     @property
     def of_changes(self) -> bool:
         return self.format == "delta_changes"
-
-    @property
-    def label(self) -> str:
-        return f"Delta table {self.address}"
 
     @property
     def about(self) -> About:

@@ -27,15 +27,12 @@ class FolderSource(FilesSource):
     settle: timedelta = timedelta(seconds=2)
     forget: timedelta = timedelta(0)  # never
 
+    what = "folder"
     while_resting = "files that come meanwhile are read if they are still there: start the job before they are taken away"
 
     @property
     def manner(self) -> str:
         return ", without a header" if self.format == "csv" and not self.header else ""
-
-    @property
-    def label(self) -> str:
-        return f"folder {self.address}"
 
     @property
     def about(self) -> About:

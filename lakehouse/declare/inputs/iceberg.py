@@ -17,11 +17,8 @@ class IcebergSource(FilesSource):
     # none: the address is the path of the table; may hold secrets
     catalog: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
+    what = "Iceberg table"
     while_resting = "its snapshots are read as long as its owner keeps them: start the job before they are expired"
-
-    @property
-    def label(self) -> str:
-        return f"Iceberg table {self.address}"
 
     @property
     def about(self) -> About:

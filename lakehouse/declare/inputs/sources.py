@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,7 +36,7 @@ class About:
     metadata: Mapping[str, str]
 
 
-class Source:
+class Source(ABC):
     """What a table is computed from, and no table. Each kind of source answers for itself."""
 
     __slots__ = ()
@@ -46,23 +47,23 @@ class Source:
     """The kind that a streaming job which reads it has in Dagster."""
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """Its kind and its address, in lists of tables."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def about(self) -> About:
         """Its description for Dagster."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def raw_columns(self) -> str:
         """The columns of its rows before they are decoded, as Spark DDL."""
-        raise NotImplementedError
 
+    @abstractmethod
     def dataset(self, broker: Callable[[], str]) -> tuple[str, str]:
         """Its namespace and name in OpenLineage; `broker` gives the address of the broker."""
-        raise NotImplementedError
 
     def read_by(self, name: str) -> "Iterator[tuple[str, RecordSource]]":
         """The sources that an ingest table reads for this input, by name: none of a source that is read whole."""
@@ -99,6 +100,8 @@ class RecordSource(Source):
     isolation: Isolation = ""  # by the settings
     keys: tuple[str, ...] = ()  # of change events: the columns of the key
 
+    what: ClassVar[str] = ""
+    """The name of its kind, before its address."""
     while_resting: ClassVar[str] = ""
     """What becomes of records that come while a job rests; empty where the broker has to say it."""
     place: ClassVar[str] = "_arrival['partition'] AS partition"
@@ -134,6 +137,10 @@ class RecordSource(Source):
     def of_rows(self) -> bool:
         """Whether it holds rows of a table, which become records as JSON."""
         return self.format in OF_ROWS
+
+    @property
+    def label(self) -> str:
+        return f"{self.what} {self.address}"
 
     @property
     def raw_columns(self) -> str:

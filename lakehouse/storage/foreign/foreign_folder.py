@@ -91,7 +91,9 @@ class FolderFiles(ForeignFiles):
         if known is None:
             return "" if self._is_renamed(found) else "has come since"
         same = (found.size, found.modified) == (known.size, known.modified)
-        same = same or (found.size == known.size and self._digest(found) == known.digest)
+        same = same or (
+            found.size == known.size and _digest(self.path / found.path) == known.digest
+        )
         return "" if same else "was written to since"
 
     def _is_renamed(self, found: Seen) -> bool:
@@ -99,15 +101,9 @@ class FolderFiles(ForeignFiles):
             known.size == found.size
             and foreign_files.is_same_time(known.modified, found.modified)
             and foreign_files.seen(self.path, known.path) is None
-            and known.digest == self._digest(found)
+            and known.digest == _digest(self.path / found.path)
             for known in self.register.files
         )
-
-    def _digest(self, found: Seen) -> str:
-        try:
-            return digest_of(self.path / found.path)
-        except OSError:  # moved meanwhile, or not to be read
-            return ""
 
 
 class FolderFeed:
@@ -182,7 +178,7 @@ class FolderFeed:
             return False
         before, was_same = self._compared.get(found.path, (None, True))
         if before != found:
-            same = found.size == known.size and self._digest(found) == known.digest
+            same = found.size == known.size and _digest(self._folder / found.path) == known.digest
             self._compared[found.path] = found, same
             # a file that goes on growing is said once
             if was_same and not same and known.first < read and not self._is_lost(known):
@@ -195,12 +191,6 @@ class FolderFeed:
         if known.first >= read:  # the step that is to read it says so
             del self._compared[found.path]
         return False
-
-    def _digest(self, found: Seen) -> str:
-        try:
-            return digest_of(self._folder / found.path)
-        except OSError:  # moved meanwhile, or not to be read
-            return ""
 
     def _register(self, ready: list[Seen], read: int, most: int) -> None:
         added: list[Registered] = []
@@ -260,3 +250,10 @@ class FolderFeed:
             ):
                 return old
         return None
+
+
+def _digest(path: Path) -> str:
+    try:
+        return digest_of(path)
+    except OSError:  # moved meanwhile, or not to be read
+        return ""
