@@ -151,33 +151,24 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
 def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None", yes: bool) -> None:
     """What `accept-gap` does for a table that reads a folder or a table of others. Raises RangeError."""
     from lakehouse.errors import RangeError
-    from lakehouse.storage.foreign import foreign_records, foreign_sources
-    from lakehouse.storage.foreign.file_register import Register
     from lakehouse.storage.position import checkpoints
     from lakehouse.stream.reading import offsets as positions
+    from lakehouse.stream.reading.files import Files
     from lakehouse.stream.reading.records import file_sources
 
-    (source,) = file_sources(lakehouse.catalog.sources_of(table).values())
-    topic, partition, register = (
-        source.address,
-        foreign_records.PARTITION,
-        Register(lakehouse.settings, table),
-    )
-    files = foreign_sources.files_of(source, register)
-    begins = positions.behind(lakehouse.settings, table, last, {topic: {partition: 0}})
-    has_begun = checkpoints.standing(lakehouse.settings, table).last is not None
-    lost = foreign_sources.lost(files, begins[topic][partition]) if has_begun else []
-    passed = files.passed_over()
+    sources = file_sources(lakehouse.catalog.sources_of(table).values())
+    reader = Files(lakehouse.settings, table, sources)
+    lost, passed, topic = reader.lost(last), reader.files.passed_over(), reader.address
     if not lost and passed is None:
         raise RangeError(
             f"table={table.name}: {topic} has every record that it has not read, so nothing is lost; start its job"
         )
-    for since, until in lost:
-        name = register.of_record(since).path
-        console.print_text(f"{topic}, file {name}: records {since} to {until - 1} are lost")
+    for gap in lost:
+        name = reader.register.of_record(gap.since).path
+        console.print_text(f"{topic}, file {name}: records {gap.since} to {gap.until - 1} are lost")
     if passed is not None:
         console.print_text(
-            f"{topic}: {files.passing(passed)} are not read, with the rows that they add"
+            f"{topic}: {reader.files.passing(passed)} are not read, with the rows that they add"
         )
     _ask(yes, "go on without them?")
     if lost:
@@ -187,10 +178,9 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
             None,
             "lost records were accepted (`lakehouse topic accept-gap`)",
         )
-        gaps = [positions.Gap(topic, partition, *each) for each in lost]
-        positions.declare_lost(lakehouse.settings, table, gaps)
+        positions.declare_lost(lakehouse.settings, table, lost)
     if passed is not None:
-        register.add([], passed)
+        reader.register.add([], passed)
     console.print_text(
         f"{table.name}: it continues behind them; `lakehouse stream start {table.pipeline}`"
     )

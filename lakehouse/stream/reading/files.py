@@ -24,6 +24,7 @@ from lakehouse.storage.foreign.foreign_contract import Feed
 from lakehouse.storage.foreign.foreign_files import Away, Gone
 from lakehouse.storage.foreign.foreign_records import PARTITION, RECORDS, RecordReader
 from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import checkpoints
 from lakehouse.storage.position.checkpoints import Written
 from lakehouse.storage.session import Session
 from lakehouse.stream.advance import LOOK
@@ -223,7 +224,7 @@ class Files(Reader):
         self._records.close()
 
     def lost(self, last: Commit | None) -> list[Gap]:
-        if last is None:
+        if checkpoints.standing(self.settings, self.table).last is None:
             return []
         begins = offsets.behind(self.settings, self.table, last, self.position(0))
         return [
