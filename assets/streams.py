@@ -14,7 +14,6 @@ from pydantic import Field
 from assets.metadata import instant, of_job
 from assets.resources import BATCH, LakehouseResource, refusals
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.inputs.sources import KafkaSource, PythonSource, RecordSource
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
 from streaming_jobs.progress import JobStatus
@@ -24,7 +23,6 @@ from streaming_jobs.supervision.jobs import target_of
 if TYPE_CHECKING:
     from lakehouse.stream.rescaling import Rescaled
 
-_KINDS = {"kafka": KafkaSource, "python": PythonSource}  # by what a job reads
 _DESCRIPTION = """The process that fills {tables} as a stream.
 
 | job | what it does |
@@ -59,13 +57,13 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
     return [
         dg.AssetSpec(
             job_key(pipeline),
-            deps=_sources(catalog, pipeline, RecordSource),
+            deps=sorted(_sources(catalog, pipeline)),
             description=_DESCRIPTION.format(
                 pipeline=pipeline,
                 tables=", ".join(f"`{t.name}`" for t in catalog.of_pipeline(pipeline)),
             ),
             group_name="streaming_jobs",
-            kinds={"spark", *(k for k, of in _KINDS.items() if _sources(catalog, pipeline, of))},
+            kinds={"spark", *_sources(catalog, pipeline).values()} - {""},
             tags={"pipeline": pipeline},
             metadata={name: getattr(settings.for_pipeline(pipeline), name) for name in RESOURCES},
         )
@@ -106,9 +104,10 @@ def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
     return dg.Output(state, metadata=metadata)
 
 
-def _sources(catalog: Catalog, pipeline: str, kind: type[RecordSource]) -> list[str]:
-    inputs = {name for table in catalog.of_pipeline(pipeline) for name in table.inputs}
-    return sorted(name for name in inputs if isinstance(catalog.sources.get(name), kind))
+def _sources(catalog: Catalog, pipeline: str) -> dict[str, str]:
+    """The declared sources of a pipeline's ingest tables, by name, and what a job is that reads them."""
+    ingests = [table for table in catalog.of_pipeline(pipeline) if catalog.sources_of(table)]
+    return {name: catalog.sources[name].job_kind for table in ingests for name in table.inputs}
 
 
 def _start(pipeline: str) -> dg.JobDefinition:

@@ -18,14 +18,7 @@ from assets.metadata import (
 from assets.resources import BATCH, LakehouseResource, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.inputs.sources import (
-    DeltaSource,
-    FolderSource,
-    IcebergSource,
-    KafkaSource,
-    PythonSource,
-    Source,
-)
+from lakehouse.declare.inputs.sources import Source
 from lakehouse.declare.table import Table
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
@@ -52,53 +45,14 @@ def _table(
 
 
 def _source(source: Source) -> dg.AssetSpec:
-    if isinstance(source, KafkaSource):
-        values = {
-            "json": "JSON objects",
-            "text": "text",
-            "avro": "Avro, of a schema registry",
-            "protobuf": "Protobuf, of a schema registry",
-            "json_schema": "JSON objects of a schema registry's JSON Schema",
-            "debezium": "changes of a database's table, as Debezium sends them",
-        }[source.format]
-        text, kind, where = (
-            f"The topic `{source.topic}`: {values}.",
-            "kafka",
-            {"topic": source.topic},
-        )
-        if source.history and source.starting:
-            text += f" Before it `{source.history.topic}` is read, its rows before {source.starting.isoformat()}."
-            where["history"] = source.history.topic
-    elif isinstance(source, FolderSource):
-        text, kind, where = (
-            f"The folder `{source.topic}`, whose files ({source.format}, `{source.pattern}`) are each read once.",
-            source.format,
-            {"path": source.topic},
-        )
-    elif isinstance(source, DeltaSource):
-        text, kind, where = (
-            f"The Delta table `{source.topic}` of others: "
-            + ("what changes in it." if source.of_changes else "the rows that are appended to it."),
-            "delta",
-            {"path": source.topic},
-        )
-    elif isinstance(source, IcebergSource):
-        text, kind, where = (
-            f"The Iceberg table `{source.topic}` of others: the rows that are appended to it.",
-            "iceberg",
-            {"path": source.topic},
-        )
-    elif isinstance(source, PythonSource):
-        text, kind, where = (
-            f"The source `{source.topic}`: records ({source.format}) that `{source.class_name}` reads.",
-            "python",
-            {"class": source.class_name},
-        )
-    else:
-        text, kind, where = "Files, read whole.", source.format, {"path": source.path}
+    about = source.about
     schema = {"schema": dg.MetadataValue.md(f"```sql\n{inspect.cleandoc(source.schema)}\n```")}
     return dg.AssetSpec(
-        source.name, description=text, kinds={kind}, group_name="sources", metadata=where | schema
+        source.name,
+        description=about.description,
+        kinds={about.kind},
+        group_name="sources",
+        metadata={**about.metadata, **schema},
     )
 
 

@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from lakehouse.declare.expectations import expect
     from lakehouse.declare.inputs.changes import changes
     from lakehouse.declare.inputs.delta import delta_table
+    from lakehouse.declare.inputs.files import files
+    from lakehouse.declare.inputs.folder import folder
     from lakehouse.declare.inputs.iceberg import iceberg_table
+    from lakehouse.declare.inputs.kafka import kafka
     from lakehouse.declare.inputs.own_sources import python_source
     from lakehouse.declare.inputs.readers import SourceReader, SourceRecord
-    from lakehouse.declare.inputs.sources import files, folder, kafka
     from lakehouse.declare.lookups import lookup
     from lakehouse.declare.queries import sql
     from lakehouse.declare.secrets import secret
@@ -141,10 +143,12 @@ _HOMES = {  # imported when a name is asked for
     "declare.expectations": ("expect",),
     "declare.inputs.changes": ("changes",),
     "declare.inputs.delta": ("delta_table",),
+    "declare.inputs.files": ("files",),
+    "declare.inputs.folder": ("folder",),
     "declare.inputs.iceberg": ("iceberg_table",),
+    "declare.inputs.kafka": ("kafka",),
     "declare.inputs.own_sources": ("python_source",),
     "declare.inputs.readers": ("SourceReader", "SourceRecord"),
-    "declare.inputs.sources": ("files", "folder", "kafka"),
     "declare.lookups": ("lookup",),
     "declare.queries": ("sql",),
     "declare.secrets": ("secret",),

@@ -123,7 +123,7 @@ class Stage:
         sources = self.session.catalog.sources_of(table)
         source = source or table.inputs[0]
         progress = self._offsets.setdefault(ingest_table, {})
-        offsets = progress.setdefault(sources[source].topic, {})
+        offsets = progress.setdefault(sources[source].address, {})
         rows: list[tuple] = []
         for value in values:
             partition, payload = value if isinstance(value, tuple) else (0, value)
@@ -188,7 +188,7 @@ class Stage:
         """
         table = self.session.catalog.table(ingest_table)
         read = self.session.catalog.sources_of(table)[source or table.inputs[0]]
-        topic = read.topic
+        topic = read.address
         if table.watermark_by:
             self.wait(read.idle_timeout + timedelta(seconds=1))
         partitions = sorted(self._offsets.get(ingest_table, {}).get(topic) or [0])

@@ -29,7 +29,7 @@ from lakehouse.storage.position import checkpoint_files, checkpoints
 from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
-from lakehouse.stream.advance import Stepped
+from lakehouse.stream.advance import StepLoop
 from streaming_jobs import progress
 from streaming_jobs.progress import QueryState, QueryStatus
 from streaming_jobs.supervision import healing
@@ -59,7 +59,7 @@ class SupervisedQuery:
         before: QueryStatus | None = None,
     ) -> None:
         self.session, self.table, self.guard = session, table, guard
-        self.query: StreamingQuery | Stepped | None = None
+        self.query: StreamingQuery | StepLoop | None = None
         self.status = before or QueryStatus(table.name, False, since=progress.now())
         self.failures: list[Failure] = []
         self.due: datetime | None = None  # of the next restart
@@ -132,7 +132,7 @@ class SupervisedQuery:
             return
         stuck = (
             self.query.in_flight
-            if isinstance(self.query, Stepped)
+            if isinstance(self.query, StepLoop)
             else _in_flight(self.session, self.table)
         )
         self._failed(error, stuck, access=isinstance(raised, AccessError))
@@ -180,7 +180,7 @@ class SupervisedQuery:
         """Counts come from the commit log (Spark's own count rows twice where a batch is read twice), the rest from Spark."""
         reports = _reports(self.query, self.noted) if self.query else []
         status = replace(self.status, active=self.active)
-        if isinstance(self.query, Stepped):
+        if isinstance(self.query, StepLoop):
             service, call = self.query.run.service, self.query.unanswered
             troubles = (self.query.trouble, str(call or ""), self.query.remark)
             status = replace(
@@ -282,9 +282,9 @@ def cause(text: str) -> str:
     return message[:500]
 
 
-def _reports(query: StreamingQuery | Stepped, noted: int) -> list:
+def _reports(query: StreamingQuery | StepLoop, noted: int) -> list:
     """The reports behind micro-batch `noted`, and the last one: each that is brought here from Spark takes a while."""
-    if isinstance(query, Stepped):
+    if isinstance(query, StepLoop):
         return query.recentProgress
     recent = query._jsq.recentProgress()
     reports: list[StreamingQueryProgress] = []

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import REASON, quoted
-from lakehouse.declare.inputs.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.storage.delta import delta_log, delta_writer
@@ -93,9 +92,9 @@ def _inputs(lakehouse: Lakehouse, table: Table) -> dict[str, object]:
     Other files have a random value, so they never count as unchanged.
     """
     inputs: dict[str, object] = {}
+    files = lakehouse.catalog.files_of(table)
     for name in table.inputs:
-        source = lakehouse.catalog.sources.get(name)
-        if not isinstance(source, FileSource):
+        if (source := files.get(name)) is None:
             inputs[name] = delta_writer.version(lakehouse.path(lakehouse.catalog.table(name)))
         elif source.format == "delta" and (creation_of := delta_log.made(Path(source.path))):
             inputs[name] = [source.schema, creation_of[0], delta_log.latest(Path(source.path))]
@@ -109,13 +108,12 @@ def _inputs(lakehouse: Lakehouse, table: Table) -> dict[str, object]:
 def _rebuilt(session: Session, table: Table) -> Commit | None:
     started = time.monotonic()
     inputs: dict[str, DataFrame] = {}
+    files = session.catalog.files_of(table)
     for name in table.inputs:
-        source, read = session.catalog.sources.get(name), session.catalog.tables.get(name)
-        if read:
+        if read := session.catalog.tables.get(name):
             inputs[name] = as_read(read, _present(session, read))
         else:
-            assert isinstance(source, FileSource), name  # a topic is an ingest table's
-            inputs[name] = reference_files.file_rows(session.spark, source)
+            inputs[name] = reference_files.file_rows(session.spark, files[name])
     judged = plan.plan_of(session, table).reference(inputs)
     shown = F.to_json(F.struct(*(quoted(name) for name in judged.columns if name != REASON)))
     broken = judged.where(F.col(REASON).isNotNull()).select(REASON, shown.alias("row")).head()

@@ -217,7 +217,7 @@ def quarantine(
     Each row has its offset, or its file and line, its time of arrival and its value.
     """
     from lakehouse.cli import query as engine
-    from lakehouse.declare.inputs.sources import FilesSource
+    from lakehouse.declare.inputs.sources import RecordSource
 
     lakehouse = opening.lakehouse()
     if not (chosen := lakehouse.catalog.table(table)).kind.has_partitions:
@@ -239,8 +239,8 @@ def quarantine(
             )
         console.print_rows(counts.columns, counts.rows)
     sources = lakehouse.catalog.sources_of(chosen).values()
-    of_file = sources and all(isinstance(s, FilesSource) for s in sources)
-    place = "key" if of_file else "_arrival['partition'] AS partition"  # it names file and line
+    places = {source.place for source in sources}
+    place = places.pop() if len(places) == 1 else RecordSource.place
     in_message = ", _arrival['place'] AS place" if any(s.framing for s in sources) else ""
     columns = (
         f"{place}, _arrival['offset'] AS offset{in_message}, _arrival['time'] AS arrived, value"

@@ -182,12 +182,11 @@ def _port(settings: Settings, name: str) -> Finding:
 
 def _tables(settings: Settings, name: str) -> Finding:
     from lakehouse.declare import catalog
-    from lakehouse.declare.inputs.sources import DeltaSource, FolderSource
 
     loaded = catalog.load(settings)
     summary = f"{len(list(loaded))} in {', '.join(loaded.pipelines())}"
     sources = [source for table in loaded for source in loaded.sources_of(table).values()]
-    paths = sorted({s.topic for s in sources if isinstance(s, FolderSource | DeltaSource)})
+    paths = sorted({source.local_path for source in sources if source.local_path})
     if away := [path for path in paths if not files.readable(Path(path))]:
         remedy = "make it, or mount its disk: a stream waits for it"
         return Finding(name, "note", f"{summary}; {', '.join(away)} cannot be read", remedy)

@@ -7,14 +7,6 @@ from typing import Literal
 
 from lakehouse.cli import query
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.inputs.sources import (
-    DeltaSource,
-    FileSource,
-    FolderSource,
-    IcebergSource,
-    KafkaSource,
-    PythonSource,
-)
 from lakehouse.declare.table import Layer, Table
 from lakehouse.ranges import past_beginning, text
 from lakehouse.reconcile import coverage
@@ -272,18 +264,7 @@ def columns(settings: Settings, table: Table) -> dict[str, str]:
 
 def _input(catalog: Catalog, name: str) -> str:
     source = catalog.sources.get(name)
-    if isinstance(source, KafkaSource):
-        behind = f", behind {source.history.topic}" if source.history else ""
-        return f"{name} (topic {source.topic}{behind})"
-    if isinstance(source, FolderSource):
-        return f"{name} (folder {source.topic})"
-    if isinstance(source, DeltaSource):
-        return f"{name} (Delta table {source.topic})"
-    if isinstance(source, IcebergSource):
-        return f"{name} (Iceberg table {source.topic})"
-    if isinstance(source, PythonSource):
-        return f"{name} (source {source.topic}, read by {source.class_name})"
-    return f"{name} ({source.format} files)" if isinstance(source, FileSource) else name
+    return f"{name} ({source.label})" if source else name
 
 
 def _type(given: str | Mapping) -> str:

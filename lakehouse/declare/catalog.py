@@ -11,8 +11,9 @@ from typing import Any
 
 from lakehouse.declare import rules
 from lakehouse.declare.columns import WINDOW, WINDOW_TIME
-from lakehouse.declare.inputs import history
-from lakehouse.declare.inputs.sources import KafkaSource, RecordSource, Source
+from lakehouse.declare.inputs.files import FileSource
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.sources import RecordSource, Source
 from lakehouse.declare.modules import imported, pipeline_of
 from lakehouse.declare.remarks import check_all, refuse
 from lakehouse.declare.table import Table
@@ -47,14 +48,19 @@ class Catalog:
         return self.tables[name]
 
     def sources_of(self, table: Table) -> dict[str, RecordSource]:
-        """Returns the sources of an ingest table by input name, histories of topics included; empty for any other table."""
-        declared = ((name, self.sources.get(name)) for name in table.inputs)
-        return dict(read for name, source in declared for read in history.of_input(name, source))
+        """What an ingest table reads, by input name, a topic's history beside it; empty for every other table."""
+        declared = {name: self.sources[name] for name in table.inputs if name in self.sources}
+        return dict(read for name, source in declared.items() for read in source.read_by(name))
 
     def topics_of(self, table: Table) -> dict[str, KafkaSource]:
         """Returns the topics of an ingest table by input name; empty for any other table."""
         reads = self.sources_of(table)
         return {name: source for name, source in reads.items() if isinstance(source, KafkaSource)}
+
+    def files_of(self, table: Table) -> dict[str, FileSource]:
+        """The files that a table reads whole, by input name: a reference table alone may."""
+        named = {name: self.sources.get(name) for name in table.inputs}
+        return {name: source for name, source in named.items() if isinstance(source, FileSource)}
 
     def driving_input(self, table: Table) -> Table | None:
         """Returns the first input table with event time, which places rows; None for ingest and reference tables."""
@@ -151,8 +157,10 @@ class Catalog:
         return list({each.name: each for each in ingests}.values())
 
     def is_of_changes(self, table: Table) -> bool:
-        """Returns True for a table computed from the changes of a database's table."""
-        return any(s.keys for t in self.ingest_tables_of(table) for s in self.topics_of(t).values())
+        """Whether it is computed from the changes of a database's table."""
+        return any(
+            s.keys for t in self.ingest_tables_of(table) for s in self.sources_of(t).values()
+        )
 
     @property
     def keyed(self) -> list[Table]:
@@ -244,7 +252,7 @@ class Catalog:
         """Returns the topics that these tables (or all) read."""
         return sorted(
             {
-                s.topic
+                s.address
                 for t in (self if tables is None else tables)
                 for s in self.topics_of(t).values()
             }

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from lakehouse.declare import expectation_names, option_rules
 from lakehouse.declare.columns import INGESTION
 from lakehouse.declare.inputs import history
-from lakehouse.declare.inputs.sources import FileSource
 from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.remarks import check_all
 from lakehouse.declare.table import Table
@@ -207,7 +206,7 @@ def _check_inputs(catalog: "Catalog", table: Table, driving: Sequence[str], wher
     """Raises DeclarationError for inputs that the table's kind cannot read, with the kind that reads them."""
     kind = table.kind
     sources = [n for n in table.inputs if n in catalog.sources_of(table)]
-    read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
+    read_files = list(catalog.files_of(table))
     if sources and not kind.reads_sources:
         raise DeclarationError(
             f"{where}, input={sources[0]}: a {kind} table reads tables; declare an @ingest_table of {sources[0]}, and read that"
@@ -242,7 +241,7 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
             f"{where}, inputs={table.inputs}: an ingest table reads topics, or one folder, or one Delta or Iceberg table of "
             "others, or one source of your own; declare an ingest table for each, and a table that reads these, with unionByName"
         )
-    if len({source.topic for source in topics.values()}) < len(topics):
+    if len({source.address for source in topics.values()}) < len(topics):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: two of them are one topic, so each row would be there twice; name it once"
         )

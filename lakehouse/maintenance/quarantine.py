@@ -42,7 +42,7 @@ def quarantined_rows(session: Session, ingest: Table, *, judged: bool = True) ->
     sent = ["key", "value", *(name for name in (HEADERS,) if name in step.further)]
     parts = []
     for name, source in step.sources.items():
-        own = stored.where(F.col(f"{ARRIVAL}.topic") == source.topic)
+        own = stored.where(F.col(f"{ARRIVAL}.topic") == source.address)
         raw = own.select(*sent, *(c.alias(n) for n, c in position.items()))
         records = {n: raw if n == name else raw.limit(0) for n in step.sources}
         written_by = schemas.of_records(session, ingest, {name: source}, records)
@@ -61,7 +61,7 @@ def quarantined_rows(session: Session, ingest: Table, *, judged: bool = True) ->
 
 def of_other_topics(session: Session, ingest: Table) -> dict[str, int]:
     """Topic -> rows in the quarantine, of topics that the ingest table does not read any more: nothing says how to parse them."""
-    read = [source.topic for source in session.catalog.sources_of(ingest).values()]
+    read = [source.address for source in session.catalog.sources_of(ingest).values()]
     topic = F.col(f"{ARRIVAL}.topic")
     found = (
         _quarantine(session, ingest)

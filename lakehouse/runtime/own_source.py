@@ -20,8 +20,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakehouse.declare.inputs.own_sources import PythonSource
 from lakehouse.declare.inputs.readers import SourceReader, SourceRecord
-from lakehouse.declare.inputs.sources import PythonSource
 from lakehouse.errors import SourceAway, SourceError
 from lakehouse.ranges import text
 from lakehouse.storage.foreign.foreign_records import RECORDS
@@ -183,10 +183,10 @@ class OwnReader:
 
     def _let_go(self, close: Callable[[], None]) -> None:
         try:
-            with _noted(self.source.topic, "close", ""):
+            with _noted(self.source.address, "close", ""):
                 close()
         except Exception as err:
-            _log.warning(f"source={self.source.topic}: its close {_raised(self.source, err)}")
+            _log.warning(f"source={self.source.address}: its close {self._raised(err)}")
 
     def _read(self, partition: int, start: int, end: int) -> Iterator[Any]:
         """What `read` gives. An iterator that is left early is closed."""
@@ -217,7 +217,7 @@ class OwnReader:
     def _calling(self, method: str, where: str = "") -> Iterator[SourceReader]:
         """The instance. What comes from the class is SourceAway, and the instance is let go of."""
         try:
-            with _noted(self.source.topic, method, where):
+            with _noted(self.source.address, method, where):
                 if self._made is None:
                     self._made = self.source.reader(**dict(self.source.options))
                 yield self._made
@@ -225,7 +225,7 @@ class OwnReader:
             self.close()
             at = f", {where}" if where else ""
             raise SourceAway(
-                f"source={self.source.topic}{at}: it must answer {method} and did not: it {_raised(self.source, err)}"
+                f"source={self.source.address}{at}: it must answer {method} and did not: it {self._raised(err)}"
             ) from err
 
     def _offsets(self, method: str, given: object) -> dict[str, int]:
@@ -286,6 +286,11 @@ class OwnReader:
                 f"it cannot be written as JSON: {err}",
             ) from err
         return _bytes(key), written.encode(), timestamp
+
+    def _wrong(self, what: str, rule: str) -> SourceError:
+        return SourceError(
+            f"source={self.source.address}, {what}: {rule}; correct the class {self.source.class_name}"
+        )
 
 
 _END = object()

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 
-from lakehouse.declare.inputs.sources import PythonSource
+from lakehouse.declare.inputs.own_sources import PythonSource
 from lakehouse.errors import SourceError
 from lakehouse.runtime.own_source import OwnReader, Raw
 
@@ -132,7 +132,7 @@ class _Trial:
                 )
 
     def _failed(self, what: str) -> AssertionError:
-        return AssertionError(f"source={self.source.topic}, seed={self.seed}, {what}")
+        return AssertionError(f"source={self.source.address}, seed={self.seed}, {what}")
 
 
 def _text(record: Raw | None) -> str:

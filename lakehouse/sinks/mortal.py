@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.decorators import ingest_table, keyed_table
-from lakehouse.declare.inputs.sources import kafka
+from lakehouse.declare.inputs.kafka import kafka
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Position, RowChange, Sink, Target
 from lakehouse.settings import Settings

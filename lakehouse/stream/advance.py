@@ -90,18 +90,72 @@ class Piece(Protocol):
 P = TypeVar("P", bound=Piece)
 
 
-class Stepped(ABC, Generic[P]):
+class StepInput(ABC, Generic[P]):
+    """What a loop reads: it says what comes next, and how it is taken and kept."""
+
+    loop: "StepLoop[P]"
+
+    def attach(self, loop: "StepLoop[P]") -> None:
+        """Reads for a loop, before its thread starts."""
+        self.loop = loop
+
+    @abstractmethod
+    def resume(self) -> tuple[object, int]:
+        """Returns the position of the table, and the number of its next batch.
+
+        One that a crash left unfinished is finished first.
+        """
+
+    @abstractmethod
+    def next_batch(self) -> P | None:
+        """Returns what is to be read now, waiting for it; None when there will be nothing more."""
+
+    @abstractmethod
+    def take(self, piece: P, number: int, log: BatchLog) -> None:
+        """Computes and writes the rows of a step. Raises ServiceAway if it is to be taken again."""
+
+    def taken(self) -> None:
+        """Called when a step is written."""
+
+    @abstractmethod
+    def offset(self, position: Any) -> dict[str, Any]:
+        """A position as it is kept with a commit."""
+
+    @abstractmethod
+    def reported(self, position: Any) -> tuple[Source, ...]:
+        """A position as reports have it."""
+
+    @abstractmethod
+    def latest(self) -> object:
+        """Returns the position after all that the input has now. Another thread may ask."""
+
+    @abstractmethod
+    def is_past(self, position: Any) -> bool:
+        """Whether all up to that position is read."""
+
+    def wake(self) -> None:
+        """Has a thread that waits for its input look again."""
+
+    def close(self) -> None:
+        """Gives back what the thread held."""
+
+    def explained(self, err: BaseException) -> BaseException:
+        """Returns what a failure means, where that can be said better than by what was raised."""
+        return err
+
+
+class StepLoop(Generic[P]):
     """Fills one table by steps until it is stopped, fails, or, `available_now`, has read what there was when it began."""
 
     def __init__(
         self,
         run: StreamRun,
-        take: Take,
+        input: StepInput[P],
         *,
         available_now: bool = False,
         pace: timedelta = timedelta(0),
     ) -> None:
-        self.run, self.take, self.available_now, self.pace = run, take, available_now, pace
+        self.run, self.input, self.available_now, self.pace = run, input, available_now, pace
         self.name = run.table.name
         # of the last hundred steps; replaced and never changed, for others read it
         self.recentProgress: list[Report] = []
@@ -109,51 +163,26 @@ class Stepped(ABC, Generic[P]):
         self.in_flight: tuple[int, str] | None = None
         self.trouble = ""  # why its input cannot be read just now; it goes on by itself
         self.remark = ""  # what else is to be known of its input; it goes on
-        self._stopping = threading.Event()
+        self.stopping = threading.Event()
+        self.idle = threading.Event()  # all that it knows of is read
+        self.hurried = threading.Event()  # someone waits until all is read
+        self.at: Any = None  # the position; None before it is known
         self._error: StepFailed | None = None
-        self._idle = threading.Event()  # all that it knows of is read
-        self._hurried = threading.Event()  # someone waits until all is read
-        self._at: Any = None  # the position; None before it is known
         self._began = time.monotonic() - pace.total_seconds()  # the last step
         self._thread = InheritableThread(target=self._go_on, name=self.name, daemon=True)
+        input.attach(self)
 
-    @abstractmethod
-    def _resumed(self) -> tuple[object, int]:
-        """The position of the table, and the number of its next batch.
+    @property
+    def due_in(self) -> float:
+        """In how many seconds the next step is due by its pace; less than zero once it is."""
+        return self._began + self.pace.total_seconds() - time.monotonic()
 
-        One that a crash left unfinished is finished first.
-        """
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether someone waits for what is there now."""
+        return self.available_now or self.hurried.is_set() or self.stopping.is_set()
 
-    @abstractmethod
-    def _next(self) -> P | None:
-        """What is to be read now, waiting for it; None when there will be nothing more."""
-
-    @abstractmethod
-    def _rows(self, piece: P) -> Any:
-        """The rows that the step takes."""
-
-    @abstractmethod
-    def _offset(self, position) -> dict[str, Any]:
-        """A position as it is kept with a commit."""
-
-    @abstractmethod
-    def _sources(self, position) -> tuple[Source, ...]: ...
-
-    @abstractmethod
-    def _latest(self):
-        """The position behind all that the input has now."""
-
-    def _wake(self) -> None:
-        """Has a thread that waits for its input look again."""
-
-    def _close(self) -> None:
-        """Gives back what the thread held."""
-
-    def _explained(self, err: BaseException) -> BaseException:
-        """What a failure means, where that can be said better than by what was raised."""
-        return err
-
-    def start(self) -> "Stepped[P]":
+    def start(self) -> "StepLoop[P]":
         self._thread.start()
         return self
 
@@ -183,8 +212,8 @@ class Stepped(ABC, Generic[P]):
 
     def stop(self) -> None:
         """Ends it; a step under way is cut off, and is run again by the next life of the query."""
-        self._stopping.set()
-        self._wake()
+        self.stopping.set()
+        self.input.wake()
         if self.run.service:
             self.run.service.stop()
         if self._thread.is_alive():
@@ -199,18 +228,14 @@ class Stepped(ABC, Generic[P]):
 
     def processAllAvailable(self) -> None:
         """Returns when all that the input has now is read; raises what the query failed with."""
-        latest = self._latest()
-        self._hurried.set()
-        self._wake()
-        while self.isActive and not (self._idle.is_set() and self._is_past(latest)):
+        latest = self.input.latest()
+        self.hurried.set()
+        self.input.wake()
+        while self.isActive and not (self.idle.is_set() and self.input.is_past(latest)):
             time.sleep(0.02)
-        self._hurried.clear()
+        self.hurried.clear()
         if error := self.exception():
             raise error
-
-    @abstractmethod
-    def _is_past(self, position) -> bool:
-        """Whether all up to that position is read."""
 
     @property
     def _tag(self) -> str:
@@ -221,34 +246,36 @@ class Stepped(ABC, Generic[P]):
         context.setLocalProperty("spark.scheduler.pool", self.name)
         context.addJobTag(self._tag)
         try:
-            self._at, number = self._resumed()
-            while not self._stopping.is_set():
-                piece = self._next()
+            self.at, number = self.input.resume()
+            while not self.stopping.is_set():
+                piece = self.input.next_batch()
                 if piece is None:
                     break
-                self._step(piece, number)
+                self.step(piece, number)
                 number += 1
         except BaseException as err:
             # also the SystemExit of a function that calls sys.exit: the thread ends by it
-            if not self._stopping.is_set():
-                err = self._explained(err)
+            if not self.stopping.is_set():
+                err = self.input.explained(err)
                 self._error = StepFailed("".join(traceback.format_exception(err)))
                 self._error.__cause__ = err
         finally:
-            self._close()
-            self._idle.set()
+            self.input.close()
+            self.idle.set()
 
-    def _step(self, piece: P, number: int) -> None:
+    def step(self, piece: P, number: int) -> None:
+        """Takes one step, and reports it."""
         before, started = self._began, time.monotonic()
         self._began = started
-        self._idle.clear()
-        offset = self._offset(piece.end)
-        since = json.dumps(self._offset(self._at)) if self._at else "the start"
+        self.idle.clear()
+        offset = self.input.offset(piece.end)
+        since = json.dumps(self.input.offset(self.at)) if self.at else "the start"
         self.in_flight = number, f"batch {number}, offsets from {since} to {json.dumps(offset)}"
         log = BatchLog(BEGINNING, datetime.now(UTC), offset, piece.rows, piece.quiet)
         self._take(piece, number, log)
+        self.input.taken()
         self.in_flight = None
-        self._at = piece.end
+        self.at = piece.end
         took = time.monotonic() - started
         self._report(
             Report(
@@ -259,7 +286,7 @@ class Stepped(ABC, Generic[P]):
                 piece.rows / max(started - before, took),
                 round(took * 1000),
                 {"addBatch": round(took * 1000)},
-                self._sources(piece.end),
+                self.input.reported(piece.end),
             )
         )
 
@@ -268,23 +295,23 @@ class Stepped(ABC, Generic[P]):
         flying, pause = self.in_flight, _PAUSE
         while True:
             try:
-                self.take(self._rows(piece), number, log)
+                self.input.take(piece, number, log)
             except ServiceAway as err:
-                if self.available_now or self._stopping.is_set():
+                if self.available_now or self.stopping.is_set():
                     raise
                 if str(err) != self.trouble:
                     _log.warning(f"table={self.name}: {err}; its step waits")
                 # it is at no work that could hang
                 self.trouble, self.in_flight = str(err), None
-                if self._stopping.wait(pause):
+                if self.stopping.wait(pause):
                     raise
                 self.in_flight, pause = flying, min(2 * pause, _LONGEST_PAUSE)
             else:
                 self.trouble = ""
                 return
 
-    def _report_idle(self) -> None:
-        self._report(Report(self.name, -1, _now(), sources=self._sources(self._at)))
+    def report_idle(self) -> None:
+        self._report(Report(self.name, -1, _now(), sources=self.input.reported(self.at)))
 
     def _report(self, report: Report) -> None:
         self.recentProgress = [*self.recentProgress[-99:], report]

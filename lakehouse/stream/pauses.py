@@ -3,23 +3,10 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from lakehouse.declare.inputs.sources import (
-    DeltaSource,
-    FolderSource,
-    IcebergSource,
-    KafkaSource,
-    PythonSource,
-)
 from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
 
-_FOLDER = "files that come meanwhile are read if they are still there: start the job before they are taken away"
-_TABLE = "its versions are read as long as its log has them and its files are there: start the job before they are cleaned up"
-_SNAPSHOTS = (
-    "its snapshots are read as long as its owner keeps them: start the job before they are expired"
-)
-_OWN = "what comes meanwhile is read if it is still there: start the job before the source lets go of it"
 _WITHIN = 5.0  # seconds for an answer of the broker: a command waits for it
 
 
@@ -32,14 +19,10 @@ def remarks(lakehouse: Lakehouse, pipeline: str, now: datetime) -> list[str]:
         for source in lakehouse.catalog.sources_of(each).values()
         if not source.is_history  # to which nothing comes
     }
-    configurations = _configurations(
-        lakehouse.settings, (s.topic for s in sources if isinstance(s, KafkaSource))
-    )
-    said = {topic: remark(configuration, now) for topic, configuration in configurations.items()}
-    said |= {s.topic: _FOLDER for s in sources if isinstance(s, FolderSource)}
-    said |= {s.topic: _TABLE for s in sources if isinstance(s, DeltaSource)}
-    said |= {s.topic: _SNAPSHOTS for s in sources if isinstance(s, IcebergSource)}
-    said |= {s.topic: _OWN for s in sources if isinstance(s, PythonSource)}
+    said = {source.address: source.while_resting for source in sources}
+    topics = [address for address, text in said.items() if not text]
+    for topic, configuration in _configurations(lakehouse.settings, topics).items():
+        said[topic] = remark(configuration, now)
     return [f"{name}: {text}" for name, text in sorted(said.items())]
 
 

@@ -32,13 +32,12 @@ from lakehouse.storage.position.checkpoints import began
 from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.storage.session import Session
 from lakehouse.stream import generations, handover
-from lakehouse.stream.advance import Stepped, Take
+from lakehouse.stream.advance import StepInput, StepLoop, Take
 from lakehouse.stream.engines import groups, ingest, keyed
 from lakehouse.stream.engines.refreshed_inputs import RefreshedInputs
-from lakehouse.stream.engines.table_steps import ChangeSteps, Due, TableSteps
+from lakehouse.stream.engines.table_steps import ChangeInput, Due, TableInput
 from lakehouse.stream.input_frontier import InputFrontier
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
-from lakehouse.stream.reading.source_steps import SourceSteps
 from lakehouse.stream.strategy import Strategy, strategy
 from lakehouse.transform import creation, lateness, observing, ranges_of
 from lakehouse.transform.plan import Plan
@@ -56,7 +55,7 @@ def start(
     *,
     available_now: bool = False,
     reached: Callable[[str], None] = lambda point: None,
-) -> StreamingQuery | Stepped:
+) -> StreamingQuery | StepLoop:
     """Starts the query that fills `table`, Spark's own or steps of ours (`stream.strategy`).
 
     Its tables must exist (`prepare`).
@@ -84,17 +83,17 @@ def start(
             "changes reads a versioned table, as of the event time"
         )
         _log.warning(message)
-    how: dict[str, Any] = {"available_now": available_now, "pace": session.pace(table)}
-    engines: dict[Strategy, Callable[[], SourceSteps | TableSteps]] = {
-        "ingest": lambda: ingest.steps(run, **how),
-        "append": lambda: TableSteps(run, *_row(run), **how),
-        "close": lambda: TableSteps(run, *_closing(run), **how),
-        "versions": lambda: TableSteps(run, *keyed.version_steps(run), **how),
-        "merge": lambda: TableSteps(run, *keyed.merge_steps(run), **how),
-        "groups": lambda: ChangeSteps(run, *groups.group_steps(run), **how),
+    engines: dict[Strategy, Callable[[], StepInput[Any]]] = {
+        "ingest": lambda: ingest.source_input(run),
+        "append": lambda: TableInput(run, *_row(run)),
+        "close": lambda: TableInput(run, *_closing(run)),
+        "versions": lambda: TableInput(run, *keyed.version_steps(run)),
+        "merge": lambda: TableInput(run, *keyed.merge_steps(run)),
+        "groups": lambda: ChangeInput(run, *groups.group_steps(run)),
     }
     if filled_by in engines:
-        return engines[filled_by]().start()
+        pace = session.pace(table)
+        return StepLoop(run, engines[filled_by](), available_now=available_now, pace=pace).start()
     stream, batches = _window(run) if table.kind.is_windowed else keyed.state(run)
     session.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option(

@@ -22,7 +22,7 @@ from lakehouse.declare.columns import (
     WINDOW_TIME,
     quoted,
 )
-from lakehouse.declare.inputs.sources import KafkaSource, RecordSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates, Window
 from lakehouse.durations import spark_interval
@@ -69,8 +69,8 @@ def out_of_time(
     ahead = F.unix_micros(moment) - F.unix_micros(sent)
     reasons = [F.when(moment.isNull(), F.lit(f"event time missing: {event_time}"))]
     for source in sources:
-        of_topic = topic == source.topic  # with one topic, Spark decides this before it runs
-        first, most_ahead = source.min_event_time, source.max_future_skew
+        of_topic = topic == source.address  # of one topic Spark knows this before it runs
+        first, most = source.min_event_time, source.max_future_skew
         early = moment < F.lit(first)
         reasons += [
             F.when(of_topic & early, F.lit(f"event time before {text(first)}")),
@@ -84,7 +84,7 @@ def out_of_time(
                 f"event time from {text(source.until)} on, of which the topic has the rows"
             )
             reasons.append(F.when(of_topic & (moment >= F.lit(source.until)), later))
-        if isinstance(source, KafkaSource) and source.starting:
+        if source.starting:
             earlier = F.lit(
                 f"event time before {text(source.starting)}, of which the history has the rows"
             )

@@ -58,8 +58,8 @@ def readings(step: "Plan") -> list[Column]:
             if source.keys:
                 own = F.col(f"{RECORD}_reading")
                 if len(step.sources) > 1:
-                    own = F.when(F.col(f"{RECORD}_topic") == source.topic, own)
-                first, last = reading_names(source.topic)
+                    own = F.when(F.col(f"{RECORD}_topic") == source.address, own)
+                first, last = reading_names(source.address)
                 columns += [F.min(own).alias(first), F.max(own).alias(last)]
         return columns
 
@@ -77,7 +77,7 @@ def latest_of_values(step: "Plan", judged: DataFrame) -> dict[tuple[str, str], d
     It makes its own pass over the records, and finds what `storage.log.latest_times` finds in the written rows.
     """
     (first, *others) = step.sources.values()
-    topic = F.col(f"{RECORD}_topic") if others else F.lit(first.topic)
+    topic = F.col(f"{RECORD}_topic") if others else F.lit(first.address)
     value = F.col(step.table.watermark_by).cast("string")
     good = judged.where(F.col(REASON).isNull() & value.isNotNull())
     grouped = good.groupBy(topic.alias("topic"), value.alias("value"))

@@ -29,7 +29,7 @@ from lakehouse.declare.columns import (
     WINDOW,
     WINDOW_TIME,
 )
-from lakehouse.declare.inputs.sources import FileSource, RecordSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.kinds import Kind
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
@@ -111,7 +111,7 @@ class Plan:
         """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
         only, *others = self.sources.values()
         in_force, time = lateness.passing(F.col(f"{RECORD}_partition"), watermark, at)
-        topic = F.col(f"{RECORD}_topic") if others else F.lit(only.topic)
+        topic = F.col(f"{RECORD}_topic") if others else F.lit(only.address)
         arrival = arrival_fields.of_records(in_force, topic, time, PLACE in self.further)
         own = {INGESTION: time} if self.by_ingestion else {}
         return judged.withColumns(own | {ARRIVAL: arrival} | self._placing(F.lit(at), "stream"))
@@ -384,10 +384,7 @@ def _columns(session: Session, plan: Plan) -> StructType:
 
 
 def no_rows(session: Session, name: str) -> DataFrame:
-    source = session.catalog.sources.get(name)
-    if isinstance(source, RecordSource):
-        return session.spark.createDataFrame([], decode.KAFKA_SCHEMA)
-    if isinstance(source, FileSource):
-        return session.spark.createDataFrame([], source.schema)
+    if source := session.catalog.sources.get(name):
+        return session.spark.createDataFrame([], source.raw_columns)
     columns = stored_schema(session, session.catalog.table(name))
     return session.spark.createDataFrame([], columns).drop(row_keys.KEY)

@@ -37,7 +37,10 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
     files, or what a source of your own gives when it is read once more. It does so up to the table's
     last commit, beside the stream. Exit code 0 if each is there once, 1 if not, 2 when refused.
     """
-    from lakehouse.stream.reading.topic_check import Checked, check
+    from lakehouse.settings import from_environment
+    from lakehouse.storage.lakehouse import load
+    from lakehouse.stream.reading.checked import Checked
+    from lakehouse.stream.reading.registry import check
 
     lakehouse = opening.lakehouse()
     with console.working(f"comparing {table} with what it reads"):
@@ -110,23 +113,16 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
     from lakehouse.stream.reading import offsets as positions
     from lakehouse.stream.reading import topic_starts
     from lakehouse.stream.reading.records import file_sources
+    from lakehouse.stream.reading.registry import reader_of
 
     with _held(table) as (lakehouse, declared, last):
-        files = file_sources(lakehouse.catalog.sources_of(declared).values())
+        sources = lakehouse.catalog.sources_of(declared)
+        files = file_sources(sources.values())
         if files and not files[0].is_history:
             _accept_files(lakehouse, declared, last, yes)
             return
-        topics = _of_own(lakehouse, declared)
-        if not topics:
-            topics = _on_broker(lakehouse, declared)
-            positions.check_ids(
-                lakehouse.settings, declared, {topic: each.id for topic, each in topics.items()}
-            )
-        gaps = positions.lost(lakehouse.settings, declared, topics, last) if last else []
-        if files and last is None:  # the topic must reach back to its history
-            accepted = positions.known(lakehouse.settings, declared).gaps
-            gaps = topic_starts.removed(topics, accepted)
-        elif files and last and not gaps and not topic_starts.is_history_read(files[0], last):
+        gaps = reader_of(lakehouse.settings, declared, sources.values()).lost(last)
+        if files and last and not gaps and not topic_starts.is_history_read(files[0], last):
             _accept_files(lakehouse, declared, last, yes)
             return
         if not gaps:
@@ -154,41 +150,26 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
 
 def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None", yes: bool) -> None:
     """What `accept-gap` does for a table that reads a folder or a table of others. Raises RangeError."""
-    from lakehouse.declare.inputs.sources import FolderSource, IcebergSource
     from lakehouse.errors import RangeError
-    from lakehouse.storage.foreign import foreign_records, foreign_sources
-    from lakehouse.storage.foreign.file_register import Register
     from lakehouse.storage.position import checkpoints
     from lakehouse.stream.reading import offsets as positions
+    from lakehouse.stream.reading.files import Files
     from lakehouse.stream.reading.records import file_sources
 
-    (source,) = file_sources(lakehouse.catalog.sources_of(table).values())
-    topic, partition, register = (
-        source.topic,
-        foreign_records.PARTITION,
-        Register(lakehouse.settings, table),
-    )
-    begins = positions.behind(lakehouse.settings, table, last, {topic: {partition: 0}})
-    has_begun = checkpoints.standing(lakehouse.settings, table).last is not None
-    lost = foreign_records.lost(source, register, begins[topic][partition]) if has_begun else []
-    passed = (
-        None if isinstance(source, FolderSource) else foreign_sources.passed_over(source, register)
-    )
+    sources = file_sources(lakehouse.catalog.sources_of(table).values())
+    reader = Files(lakehouse.settings, table, sources)
+    lost, passed, topic = reader.lost(last), reader.files.passed_over(), reader.address
     if not lost and passed is None:
         raise RangeError(
             f"table={table.name}: {topic} has every record that it has not read, so nothing is lost; start its job"
         )
-    for since, until in lost:
-        name = register.of_record(since).path
-        console.print_text(f"{topic}, file {name}: records {since} to {until - 1} are lost")
+    for gap in lost:
+        name = reader.register.of_record(gap.since).path
+        console.print_text(f"{topic}, file {name}: records {gap.since} to {gap.until - 1} are lost")
     if passed is not None:
-        snapshots = isinstance(source, IcebergSource)
-        which = (
-            f"snapshots up to {passed}"
-            if snapshots
-            else f"versions {register.through + 1} to {passed}"
+        console.print_text(
+            f"{topic}: {reader.files.passing(passed)} are not read, with the rows that they add"
         )
-        console.print_text(f"{topic}: {which} are not read, with the rows that they add")
     _ask(yes, "go on without them?")
     if lost:
         checkpoints.begin(
@@ -197,10 +178,9 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
             None,
             "lost records were accepted (`lakehouse topic accept-gap`)",
         )
-        gaps = [positions.Gap(topic, partition, *each) for each in lost]
-        positions.declare_lost(lakehouse.settings, table, gaps)
+        positions.declare_lost(lakehouse.settings, table, lost)
     if passed is not None:
-        register.add([], passed)
+        reader.register.add([], passed)
     console.print_text(
         f"{table.name}: it continues behind them; `lakehouse stream start {table.pipeline}`"
     )
@@ -224,33 +204,16 @@ def _on_broker(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
     from lakehouse.runtime import kafka_topics
     from lakehouse.stream.reading import offsets as positions
 
-    topics = sorted(source.topic for source in lakehouse.catalog.topics_of(table).values())
+    topics = sorted(source.address for source in lakehouse.catalog.topics_of(table).values())
     if not topics:
         raise _no_source(lakehouse.catalog, table)
     return positions.on_broker(kafka_topics.admin(lakehouse.settings), topics)
 
 
-def _of_own(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
-    """What the class of a source of one's own says of it; nothing of other tables. Raises SourceError."""
-    from contextlib import closing
-
-    from lakehouse.declare.inputs.sources import PythonSource
-    from lakehouse.runtime.own_source import OwnReader
-    from lakehouse.stream.reading import offsets as positions
-
-    found = {}
-    for source in lakehouse.catalog.sources_of(table).values():
-        if isinstance(source, PythonSource):
-            with closing(OwnReader(source)) as reader:
-                ends = reader.ends()
-                found[source.topic] = positions.Broker("", reader.begins(ends), ends)
-    return found
-
-
 def _no_source(catalog: "Catalog", table: "Table") -> "RangeError":
     from lakehouse.errors import RangeError
 
-    reads = ", ".join(source.topic for source in catalog.sources_of(table).values())
+    reads = ", ".join(source.address for source in catalog.sources_of(table).values())
     what = f"it reads {reads}, which is no topic" if reads else f"a {table.kind} table"
     return RangeError(f"table={table.name}: {what}; name an ingest table that reads a topic")
 

@@ -29,14 +29,6 @@ from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.inputs.sources import (
-    DeltaSource,
-    FileSource,
-    FolderSource,
-    IcebergSource,
-    KafkaSource,
-    PythonSource,
-)
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.ranges import BEGINNING, parse_instant, text
@@ -231,25 +223,9 @@ class Lineage:
                 str(version)
             )
         source = self.catalog.sources_of(of).get(name) or self.catalog.sources.get(name)
-        if isinstance(source, KafkaSource):
-            return {
-                "namespace": f"kafka://{self._broker()}",
-                "name": source.topic,
-                "facets": facets,
-            }
-        if isinstance(source, FolderSource | DeltaSource):
-            return {"namespace": "file", "name": source.topic, "facets": facets}
-        if isinstance(source, IcebergSource):
-            uri = dict(source.catalog).get("uri", "file")
-            return {"namespace": uri.rpartition("@")[2], "name": source.topic, "facets": facets}
-        if isinstance(source, PythonSource):
-            return {
-                "namespace": f"python://{source.class_name}",
-                "name": source.topic,
-                "facets": facets,
-            }
-        if isinstance(source, FileSource):
-            return {"namespace": "file", "name": source.path, "facets": facets}
+        if source:
+            namespace, address = source.dataset(self._broker)
+            return {"namespace": namespace, "name": address, "facets": facets}
         path = layout.table_path(self.settings, self.catalog.table(name))
         return {"namespace": "file", "name": str(path), "facets": facets | _columns(path)}
 
@@ -293,7 +269,7 @@ def _read(table: Table, catalog: Catalog, name: str, commit: Commit | None) -> o
     if commit is None:
         return None
     if source := catalog.sources_of(table).get(name):
-        offsets = commit.inputs.get(source.topic)
+        offsets = commit.inputs.get(source.address)
         return json.dumps(offsets) if offsets else None
     seen = {n: versions[-1] for n, versions in commit.inputs.get(SEEN, {}).items()}
     kinds = (commit.inputs.get(kind, {}) for kind in ("tables", "references", "versioned tables"))

@@ -15,7 +15,7 @@ from pyspark.sql import Row
 
 from lakehouse import changes, versioned_table
 from lakehouse.cli import query
-from lakehouse.declare.inputs.sources import KafkaSource
+from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.errors import DeclarationError
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.log import commit_log_repair
@@ -53,7 +53,7 @@ NO_UNIT = "a number without its unit"
 
 def decoded(spark, source: KafkaSource, configured: str) -> list[dict[str, Any]]:
     """The rows of what was recorded, each with why it is none."""
-    sent = [each for each in events(configured) if each["topic"] == source.topic]
+    sent = [each for each in events(configured) if each["topic"] == source.address]
     rows = [
         (
             each["key"] and each["key"].encode(),
@@ -107,7 +107,7 @@ def test_what_the_connector_sends_is_read_as_it_was(spark):
 def test_what_only_a_schema_says_is_not_guessed(spark, configured, unreadable):
     for name, why in unreadable.items():
         of = "TIMESTAMP" if name.startswith("seen") else "DECIMAL(38,20)"
-        source = changes(CUSTOMERS.topic, key="id", schema=f"id BIGINT, {name} {of}")
+        source = changes(CUSTOMERS.address, key="id", schema=f"id BIGINT, {name} {of}")
         row = decoded(spark, source, configured)[0]
         if why is None:
             assert (row["problem"], row[name]) == (None, ANN[name])
@@ -294,7 +294,7 @@ def test_a_second_reading_is_noted_and_said(spark, tmp_path):
     """It has another position than the first, in whatever step; a row that it lacks stays, so that is said."""
     stage = Stage(spark, tmp_path, changed_accounts)
     table_of = stage.session.catalog.table("account_log")
-    topic = changed_accounts.account_changes.topic
+    topic = changed_accounts.account_changes.address
 
     def known() -> Mapping[str, tuple[str, str]]:
         return next(stage.session.commit_log(table_of).by_stream()).readings

@@ -18,13 +18,13 @@ from pyspark.sql import functions as F
 from lakehouse import delta_table, folder, ingest_table, tumbling, window_table
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import delta_log
-from lakehouse.storage.foreign import foreign_sources
 from lakehouse.storage.foreign.file_register import Register
+from lakehouse.storage.foreign.foreign_sources import files_of
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.reading import file_steps
-from lakehouse.stream.reading.topic_check import check
+from lakehouse.stream.reading import files
+from lakehouse.stream.reading.registry import check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from streaming_jobs.command_groups import topic_commands
 from support.sensors_job import awaited
@@ -328,7 +328,7 @@ def test_a_table_of_others_is_followed_version_by_version(spark, tmp_path):
 def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(
     spark, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(file_steps, "_RENAMED", 0.0)
+    monkeypatch.setattr(files, "_RENAMED", 0.0)
     there = tmp_path / "in"
     source = folder(str(there), schema=SCHEMA, settle="0 seconds")
     stage = stage_of(spark, tmp_path / "root", source)
@@ -350,9 +350,9 @@ def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(
 
     register = Register(session.settings, readings)
     gone = put(there / "c.json", row(4), row(5))
-    foreign_sources.feed_of(source, register, lambda known: False).look(register.end, 10)
+    files_of(source, register).feed(lambda known: False).look(register.end, 10)
     gone.unlink()
-    monkeypatch.setattr(file_steps, "_RENAMED", 3 * file_steps.LOOK)  # more than one look
+    monkeypatch.setattr(files, "_RENAMED", 3 * files.LOOK)  # more than one look
     with pytest.raises(StepFailed, match=r"c.json, records=3 to 4: it is gone before it was read"):
         queries.start(session, readings).awaitTermination()
     assert capsys.readouterr().err.count("it may have been renamed") == 1

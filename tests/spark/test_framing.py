@@ -26,7 +26,7 @@ from lakehouse.declare.columns import RECORD
 from lakehouse.errors import DeclarationError
 from lakehouse.maintenance import erasure, replay_quarantine
 from lakehouse.storage.position import declared_state
-from lakehouse.stream.reading import topic_check
+from lakehouse.stream.reading import checked, registry
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform.decoding import decode
 from lakehouse.transform.functions.process import process
@@ -251,7 +251,7 @@ def test_lines_of_a_folder_may_have_several_objects(spark, tmp_path):
     assert counts(stage) == {"a": 2, "b": 2, "c": 1}
     (bad,) = stage.rows("lines", "quarantine").collect()
     assert (bytes(bad.key), bytes(bad.value), bad._arrival.place) == (b"1.json:3", b"oops", 2)
-    (checked,) = topic_check.check(stage.session, stage.session.catalog.table("lines"))
+    (checked,) = registry.check(stage.session, stage.session.catalog.table("lines"))
     assert (checked.end, checked.missing, checked.doubled) == (3, 0, 0)
 
 
@@ -281,4 +281,4 @@ def test_a_table_that_has_read_cannot_change_its_framing(spark, tmp_path, noted)
     ],
 )
 def test_a_message_counts_once_if_all_of_its_rows_are_there(places, offsets):
-    assert topic_check._whole(np.array(places).T).tolist() == offsets
+    assert checked.whole(np.array(places).T).tolist() == offsets

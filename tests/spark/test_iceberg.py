@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 from lakehouse import ingest_table, tumbling, window_table
 from lakehouse.storage.foreign.file_register import Register
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.reading.topic_check import check
+from lakehouse.stream.reading.registry import check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from streaming_jobs.command_groups import topic_commands
 from support.iceberg_shop import COLUMNS, SCHEMA, START, Shop

@@ -160,10 +160,11 @@ def test_rows_put_aside_of_a_topic_that_is_no_input_any_more_are_told_of(session
     rows = DeltaTable(str(session.path(record, "quarantine"))).count()
     name, source = next(iter(session.catalog.topics_of(record).items()))
     renamed = replace(
-        session.catalog, sources=session.catalog.sources | {name: replace(source, topic="another")}
+        session.catalog,
+        sources=session.catalog.sources | {name: replace(source, address="another")},
     )
     found = replay_quarantine.planned(replace(session, catalog=renamed), record)
-    assert found.bad == {f"topic {source.topic} is no input of the table any more": rows}
+    assert found.bad == {f"topic {source.address} is no input of the table any more": rows}
 
 
 @pytest.mark.parametrize("name", [VALID, AVERAGES])

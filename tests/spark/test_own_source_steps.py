@@ -16,10 +16,9 @@ from lakehouse.runtime import own_source
 from lakehouse.settings import to_environment
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.reading import own_steps
-from lakehouse.stream.reading.topic_check import check
+from lakehouse.stream.reading import own, registry, source_input
+from lakehouse.stream.reading.registry import check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
-from lakehouse.transform.analysis import validation
 from streaming_jobs.command_groups import topic_commands
 from streaming_jobs.queries import SupervisedQuery
 from support.own_sources import Filled, filled
@@ -124,8 +123,8 @@ def test_a_record_without_a_timestamp_has_that_of_its_step_also_when_the_step_is
 def test_a_source_that_is_away_is_waited_for_and_one_that_goes_back_is_not(
     spark, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(own_steps, "_PAUSE", 0.05)
-    monkeypatch.setattr(own_steps, "_RECOVERED", 0.0)
+    monkeypatch.setattr(own, "_PAUSE", 0.05)
+    monkeypatch.setattr(source_input, "_RECOVERED", 0.0)
     source = filled("x", SCHEMA, p0=[row(0)])
     stage = stage_of(spark, tmp_path / "root", source)
     session, ingest = stage.session, stage.session.catalog.table("readings")
@@ -156,13 +155,13 @@ def test_a_source_that_is_away_is_waited_for_and_one_that_goes_back_is_not(
         check(session, ingest)
     Filled.away |= {"latest_offset"}
     with pytest.raises(SourceAway):
-        validation.unreadable(session, ingest)
+        registry.unreadable(session, ingest)
     Filled.away.clear()
     stage.run("readings")
-    assert numbers(stage) == [0, 1, 2, 3] and validation.unreadable(session, ingest) == []
+    assert numbers(stage) == [0, 1, 2, 3] and registry.unreadable(session, ingest) == []
     once(stage)
     Filled.there["x"][-1] = []
-    (refused,) = validation.unreadable(session, ingest)
+    (refused,) = registry.unreadable(session, ingest)
     assert refused.startswith(
         "table=readings, source=x, latest_offset={0: 2, 3: 2, -1: 0}: it must"
     )

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from lakehouse import expect, ingest_table, kafka, versioned_table
 from lakehouse.declare.columns import HEADERS_TYPE, RECORD
-from lakehouse.declare.inputs.sources import KafkaSource
+from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.errors import DeclarationError
 from lakehouse.maintenance import replay_quarantine
 from lakehouse.storage.position import declared_state

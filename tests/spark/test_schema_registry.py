@@ -249,7 +249,7 @@ def test_validate_asks_whether_the_newest_schema_can_be_read(spark, tmp_path, kn
         session, session.catalog.table("orders"), source
     )
     assert (
-        schemas.refusal(session, session.catalog.table("orders"), replace(source, topic="none"))
+        schemas.refusal(session, session.catalog.table("orders"), replace(source, address="none"))
         == ""
     )
     keep(session.settings, session.catalog.table("orders"), read_by(SECOND))

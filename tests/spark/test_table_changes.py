@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import delta_table, ingest_table, keyed_table, versioned_table
-from lakehouse.declare.inputs.sources import DeltaSource
+from lakehouse.declare.inputs.delta import DeltaSource
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.reading.topic_check import check
+from lakehouse.stream.reading.registry import check
 from lakehouse.testing import COMMIT_POINTS, Stage
 from streaming_jobs.command_groups import topic_commands
 

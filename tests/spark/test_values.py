@@ -10,7 +10,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import changes, files, folder, kafka
-from lakehouse.declare.inputs.sources import DeltaSource, FolderSource, KafkaSource, RecordSource
+from lakehouse.declare.inputs.delta import DeltaSource
+from lakehouse.declare.inputs.folder import FolderSource
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime import jars
 from lakehouse.storage.position.schemas import Schema

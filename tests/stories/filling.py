@@ -16,7 +16,7 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.stream.reading.topic_check import check
+from lakehouse.stream.reading.registry import check
 from lakehouse.testing import Stage, Value
 from stories import lots, others, tally
 from stories.sources import CUT, THERE
@@ -90,7 +90,7 @@ class Filling(Stage):
         super().feed(ingest_table, sent, source=source, abort_at=abort_at)
 
     def cut(self, ingest_table: str) -> None:
-        """The end of a history, as `HistorySteps` notes it: the watermark is where the topic begins."""
+        """The end of a history, as `History` notes it: the watermark is where the topic begins."""
         self._is_past = False
         self._without_rows(ingest_table, watermark=CUT)
 

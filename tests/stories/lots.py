@@ -63,7 +63,7 @@ def micros(click: Click) -> int:
 
 
 def _topic(ingest: str) -> str:
-    return SOURCES[ingest.removesuffix("_clicks")].topic
+    return SOURCES[ingest.removesuffix("_clicks")].address
 
 
 def _as_values(encoded: Callable[[Click, int], bytes], malformed: Sequence[bytes | None]) -> Fill:
@@ -131,7 +131,7 @@ def _with_history(stage: "Filling", ingest: str, lot: Lot, abort_at: str | None)
     if stage.lots == 2:
         stage.cut(ingest)
     (topic, topic_name), (past, past_name) = (
-        (name, each.topic)
+        (name, each.address)
         for name, each in stage.session.catalog.sources_of(
             stage.session.catalog.table(ingest)
         ).items()
@@ -238,10 +238,10 @@ def _as_records(stage: "Filling", ingest: str, lot: Lot, abort_at: str | None) -
     for partition, click in lot:
         with (there / str(partition)).open("a") as lines:
             lines.write(f"{'no JSON' if click is None else json.dumps(click)}\n")
-            stage.note(source.topic, partition, click)
-            if len(stage.put[source.topic, partition]) % 3 == 2:
+            stage.note(source.address, partition, click)
+            if len(stage.put[source.address, partition]) % 3 == 2:
                 lines.write("\n")
-                stage.note_none(source.topic, partition)
+                stage.note_none(source.address, partition)
     stage.read(ingest, abort_at)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.foreign.file_register import Register
-from lakehouse.stream.reading.topic_check import check
+from lakehouse.stream.reading.registry import check
 from stories import tally
 from stories.sources import SOURCES, THERE
 from support.iceberg_shop import Shop
@@ -53,7 +53,7 @@ def append(stage: "Filling", ingest: str, lot: "Lot", abort_at: str | None) -> N
         clicks = [click for p, click in lot if p == partition]
         _append(shop, clicks)
         for click in clicks:
-            stage.note(SOURCES["iceberg"].topic, 0, click)
+            stage.note(SOURCES["iceberg"].address, 0, click)
         if stage.lots == 1 and partition == min(p for p, _ in lot):
             with shop.table.update_schema() as update:
                 update.update_column("value", LongType())
@@ -63,7 +63,7 @@ def append(stage: "Filling", ingest: str, lot: "Lot", abort_at: str | None) -> N
         (path,) = {each.file_path for each in shop.data_files()} - before
         shop.delete_by_position(path, [0])
         for _, click in lot[:1]:
-            stage.note(SOURCES["iceberg"].topic, 0, click)
+            stage.note(SOURCES["iceberg"].address, 0, click)
     if stage.lots % 3 == 2:
         shop.compact()
     stage.read(ingest, abort_at, shop.compact)
@@ -283,7 +283,7 @@ def assert_followed(stage: "Filling", ingest: str) -> None:
     table = stage.session.catalog.table(ingest)
     theirs: Changing = stage.theirs
     ((where, offsets),) = tally.stored_offsets(stage, ingest).items()
-    assert where == (SOURCES["delta_changes"].topic, 0)
+    assert where == (SOURCES["delta_changes"].address, 0)
     assert offsets == list(range(len(offsets)))
     arrived = sum(c.arrived for c in stage.session.commit_log(table).by_stream())
     assert arrived == len(offsets), f"{ingest}: arrived"

@@ -68,7 +68,7 @@ def assert_every_offset_is_there_once(stage: Stage, ingest: str) -> None:
     """Of each partition the offsets from 0 on, each once, in the table and its quarantine together."""
     (source,) = stage.session.catalog.sources_of(stage.session.catalog.table(ingest)).values()
     assert tally.stored_offsets(stage, ingest) == {
-        (source.topic, p): list(range(count)) for p, count in stage.sent(ingest).items()
+        (source.address, p): list(range(count)) for p, count in stage.sent(ingest).items()
     }
 
 

@@ -30,7 +30,7 @@ from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import CommitLog, frontier
 from lakehouse.storage.session import Session
-from lakehouse.stream.reading import topic_check
+from lakehouse.stream.reading import registry
 from streaming_jobs.supervision import supervisor
 from support import TESTS
 from support.sensors_job import awaited
@@ -178,7 +178,7 @@ def compared(settings: Settings, database: psycopg.Connection) -> None:
     again = log.count() - log.select("position", "id").distinct().count()
     audited = equal_to_audit(versions, database)
     instants = sums(versions, frontier(settings, catalog.table("account_log")))
-    checked = topic_check.check(Lakehouse(settings, catalog), catalog.table("account_log"))
+    checked = registry.check(Lakehouse(settings, catalog), catalog.table("account_log"))
     assert not any(each.missing or each.doubled for each in checked), checked
     quarantined = session.read(catalog.table("account_log"), side="quarantine").count()
     late = sum(

@@ -28,7 +28,7 @@ from pyiceberg.types import DecimalType, LongType, NestedField, TimestamptzType
 from pyroaring import BitMap
 
 from lakehouse import iceberg_table
-from lakehouse.declare.inputs.sources import IcebergSource
+from lakehouse.declare.inputs.iceberg import IcebergSource
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL, cents DECIMAL(12,2)"

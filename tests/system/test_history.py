@@ -35,9 +35,9 @@ from lakehouse.storage.lakehouse import load
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.reading import history_steps
-from lakehouse.stream.reading.history_steps import HistorySteps
-from lakehouse.stream.reading.topic_check import check
+from lakehouse.stream.reading import history as topic_history
+from lakehouse.stream.reading.history import History
+from lakehouse.stream.reading.registry import check
 from lakehouse.testing import Aborted, Stage, assert_stream_equals_batch
 from streaming_jobs.command_groups import topic_commands
 from support import ROOT
@@ -121,7 +121,7 @@ def crashing(stage: Stage, wanted: set[tuple[str, str]]) -> tuple[str, str]:
         if "offsets from" not in holder[0].in_flight[1]:
             return  # it finishes what a crash has left
         last = next(stage.session.commit_log(ingest).by_stream(), None)
-        phase = "past" if holder[0]._past else "topic"
+        phase = "past" if holder[0].input.reader.reads_history else "topic"
         if phase == "topic" and (last.watermark or BEGINNING) < STARTING:
             phase = "cut"
         if (phase, point) in wanted:
@@ -129,7 +129,7 @@ def crashing(stage: Stage, wanted: set[tuple[str, str]]) -> tuple[str, str]:
             raise Aborted(point)
 
     holder.append(queries.start(stage.session, ingest, available_now=True, reached=reached))
-    assert isinstance(holder[0], HistorySteps)
+    assert isinstance(holder[0].input.reader, History)
     with pytest.raises(StepFailed, match="Aborted"):
         holder[0].awaitTermination()
     return met[0]
@@ -215,8 +215,8 @@ def test_a_table_of_others_before_a_topic_that_lost_messages_and_what_comes_afte
     query = queries.start(session, ingest)
     query.processAllAvailable()
     assert sorted(row.n for row in stage.rows("events").select("n").collect()) == [*range(70)]
-    monkeypatch.setattr(history_steps, "_AGAIN", 0.0)
-    query._look_at = 0.0
+    monkeypatch.setattr(topic_history, "_AGAIN", 0.0)
+    query.input.reader._look_at = 0.0
     write_deltalake(str(there), pa.table({"n": [0], "at": at[:1]}), mode="append")
     awaited(lambda: "version 2 (rows were added); it was read" in query.remark, "a remark")
     send(served, "short", (0, line(70), 70))
@@ -277,8 +277,8 @@ def test_an_iceberg_table_before_a_topic_and_what_comes_afterwards(
     query = queries.start(stage.session, stage.session.catalog.table("events"))
     query.processAllAvailable()
     assert sorted(row.n for row in stage.rows("events").select("n").collect()) == [*range(70)]
-    monkeypatch.setattr(history_steps, "_AGAIN", 0.0)
-    query._look_at = 0.0
+    monkeypatch.setattr(topic_history, "_AGAIN", 0.0)
+    query.input.reader._look_at = 0.0
     append(0)
     awaited(
         lambda: f"snapshot {shop.last()} (rows were added); it was read" in query.remark, "said"

@@ -20,7 +20,7 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
-from lakehouse.stream.advance import StepFailed, Stepped
+from lakehouse.stream.advance import StepFailed, StepLoop
 from streaming_jobs.queries import cause
 from support.secured_broker import as_bob, certificate, grant, secured_broker
 
@@ -41,10 +41,10 @@ def events(event_topic: DataFrame) -> DataFrame:
 
 
 @pytest.fixture
-def query(secured, spark) -> Callable[..., Stepped]:
+def query(secured, spark) -> Callable[..., StepLoop]:
     """A query up to the present, of fifty messages of a new topic, that Spark reads."""
 
-    def started(topic: str, settings: Settings, meanwhile: Callable[[], object] = int) -> Stepped:
+    def started(topic: str, settings: Settings, meanwhile: Callable[[], object] = int) -> StepLoop:
         kafka_broker.ensure_topics(secured, {topic: 1})
         producer = Producer(client_config(secured) | {"log_level": "0"})
         for n in range(50):
@@ -67,7 +67,7 @@ def query(secured, spark) -> Callable[..., Stepped]:
     return started
 
 
-def failure(query: Stepped) -> tuple[BaseException, str]:
+def failure(query: StepLoop) -> tuple[BaseException, str]:
     """What it raises, and the line of it that is shown."""
     with pytest.raises(StepFailed) as raised:
         query.awaitTermination(120)

@@ -24,7 +24,7 @@ from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
-from lakehouse.stream.reading import topic_check
+from lakehouse.stream.reading import registry
 from streaming_jobs.supervision import healing, supervisor
 from streaming_jobs.supervision.jobs import follower_of, module_of
 from support.secured_broker import as_bob, certificate, grant, secured_broker
@@ -141,10 +141,10 @@ def test_rights_that_lack_are_named_and_a_password_that_changes_under_a_stream_e
     steps.processAllAvailable()
     declared = session.catalog.table("guarded")
     assert session.read(declared).count() == 1
-    assert [each.rows for each in topic_check.check(session, declared)] == [1]
+    assert [each.rows for each in registry.check(session, declared)] == [1]
     wrong = replace(bob, kafka={**bob.kafka, "sasl.password": "s3cret"})
     with pytest.raises(AccessError, match=r"sasl.username=bob: the broker turns"):
-        topic_check.check(Lakehouse(wrong, session.catalog), declared)
+        registry.check(Lakehouse(wrong, session.catalog), declared)
 
     kafka_broker.stop(replace(secured, bootstrap_servers=""))
     awaited(lambda: "waits for the broker" in steps.trouble, "it is away")

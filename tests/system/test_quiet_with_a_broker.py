@@ -18,7 +18,7 @@ from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.position import checkpoints
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
-from lakehouse.stream.reading.topic_check import check
+from lakehouse.stream.reading.registry import check
 from lakehouse.testing import COMMIT_POINTS, Aborted
 from support import quiet
 from support.quiet import at

@@ -26,8 +26,8 @@ from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.reading import offsets, records, topic_reader, topic_steps
-from lakehouse.stream.reading.topic_check import check
+from lakehouse.stream.reading import offsets, source_input, topic_reader, topics
+from lakehouse.stream.reading.registry import check
 from lakehouse.testing import change_event
 from streaming_jobs.exporters.metrics import LakehouseCollector
 from support import schema_registry as registry
@@ -160,9 +160,9 @@ def all_once(session: Session, name: str) -> None:
 def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(session, monkeypatch):
     read = []
     monkeypatch.setattr(
-        records.decode,
+        topics.decode,
         "topic_rows",
-        lambda *given, of=records.decode.topic_rows: read.append(1) or of(*given),
+        lambda *given, of=topics.decode.topic_rows: read.append(1) or of(*given),
     )
     kafka_broker.ensure_topics(session.settings, {"plain": 2, "other": 2})
     send(session, "plain", range(500))
@@ -338,7 +338,7 @@ def test_marks_of_transactions_and_aborted_messages_are_passed_over(session):
 
 
 def test_partitions_that_are_added_are_read_from_their_beginning(session, monkeypatch):
-    monkeypatch.setattr(topic_steps, "IDLE", 1.0)
+    monkeypatch.setattr(topics, "IDLE", 1.0)
     client = kafka_topics.admin(session.settings)
     client.create_topics([NewTopic("grown", 1, 1)])["grown"].result()
     steps = query(session, "grown")
@@ -394,7 +394,7 @@ def test_what_compaction_took_away_is_not_waited_for(session, monkeypatch):
 @pytest.mark.parallel
 def test_a_broker_that_is_away_is_said_and_waited_for(session, served, capsys, monkeypatch):
     monkeypatch.setattr(kafka_topics, "_WITHIN", 2.0)
-    monkeypatch.setattr(topic_steps, "IDLE", 1.0)
+    monkeypatch.setattr(topics, "IDLE", 1.0)
     kafka_broker.ensure_topics(session.settings, {"plain": 2})
     send(session, "plain", range(10))
     steps = query(session, "plain")
@@ -467,7 +467,7 @@ def test_a_registry_is_waited_for_and_a_crashed_step_is_finished_by_what_it_had_
 def test_a_topic_that_ends_before_what_was_read_is_refused_after_a_while(
     session, monkeypatch, capsys
 ):
-    monkeypatch.setattr(topic_steps, "_RECOVERED", 1.0)
+    monkeypatch.setattr(source_input, "_RECOVERED", 1.0)
     kafka_broker.ensure_topics(session.settings, {"plain": 2})
     send(session, "plain", range(10))
     query(session, "plain", available_now=True).awaitTermination()

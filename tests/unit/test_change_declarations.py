@@ -11,7 +11,7 @@ from lakehouse import changes, ingest_table, kafka
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
 from lakehouse.storage.position import declared_state
-from lakehouse.stream.reading.topic_check import is_no_change
+from lakehouse.stream.reading.topic_messages import is_no_change
 from lakehouse.testing import change_event
 from support import changed_accounts
 from support.change_events import events
@@ -55,7 +55,7 @@ def test_another_key_or_column_is_another_declaration():
         catalog = catalog_of([module_of(accounts=source, account_log=account_log)])
         return declared_state.declaration(catalog, catalog.table("account_log"))
 
-    topic = ACCOUNTS.topic
+    topic = ACCOUNTS.address
     others = [
         changes(topic, key="id", schema="id BIGINT, balance DECIMAL(13, 2)"),
         changes(topic, key="balance", schema=ACCOUNTS.schema),

@@ -13,14 +13,14 @@ import pytest
 from lakehouse import row_table
 from lakehouse.declare.columns import column_names
 from lakehouse.declare.inputs.delta import delta_table
-from lakehouse.declare.inputs.sources import FolderSource, folder
+from lakehouse.declare.inputs.folder import FolderSource, folder
 from lakehouse.errors import CommitError, DeclarationError, SourceError
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
-from lakehouse.storage.foreign import file_register, foreign_files, foreign_sources
+from lakehouse.storage.foreign import file_register, foreign_files, foreign_folder
 from lakehouse.storage.foreign.file_register import Register, Registered
-from lakehouse.storage.foreign.foreign_records import RecordReader, lost
-from lakehouse.storage.foreign.foreign_sources import feed_of, passed_over, unread
+from lakehouse.storage.foreign.foreign_records import RecordReader
+from lakehouse.storage.foreign.foreign_sources import files_of, lost, unread
 
 MOST = 1_000
 
@@ -46,8 +46,10 @@ class Followed:
     def resume(self) -> None:
         """As a process that begins: it knows what is on disk."""
         self.register = Register(self.settings, readings)
-        self.feed = feed_of(self.source, self.register, lambda known: known.path in self.accepted)
-        self.reader = RecordReader(self.source, self.register)
+        self.feed = files_of(self.source, self.register).feed(
+            lambda known: known.path in self.accepted
+        )
+        self.reader = RecordReader(files_of(self.source, self.register))
 
     def put(self, name: str, text: str | bytes, at: float = 0) -> Path:
         path = self.folder / name
@@ -108,7 +110,7 @@ def test_what_is_being_written_hidden_empty_or_of_another_name_does_not_count(tm
 def test_a_file_counts_once_it_stands_still(tmp_path, monkeypatch):
     followed = Followed(tmp_path, settle="2 seconds")
     clock = 100.0
-    monkeypatch.setattr("lakehouse.storage.foreign.foreign_sources.time.monotonic", lambda: clock)
+    monkeypatch.setattr("lakehouse.storage.foreign.foreign_folder.time.monotonic", lambda: clock)
     followed.put("a.json", "1\n", at=0)
     assert followed.look() == []
     clock += 1.9
@@ -166,14 +168,14 @@ def test_a_registered_file_that_is_gone_or_another_stops_and_can_be_accepted(fol
         match=r"file=.*a.json, records=0 to 1: it is gone before it was read; .*accept-gap readings",
     ):
         followed.take()
-    assert lost(followed.source, followed.register, 0) == [(0, 2)]
+    assert lost(files_of(followed.source, followed.register), 0) == [(0, 2)]
     followed.read = 2
     followed.put("b.json", "5\n", at=2)  # as many bytes, and of the same time
     with pytest.raises(
         SourceError, match=r"b.json: it is not what it was when its records were numbered"
     ):
         followed.take()
-    assert lost(followed.source, followed.register, 1) == [(1, 3)]
+    assert lost(files_of(followed.source, followed.register), 1) == [(1, 3)]
     os.utime(changed, (2_000, 2_000))
     followed.accepted, followed.read = {"a.json", "b.json"}, 3
     assert followed.take() == ["4", "5"], "what is there now counts as a new file"
@@ -197,14 +199,14 @@ def test_a_file_that_grows_after_it_was_read_is_said_once_and_stays_a_remark(fol
     assert caplog.text.count("it was written to since it was read") == 1
     (remark,) = followed.feed.remarks
     assert "put that into a file of another name" in remark
-    assert unread(followed.source, followed.register, 1) == [
+    assert unread(files_of(followed.source, followed.register), 1) == [
         "a.json was written to since it was registered"
     ]
     followed.put("a.json", "1\n", at=9)  # touched, and as it was
     assert (
         followed.take() == []
         and not followed.feed.remarks
-        and not unread(followed.source, followed.register, 1)
+        and not unread(files_of(followed.source, followed.register), 1)
     )
 
 
@@ -231,7 +233,7 @@ def test_a_file_whose_first_line_is_no_header_is_refused_by_its_name_and_the_oth
         and "'n,at'; correct it" in refused
     )
     assert caplog.text.count("a.csv") == 1
-    assert unread(followed.source, followed.register, 1) == ["a.csv is not registered"]
+    assert unread(files_of(followed.source, followed.register), 1) == ["a.csv is not registered"]
     followed.put("a.csv", "n,at\n1,2026-01-01\n", at=3)
     assert followed.take() == ["1,2026-01-01"] and not followed.feed.refused
 
@@ -348,7 +350,9 @@ def test_files_of_texts_as_delta_rs_writes_them_are_read(tmp_path):
     pq.write_table(pa.Table.from_pylist([row], pa.schema(columns)), followed.folder / "a.parquet")
     followed.look()
     assert followed.feed.refused == []
-    (found,) = RecordReader(followed.source, followed.register).read(0, 1)["row"].to_pylist()
+    (found,) = (
+        RecordReader(files_of(followed.source, followed.register)).read(0, 1)["row"].to_pylist()
+    )
     assert found == row
 
 
@@ -418,7 +422,7 @@ class OfDelta:
 
     def feed(self, **types: str):
         register = Register(self.settings, readings)
-        return feed_of(self.source, register, lambda known: False, types or {"n": "bigint"})
+        return files_of(self.source, register).feed(lambda known: False, types or {"n": "bigint"})
 
     def look(self, read: int = 10**9) -> list[tuple[str, int]]:
         feed = self.feed()
@@ -488,12 +492,12 @@ def test_a_version_that_removes_rows_stops_once_all_before_it_is_read(orders, op
     ):
         orders.look(read=5)
     register = orders.feed().register
-    assert passed_over(orders.source, register) == 2
+    assert files_of(orders.source, register).passed_over() == 2
     register.add([], 2)
     orders.commit(orders.add("later", 1))
     assert (
         orders.look()[-1] == ("later", 5)
-        and passed_over(orders.source, orders.feed().register) is None
+        and files_of(orders.source, orders.feed().register).passed_over() is None
     )
 
 
@@ -506,7 +510,7 @@ def test_a_version_that_the_log_has_lost_stops(orders):
     with pytest.raises(SourceError, match="version=1: its log does not have this version any more"):
         orders.look()
     register = orders.feed().register
-    assert passed_over(orders.source, register) == 2
+    assert files_of(orders.source, register).passed_over() == 2
     register.add([], 2)
     assert orders.look() == [("first", 0), ("fourth", 3)]
 
@@ -586,14 +590,14 @@ def test_the_names_of_columns_are_read_without_spark():
 
 
 def test_a_relative_folder_is_relative_to_the_module():
-    assert folder("incoming", schema="n BIGINT").topic == str(Path(__file__).parent / "incoming")
+    assert folder("incoming", schema="n BIGINT").address == str(Path(__file__).parent / "incoming")
 
 
 def test_files_that_were_read_and_are_gone_for_long_are_forgotten_and_the_numbers_of_the_others_stay(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(file_register, "_WORTH", 2)
-    monkeypatch.setattr(foreign_sources, "_FORGET", 0.0)
+    monkeypatch.setattr(foreign_folder, "_FORGET", 0.0)
     followed = Followed(tmp_path, forget="1 day")
     for n in range(4):
         followed.put(f"{n}.json", f"{n}\n{n}\n", at=n)
@@ -628,7 +632,7 @@ def test_files_are_not_forgotten_before_they_are_read_nor_without_being_asked_fo
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(file_register, "_WORTH", 1)
-    monkeypatch.setattr(foreign_sources, "_FORGET", 0.0)
+    monkeypatch.setattr(foreign_folder, "_FORGET", 0.0)
     for forget in ("0 seconds", "1 day"):
         root = tmp_path / forget
         root.mkdir()

@@ -92,12 +92,12 @@ def test_it_is_shown_in_dagster_in_the_list_of_tables_and_when_its_job_stops(tmp
         (job,) = streams.specs(settings, found)
         assert job.kinds == {"spark"} and [d.asset_key.path[-1] for d in job.deps] == ["incoming"]
         spec = tables._source(found.sources["incoming"])
-        assert spec.kinds == {kind} and spec.metadata["path"] == source.topic
+        assert spec.kinds == {kind} and spec.metadata["path"] == source.address
         assert table_status._input(found, "incoming") == shown
         (line,) = pauses.remarks(
             Lakehouse(settings, found), found.pipelines()[0], datetime.now(UTC)
         )
-        assert line.startswith(f"{source.topic}: {kept}")
+        assert line.startswith(f"{source.address}: {kept}")
 
 
 def test_the_doctor_names_a_folder_that_is_not_there(tmp_path, monkeypatch):

@@ -33,10 +33,9 @@ from lakehouse import iceberg_table, row_table
 from lakehouse.errors import DeclarationError, SourceError
 from lakehouse.settings import Settings
 from lakehouse.storage.foreign.file_register import Register
-from lakehouse.storage.foreign.foreign_changes import Afterwards
 from lakehouse.storage.foreign.foreign_files import Away, Gone
-from lakehouse.storage.foreign.foreign_records import RecordReader, lost
-from lakehouse.storage.foreign.foreign_sources import feed_of, passed_over, unread
+from lakehouse.storage.foreign.foreign_records import RecordReader
+from lakehouse.storage.foreign.foreign_sources import files_of, lost, unread
 from support.iceberg_shop import SCHEMA, START, Shop
 
 TYPES = {"n": "bigint", "at": "timestamp", "cents": "decimal(12,2)"}
@@ -61,13 +60,13 @@ class Reading:
 
     def look(self, read: int = MOST, most: int = MOST) -> list[dict]:
         """The rows that are registered after a look."""
-        feed_of(self.source, self.register, lambda known: False, self.types).look(read, most)
+        files_of(self.source, self.register).feed(lambda known: False, self.types).look(read, most)
         return self.rows()
 
     def rows(self, step: int = MOST) -> list[dict]:
         register = self.register
         found, begin = [], 0
-        with closing(RecordReader(self.source, register)) as reader:
+        with closing(RecordReader(files_of(self.source, register))) as reader:
             while begin < register.end:
                 piece = reader.read(begin, min(begin + step, register.end))
                 assert piece["offset"].to_pylist() == [*range(begin, begin + piece.num_rows)]
@@ -168,12 +167,13 @@ def test_a_snapshot_that_removes_rows_stops_once_all_before_it_is_read(shop, cha
         reading.look()
     register = reading.register
     first = next(s.snapshot_id for s in shop.table.snapshots() if s.snapshot_id not in known)
-    assert passed_over(reading.source, register) == first
+    assert files_of(reading.source, register).passed_over() == first
     register.add([], first)
     shop.append(9)
     added = [7] if change is overwrite else []
     assert (
-        reading.numbers() == [0, 1, 2, *added, 9] and passed_over(reading.source, register) is None
+        reading.numbers() == [0, 1, 2, *added, 9]
+        and files_of(reading.source, register).passed_over() is None
     )
 
 
@@ -211,7 +211,7 @@ def test_snapshots_that_are_expired_before_they_were_read_stop(shop):
     ):
         reading.look()
     register = reading.register
-    assert passed_over(reading.source, register) == before
+    assert files_of(reading.source, register).passed_over() == before
     register.add([], before)
     assert reading.numbers() == [0, 4], (
         "pyiceberg takes away what came before the first that is left"
@@ -244,7 +244,7 @@ def test_the_first_snapshots_of_an_empty_table_that_are_expired_before_they_were
 
 def test_what_was_present_is_read_though_more_has_come_since(shop):
     reading = Reading(shop)
-    feed = feed_of(reading.source, reading.register, lambda known: False, reading.types)
+    feed = files_of(reading.source, reading.register).feed(lambda known: False, reading.types)
     shop.append(0)
     present = feed.present()
     assert not feed.has_read(present, 0)
@@ -267,7 +267,7 @@ def test_a_table_that_was_rolled_back_stops(shop):
     with pytest.raises(SourceError, match="does not go back to the one that was read last"):
         reading.look()
     register = reading.register
-    assert passed_over(reading.source, register) == shop.last()
+    assert files_of(reading.source, register).passed_over() == shop.last()
     register.add([], shop.last())
     shop.append(3)
     assert reading.numbers() == [0, 1, 3]
@@ -485,8 +485,8 @@ def test_what_is_not_there_is_waited_for_and_a_file_that_is_gone_is_named(shop):
     (shop.root / "warehouse" / "shop" / "orders" / "data").rename(shop.root / "away")
     with pytest.raises(Gone, match=r"parquet, records=0 to 1: it is gone before it was read"):
         reading.rows()
-    assert lost(reading.source, reading.register, 0) == [(0, 3)]
-    assert unread(reading.source, reading.register, 2) == [
+    assert lost(files_of(reading.source, reading.register), 0) == [(0, 3)]
+    assert unread(files_of(reading.source, reading.register), 2) == [
         f"{reading.register.files[1].path} is yet to be read"
     ]
 
@@ -512,7 +512,7 @@ def test_what_a_history_was_given_after_it_was_read_is_said(shop):
     shop.append(0)
     reading = Reading(shop)
     reading.look()
-    after = Afterwards(reading.source, reading.register)
+    after = files_of(reading.source, reading.register)
     shop.compact()
     assert after.look() == ""
     shop.append(1)
@@ -525,7 +525,7 @@ def test_all_of_the_present_is_read_when_its_last_record_is(shop):
     shop.append(0, 1)
     reading = Reading(shop)
     register = reading.register
-    feed = feed_of(reading.source, register, lambda known: False, TYPES)
+    feed = files_of(reading.source, register).feed(lambda known: False, TYPES)
     present = feed.present()
     assert not feed.has_read(present, MOST), "nothing is registered"
     feed.look(0, MOST)
@@ -538,12 +538,12 @@ def test_files_that_were_read_are_forgotten_and_the_columns_stay(shop, monkeypat
     reading = Reading(shop)
     reading.look(read=0)
     shape = reading.register.shape
-    feed_of(reading.source, reading.register, lambda known: False, TYPES).look(1, MOST)
+    files_of(reading.source, reading.register).feed(lambda known: False, TYPES).look(1, MOST)
     again = reading.register
     assert (again.files, again.end, again.through) == ([], 1, shop.last())
     assert shape and again.shape == shape
     shop.append(1)
-    feed_of(reading.source, again, lambda known: False, TYPES).look(1, MOST)
+    files_of(reading.source, again).feed(lambda known: False, TYPES).look(1, MOST)
     assert [file.first for file in reading.register.files] == [1]
 
 

@@ -86,10 +86,8 @@ BY_ITSELF = {
     "lakehouse/storage/foreign/foreign_log.py": {
         "unquote(path)"
     },  # tables of others have files anywhere
-    "lakehouse/storage/foreign/foreign_changes.py": {"found.path"},
+    "lakehouse/storage/foreign/foreign_folder.py": {"found.path", "each.path", "known.path"},
     "lakehouse/storage/foreign/foreign_files.py": {"found.path", "known.path"},
-    "lakehouse/storage/foreign/foreign_records.py": {"known.path"},
-    "lakehouse/storage/foreign/foreign_sources.py": {"found.path", "each.path"},
     "lakehouse/storage/keyed/state_files.py": {"each.note", "made.note"},  # made of an instant
     "lakehouse/storage/versions/savepoints.py": {"each.note"},
 }

@@ -19,8 +19,8 @@ from lakehouse.ranges import BEGINNING
 from lakehouse.settings import Settings
 from lakehouse.storage.disk.files import digest_of
 from lakehouse.storage.foreign.file_register import Register, Registered
-from lakehouse.storage.foreign.foreign_changes import Afterwards
-from lakehouse.storage.foreign.foreign_sources import TableFeed
+from lakehouse.storage.foreign.foreign_delta import TableFeed
+from lakehouse.storage.foreign.foreign_sources import files_of
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import declared_state
 from lakehouse.stream.reading import topic_starts
@@ -90,7 +90,10 @@ def test_it_is_read_alone_and_parted_by_the_time_of_events():
 def test_both_are_sources_of_one_ingest_table_and_shown():
     found = catalog(incoming=TOPIC)
     ingest = found.table("readings")
-    assert [each.topic for each in found.sources_of(ingest).values()] == ["events", "/data/archive"]
+    assert [each.address for each in found.sources_of(ingest).values()] == [
+        "events",
+        "/data/archive",
+    ]
     assert found.topics() == ["events"] and found.quiet_timeout(ingest) == timedelta(minutes=1)
     assert table_status._input(found, "incoming") == "incoming (topic events, behind /data/archive)"
     spec = tables._source(found.sources["incoming"])
@@ -104,7 +107,10 @@ def test_both_are_sources_of_one_ingest_table_and_shown():
     [
         (replace(TOPIC, history=None, starting=None), TOPIC),
         (TOPIC, replace(TOPIC, history=None, starting=None)),
-        (TOPIC, kafka("events", schema=SCHEMA, history=replace(ARCHIVE, topic="/b"), starting=CUT)),
+        (
+            TOPIC,
+            kafka("events", schema=SCHEMA, history=replace(ARCHIVE, address="/b"), starting=CUT),
+        ),
         (TOPIC, kafka("events", schema=SCHEMA, history=ARCHIVE, starting=CUT + timedelta(days=1))),
     ],
 )
@@ -177,7 +183,7 @@ def test_what_others_do_to_a_folder_after_it_was_read_is_said(tmp_path):
         stat = (archive / name).stat()
         digest = digest_of(archive / name)
         register.add([Registered(name, stat.st_size, stat.st_mtime_ns, 1, digest=digest)])
-    watch = Afterwards(source, register)
+    watch = files_of(source, register)
     assert watch.look() == ""
     (archive / "a").unlink()
     (archive / "b").rename(archive / "renamed")
@@ -188,7 +194,7 @@ def test_what_others_do_to_a_folder_after_it_was_read_is_said(tmp_path):
     put(archive / "copy", "b\n", 200)
     said = watch.look()
     assert "file c, which was written to since, and 1 more" in said
-    assert Afterwards(source, register).look() == said, "the same after a restart"
+    assert files_of(source, register).look() == said, "the same after a restart"
 
 
 def test_versions_that_come_after_a_table_was_read_are_said_and_compaction_is_not(tmp_path):
@@ -198,7 +204,7 @@ def test_versions_that_come_after_a_table_was_read_are_said_and_compaction_is_no
     source = delta_table(there, schema=SCHEMA)
     register = Register(Settings(root=tmp_path), catalog(incoming=source).table("readings"))
     register.add([], 1)
-    watch = Afterwards(source, register)
+    watch = files_of(source, register)
     DeltaTable(there).optimize.compact()
     assert watch.look() == ""
     write_deltalake(there, pa.table({"n": [2]}), mode="append")

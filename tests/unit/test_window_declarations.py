@@ -18,7 +18,7 @@ from lakehouse import (
     tumbling,
     window_table,
 )
-from lakehouse.declare.inputs.sources import KafkaSource
+from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from support import ROOT

@@ -1,11 +1,14 @@
 """The sources of tables.
 
-sources        topics of Kafka, folders, and files that are read whole
+sources        what every source has, and answers
 source_checks  the rules of their options
-changes        a topic with the changes of a database's table
-readers        the contract of a class that reads a source of your own
-own_sources    a source of your own
+kafka          topics of Kafka
+changes        a topic of the changes of a database's table
+folder         folders that others put files into
 delta          a Delta table of others
 iceberg        an Iceberg table of others
+own_sources    a source of one's own
+readers        the contract of what reads one
 history        a folder or a table of others that is read before a topic
+files          files that are read whole
 """

@@ -5,12 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.declare.columns import column_names
-from lakehouse.declare.inputs.sources import (
-    Isolation,
-    KafkaSource,
-    UnknownFields,
-    kafka,
-)
+from lakehouse.declare.inputs.kafka import KafkaSource, kafka
+from lakehouse.declare.inputs.sources import Isolation, UnknownFields
 from lakehouse.errors import DeclarationError
 
 ADDED = ("op", "deleted", "sent", "position", "transaction")

@@ -1,10 +1,37 @@
 """Delta tables of others, as the input of an ingest table."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.declare.inputs.source_checks import check_records
-from lakehouse.declare.inputs.sources import DeltaSource, UnknownFields, absolute
+from lakehouse.declare.inputs.sources import About, FilesSource, UnknownFields, absolute
 from lakehouse.durations import duration
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSource(FilesSource):
+    """A Delta table of others; each row that is appended to it is a record, or each change of a row."""
+
+    what = "Delta table"
+    while_resting = (
+        "its versions are read as long as its log has them and its files are there: "
+        "start the job before they are cleaned up"
+    )
+
+    @property
+    def of_changes(self) -> bool:
+        return self.format == "delta_changes"
+
+    @property
+    def about(self) -> About:
+        what = "what changes in it." if self.of_changes else "the rows that are appended to it."
+        return About(
+            f"The Delta table `{self.address}` of others: {what}", "delta", {"path": self.address}
+        )
+
+    @property
+    def local_path(self) -> str:
+        return self.address
 
 
 def delta_table(

@@ -1,21 +1,14 @@
 """The history of a topic: a folder or a table of others that an ingest table reads to its end before it reads the topic."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from lakehouse.declare.columns import INGESTION
+from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.declare.inputs.source_checks import check_event_time
-from lakehouse.declare.inputs.sources import FilesSource, KafkaSource, RecordSource, Source
+from lakehouse.declare.inputs.sources import FilesSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-
-
-def of_input(name: str, source: Source | None) -> Iterator[tuple[str, RecordSource]]:
-    """Yields the sources of an input with their names. A history's name is one that no input can have."""
-    if isinstance(source, RecordSource):
-        yield name, source
-    if isinstance(source, KafkaSource) and source.history:
-        yield f"{name} (history)", source.history
 
 
 def check(table: Table, topics: Mapping[str, KafkaSource]) -> None:
@@ -37,14 +30,14 @@ def check(table: Table, topics: Mapping[str, KafkaSource]) -> None:
 
 def _check_parted(topic: KafkaSource) -> None:
     history, starting = topic.history, topic.starting
-    where = f"topic={topic.topic}"
+    where = f"topic={topic.address}"
     if history is None or starting is None:
         raise DeclarationError(
-            f"{where}, history={history and history.topic}, starting={starting}: a history ends at the instant where its topic "
-            "starts; give both, or neither"
+            f"{where}, history={history and history.address}, starting={starting}: the instant parts the rows of the history "
+            "from those of the topic; give both, or neither"
         )
     check_event_time(f"{where}, starting", starting)
-    where += f", history={history.topic}"
+    where += f", history={history.address}"
     if not isinstance(history, FilesSource):
         raise DeclarationError(
             f"{where}: a history is a folder, or a Delta or Iceberg table of others; read others by an ingest table of their own"

@@ -1,12 +1,32 @@
 """Iceberg tables of others, as the input of an ingest table."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.declare.inputs.source_checks import check_records
-from lakehouse.declare.inputs.sources import IcebergSource, UnknownFields, absolute
+from lakehouse.declare.inputs.sources import About, FilesSource, UnknownFields, absolute
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSource(FilesSource):
+    """An Iceberg table of others; each row that is appended to it is a record."""
+
+    # none: the address is the path of the table; may hold secrets
+    catalog: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    what = "Iceberg table"
+    while_resting = "its snapshots are read as long as its owner keeps them: start the job before they are expired"
+
+    @property
+    def about(self) -> About:
+        shown = f"The Iceberg table `{self.address}` of others: the rows that are appended to it."
+        return About(shown, "iceberg", {"path": self.address})
+
+    def namespace(self, broker: Callable[[], str]) -> str:
+        return dict(self.catalog).get("uri", "file").rpartition("@")[2]
 
 
 def iceberg_table(

@@ -1,17 +1,53 @@
 """A source of your own: records that a Python class reads (`declare.inputs.readers`)."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from lakehouse.declare.inputs.readers import SourceReader
 from lakehouse.declare.inputs.source_checks import check_records, null_texts, one_of
-from lakehouse.declare.inputs.sources import EMPTY, PythonSource, UnknownFields
+from lakehouse.declare.inputs.sources import EMPTY, About, RecordSource, UnknownFields
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
 Option = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSource(RecordSource):
+    """A source of one's own; its records are those that a class reads."""
+
+    reader: type[SourceReader] = field(kw_only=True)
+    options: tuple[tuple[str, str | int | float | bool | None], ...] = ()
+    poll_interval: timedelta = timedelta(seconds=1)
+
+    @property
+    def class_name(self) -> str:
+        return f"{self.reader.__module__}.{self.reader.__qualname__}"
+
+    job_kind = "python"
+    while_resting = "what comes meanwhile is read if it is still there: start the job before the source lets go of it"
+
+    @property
+    def reader_note(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options)
+        return f"{self.class_name}({options})"
+
+    @property
+    def label(self) -> str:
+        return f"source {self.address}, read by {self.class_name}"
+
+    @property
+    def about(self) -> About:
+        shown = (
+            f"The source `{self.address}`: records ({self.format}) that `{self.class_name}` reads."
+        )
+        return About(shown, "python", {"class": self.class_name})
+
+    def namespace(self, broker: Callable[[], str]) -> str:
+        return f"python://{self.class_name}"
 
 
 def python_source(

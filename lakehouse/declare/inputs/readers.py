@@ -1,6 +1,6 @@
 """The contract of a class that reads a source of your own: `latest_offset` and `read` (`SourceReader`).
 
-The steps of the ingest table (`lakehouse.stream.reading.own_steps`) make an instance and call it, from one thread at a time. An
+The steps of the ingest table (`lakehouse.stream.reading.own`) make an instance and call it, from one thread at a time. An
 instance that has raised is closed and replaced by another.
 """
 

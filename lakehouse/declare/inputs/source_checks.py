@@ -10,7 +10,9 @@ from lakehouse.errors import DeclarationError
 from lakehouse.ranges import BEGINNING, text
 
 if TYPE_CHECKING:
-    from lakehouse.declare.inputs.sources import FileSource, KafkaSource, RecordSource
+    from lakehouse.declare.inputs.files import FileSource
+    from lakehouse.declare.inputs.kafka import KafkaSource
+    from lakehouse.declare.inputs.sources import RecordSource
 
 _OF_KEY = re.compile(r"(STRING|INT|INTEGER|BIGINT|LONG)(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 _METADATA = re.compile(r"key|timestamp|header:.+", re.DOTALL)
@@ -88,7 +90,7 @@ def check_keys(source: "KafkaSource") -> None:
         )
     if given and source.history:
         raise DeclarationError(
-            f"metadata={given}, history={source.history.topic}: files have no metadata; put it into the values"
+            f"metadata={given}, history={source.history.address}: files have none of it; have the values hold it"
         )
 
 

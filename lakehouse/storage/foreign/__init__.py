@@ -1,13 +1,15 @@
 """Folders and tables that others write: what has come, and how it is read.
 
-file_register    the files that an ingest table reads, and the numbers of their records
-foreign_sources  folders and tables of others: what has come is registered
-foreign_files    what such files hold
-foreign_changes  what others do to the history of a topic after it was read
-foreign_log      the log of a Delta table of others
-iceberg_tables   Iceberg tables of others: their snapshots and files
-iceberg_columns  their columns, by field ids
-iceberg_rows     the rows of a file of such a table
-iceberg_feed     what has come to such a table is registered
-foreign_records  the records of registered files
+file_register     the files that an ingest table reads, and the numbers of their records
+foreign_contract  what a folder or a table of others answers
+foreign_folder    the answers of a folder
+foreign_delta     the answers of a Delta table of others
+foreign_iceberg   the answers of an Iceberg table of others
+foreign_sources   which of them has the files of a source
+foreign_records   the records of registered files
+foreign_files     what such files hold
+foreign_log       the log of a Delta table of others
+iceberg_tables    Iceberg tables of others: their snapshots and files
+iceberg_columns   their columns, by field ids
+iceberg_rows      the rows of a file of such a table
 """

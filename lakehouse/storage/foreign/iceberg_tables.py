@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lakehouse.declare import secrets
-from lakehouse.declare.inputs.sources import IcebergSource
+from lakehouse.declare.inputs.iceberg import IcebergSource
 from lakehouse.errors import LakehouseError, SourceError
 from lakehouse.storage.foreign.file_register import Registered
 from lakehouse.storage.foreign.foreign_files import Away
@@ -31,7 +31,7 @@ class IcebergTable:
     """An Iceberg table, asked for at its catalog."""
 
     def __init__(self, source: IcebergSource) -> None:
-        self.name = source.topic
+        self.name = source.address
         self._properties = dict(source.catalog)
         self._catalog: Any = None
         self._found: Found | None = None

@@ -177,7 +177,7 @@ def _with_heads(
 
     found = latest_times.of_commit(table, table_path(settings, table), actions)
     sources = catalog.sources_of(table).values()
-    idle = {source.topic: source.idle_timeout for source in sources if not source.is_history}
+    idle = {source.address: source.idle_timeout for source in sources if not source.is_history}
     partitions = {
         f"{topic}-{partition}": idle[topic]
         for topic in sorted(commit.inputs.keys() & idle.keys())
@@ -197,7 +197,7 @@ def _with_heads(
         frontier=holders.watermark(mark, now, table.delay),
         heads={key: (head.event_time, head.active) for key, head in now.items()},
         readings=_readings(
-            {s.topic for s in sources if s.keys}, before, table_path(settings, table), actions
+            {s.address for s in sources if s.keys}, before, table_path(settings, table), actions
         ),
     )
 

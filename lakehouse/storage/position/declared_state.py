@@ -10,7 +10,6 @@ for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `det
 """
 
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -19,7 +18,6 @@ from typing import Any, Literal
 
 from lakehouse.declare import code_version, rules
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.inputs.sources import EMPTY, FolderSource, PythonSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import text
@@ -63,10 +61,10 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
     parts = {
         "layer": table.layer,
         "kind": table.kind.name,
-        "topics": ", ".join(sorted(source.topic for source in sources.values())),
-        **{f"schema of {source.topic}": _schema(source) for source in sources.values()},
-        **{f"reader of {s.topic}": _reader(s) for s in sources.values()},
-        **{f"framing of {s.topic}": s.framing for s in sources.values()},
+        "topics": ", ".join(sorted(source.address for source in sources.values())),
+        **{f"schema of {source.address}": source.read_as for source in sources.values()},
+        **{f"reader of {s.address}": s.reader_note for s in sources.values()},
+        **{f"framing of {s.address}": s.framing for s in sources.values()},
         "history": ", ".join(f"until {text(s.until)}" for s in sources.values() if s.until),
         "input": ", ".join(each.name for each in catalog.followed_inputs(table)),
         "versioned tables": ", ".join(sorted(t.name for t in catalog.versioned_inputs(table))),
@@ -290,30 +288,6 @@ def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
 
 def _upgrade(table: Table) -> str:
     return f"`lakehouse upgrade fill {table.name}` fills the changed table beside this one, to be compared and promoted"
-
-
-def _schema(source: RecordSource) -> str:
-    """The columns of a source. What is only required of them is an expectation, and may change."""
-    columns = re.sub(r"\s+NOT\s+NULL\b", "", " ".join(source.schema.split()), flags=re.IGNORECASE)
-    key = ", ".join(source.keys) or source.key
-    how = f", key {key}" if key else ""
-    if source.key_format:
-        how += f" ({source.key_format})"
-    if source.metadata:
-        how += ", " + ", ".join(f"{name} from {what}" for name, what in source.metadata)
-    if source.format == "csv" and isinstance(source, FolderSource) and not source.header:
-        how = ", without a header"
-    if source.nulls != EMPTY:
-        how += f", null as {', '.join(map(repr, source.nulls))}"
-    return f"{source.format}{how}: {columns}"
-
-
-def _reader(source: RecordSource) -> str:
-    """What reads a source of one's own; empty of others."""
-    if not isinstance(source, PythonSource):
-        return ""
-    options = ", ".join(f"{name}={value!r}" for name, value in source.options)
-    return f"{source.class_name}({options})"
 
 
 def _path(settings: Settings, table: Table) -> Path:

@@ -9,19 +9,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from lakehouse.declare.inputs.sources import KafkaSource, PythonSource
 from lakehouse.ranges import BEGINNING, utc
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.log import latest_times
 from lakehouse.storage.position import reference_versions
 from lakehouse.storage.position.checkpoints import Written, beginning
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
-from lakehouse.stream.reading import offsets, readings, records
-from lakehouse.stream.reading.file_steps import FileSteps
-from lakehouse.stream.reading.history_steps import HistorySteps
-from lakehouse.stream.reading.own_steps import OwnSteps
-from lakehouse.stream.reading.source_steps import SourceSteps
-from lakehouse.stream.reading.topic_steps import TopicSteps
+from lakehouse.stream.reading import offsets, readings
+from lakehouse.stream.reading.contract import Reader
+from lakehouse.stream.reading.registry import reader_of
+from lakehouse.stream.reading.source_input import SourceInput
 from lakehouse.transform import observing
 from lakehouse.watermarks import MOST_VALUES, Holders
 
@@ -30,33 +27,19 @@ _log = logging.getLogger(__name__)
 _INSTANT = timedelta(microseconds=1)
 
 
-def steps(
-    run: StreamRun, *, available_now: bool = False, pace: timedelta = timedelta(0)
-) -> SourceSteps:
-    """The query of an ingest table.
-
-    Raises SourceError, CommitError, DeclarationError, BrokerError (`TopicSteps`, `FileSteps`, `HistorySteps`, `OwnSteps`).
-    """
-    return _kind(run)(
+def source_input(run: StreamRun) -> SourceInput:
+    """What an ingest table reads. Raises SourceError, CommitError, DeclarationError, BrokerError once it is attached."""
+    reader = reader_of(run.session.settings, run.table, run.plan.sources.values())
+    return SourceInput(
         run,
+        reader,
         lambda judged, *step: ingest_batch(run, *judged, *step),
-        partial(finish, run),
-        quiet_timeout=run.session.catalog.quiet_timeout(run.table),
-        available_now=available_now,
-        pace=pace,
+        partial(finish, run, reader),
+        run.session.catalog.quiet_timeout(run.table),
     )
 
 
-def _kind(run: StreamRun) -> type[SourceSteps]:
-    """What reads the table's sources."""
-    sources = run.plan.sources.values()
-    of_topics = [isinstance(each, KafkaSource) for each in sources]
-    if any(of_topics):
-        return TopicSteps if all(of_topics) else HistorySteps
-    return OwnSteps if any(isinstance(each, PythonSource) for each in sources) else FileSteps
-
-
-def finish(run: StreamRun, written: Written) -> None:
+def finish(run: StreamRun, reader: Reader, written: Written) -> None:
     """Writes what a step, whose rows are in the table, has not written yet: its quarantine, its line of the commit log."""
     session, table = run.session, run.table
     begun = beginning(session.settings, table, written.generation)
@@ -64,12 +47,9 @@ def finish(run: StreamRun, written: Written) -> None:
     of = replace(run, generation=written.generation, begun=begun, committed=written.batch)
     starts = offsets.known(session.settings, table).starts
     begins = offsets.behind(session.settings, table, before, starts)
-    read = {
-        name: records.between(
-            session, table, source, begins.get(source.topic), written.inputs, written.at
-        )
-        for name, source in run.plan.sources.items()
-    }
+    names = {source.address: name for name, source in run.plan.sources.items()}
+    rows = reader.reread(session, begins, written.inputs, written.at)
+    read = {names[address]: each for address, each in rows.items()}
     ingest_batch(
         of,
         *of.judged(read, written.unknown_schemas),
@@ -92,7 +72,7 @@ def ingest_batch(
     """
     before = run.session.commit_log(run.table).before(run.generation, batch_id)
     # rows of a history move no watermark: they are in no order, and all of them count
-    silent = {s.topic: s.idle_timeout for s in run.plan.sources.values() if not s.is_history}
+    silent = {s.address: s.idle_timeout for s in run.plan.sources.values() if not s.is_history}
     partitions = {
         _key(t, p): (t, int(p))
         for t in sorted(log.inputs.keys() & silent.keys())
@@ -114,7 +94,7 @@ def ingest_batch(
     if log.quiet is not None and heads and mark > BEGINNING:
         mark += log.quiet
     observed = [*observing.maxima(run.plan, partitions), *observing.readings(run.plan)]
-    of_changes = [source.topic for source in run.plan.sources.values() if source.keys]
+    of_changes = [source.address for source in run.plan.sources.values() if source.keys]
 
     def counts(seen: Mapping[str, Any]) -> dict[str, Any]:
         latest = {key: utc(seen[key]) for key in partitions if seen[key] is not None}

@@ -18,9 +18,9 @@ from lakehouse.storage.delta import delta_log
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.position import checkpoints
 from lakehouse.stream import news, positions
-from lakehouse.stream.advance import IDLE, LOOK, Source, Stepped, Take
+from lakehouse.stream.advance import IDLE, LOOK, Source, StepInput, StepLoop, Take
 from lakehouse.stream.consistent import Cuts
-from lakehouse.stream.micro_batch import StreamRun
+from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.positions import Piece, Position
 from lakehouse.transform import plan
 
@@ -62,7 +62,7 @@ class Pieces:
         return {name: piece.end for name, piece in self.of.items()}
 
 
-class TableSteps(Stepped[Pieces]):
+class TableInput(StepInput[Pieces]):
     """Fills a table from the commits of its inputs with event time. A commit of this process wakes it.
 
     Others it looks for.
@@ -74,11 +74,8 @@ class TableSteps(Stepped[Pieces]):
         take: Take,
         due: Due = lambda offset: True,
         quiet_due: Due = lambda offset: False,
-        *,
-        available_now: bool = False,
-        pace: timedelta = timedelta(0),
     ) -> None:
-        super().__init__(run, take, available_now=available_now, pace=pace)
+        self.run, self._take, self.name = run, take, run.table.name
         self._due, self._quiet_due = due, quiet_due
         self._looked = (-1, float("-inf"))  # for that: how many commits were announced, and when
         catalog = run.session.catalog
@@ -86,21 +83,27 @@ class TableSteps(Stepped[Pieces]):
         # a versioned table is read as it is, once it is far enough
         self._awaited = [*self._paths, *(t.name for t in catalog.versioned_inputs(run.table))]
         self._watched: dict[str, positions.Input] = {}  # once the thread runs
-        self._until: dict[str, int] | None = self._versions() if available_now else None
+        self._until: dict[str, int] | None = None
+
+    def attach(self, loop: StepLoop[Pieces]) -> None:
+        super().attach(loop)
+        self._until = self._versions() if loop.available_now else None
 
     def _versions(self) -> dict[str, int]:
         return {name: delta_log.latest(path) for name, path in self._paths.items()}
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         news.announce(self.run.plan.driving)
 
-    def _latest(self) -> Positions:
+    def latest(self) -> Positions:
         return {name: Position(version + 1) for name, version in self._versions().items()}
 
-    def _is_past(self, position: Positions) -> bool:
-        return self._at is not None and all(self._at[name] >= position[name] for name in position)
+    def is_past(self, position: Positions) -> bool:
+        return self.loop.at is not None and all(
+            self.loop.at[name] >= position[name] for name in position
+        )
 
-    def _resumed(self) -> tuple[Positions, int]:
+    def resume(self) -> tuple[Positions, int]:
         """Where the table is, and the number of its next batch.
 
         One without its line in the commit log is run once more for it.
@@ -115,7 +118,7 @@ class TableSteps(Stepped[Pieces]):
         if pending and (noted or pending.batch == 0):
             renewed = run.table.kind.is_upserted and noted and noted.generation < pending.generation
             before = self._of(noted) if noted and not renewed else None
-            self._step(self._once_more(before, at), pending.batch)
+            self.loop.step(self._once_more(before, at), pending.batch)
         return at, number
 
     def _once_more(self, before: Positions | None, at: Positions) -> Pieces:
@@ -147,15 +150,15 @@ class TableSteps(Stepped[Pieces]):
             return self._begins(), 0
         pieces = self._all_there_is()
         while not (begins := self._begins_with(pieces)):
-            if self._until is not None or self._stopping.wait(LOOK):
+            if self._until is not None or self.loop.stopping.wait(LOOK):
                 break
             pieces = self._all_there_is()
         if begins:
-            self._step(pieces, 0)
+            self.loop.step(pieces, 0)
         return pieces.end, int(begins)
 
     def _begins_with(self, pieces: Pieces) -> bool:
-        return bool(pieces.files) or self.run.complete(self._offset(pieces.end)) is not None
+        return bool(pieces.files) or self.run.complete(self.offset(pieces.end)) is not None
 
     def _all_there_is(self) -> Pieces:
         paths = self._paths.items()
@@ -166,7 +169,7 @@ class TableSteps(Stepped[Pieces]):
         most, until = self.run.session.settings.max_files_per_trigger, self._until or {}
         return Pieces(
             {
-                name: positions.following(path, self._at[name], most, until.get(name))
+                name: positions.following(path, self.loop.at[name], most, until.get(name))
                 for name, path in self._paths.items()
             }
         )
@@ -175,22 +178,22 @@ class TableSteps(Stepped[Pieces]):
         for watched in self._watched.values():
             watched.check()
 
-    def _next(self) -> Pieces | None:
+    def next_batch(self) -> Pieces | None:
         idle, waiting = time.monotonic(), float("inf")
-        while not self._stopping.is_set():
+        while not self.loop.stopping.is_set():
             seen, now = news.commits(self._awaited), time.monotonic()
             pieces = self._following()
             # past commits without files
-            self._at = {
-                name: self._at[name] if piece.files else piece.end
+            self.loop.at = {
+                name: self.loop.at[name] if piece.files else piece.end
                 for name, piece in pieces.of.items()
             }
             wait = LOOK
             if pieces.files:
                 self._check_inputs()
-                self._idle.clear()
+                self.loop.idle.clear()
                 waiting = min(waiting, now)
-                wait = self._began + self.pace.total_seconds() - now
+                wait = self.loop.due_in
                 if self._until is not None or (wait <= 0 and self._worth(pieces, now - waiting)):
                     return pieces
                 wait = wait if wait > 0 else LOOK
@@ -199,11 +202,11 @@ class TableSteps(Stepped[Pieces]):
             elif self._until is not None:
                 return None
             else:
-                self._idle.set()
+                self.loop.idle.set()
                 if now - idle > IDLE:
                     self._check_inputs()
                     idle = float("inf")
-                    self._report_idle()
+                    self.loop.report_idle()
             news.wait(self._awaited, seen, wait)
         return None
 
@@ -215,8 +218,8 @@ class TableSteps(Stepped[Pieces]):
         if announced == self._looked[0] and now < self._looked[1] + _PATIENCE:
             return False
         self._looked = announced, now
-        self.trouble = self._held_back()
-        return self._quiet_due(self._offset(self._at))
+        self.loop.trouble = self._held_back()
+        return self._quiet_due(self.offset(self.loop.at))
 
     def _held_back(self) -> str:
         """Which input the table waits for, if another is far ahead of it: else nobody would know why it stands."""
@@ -239,13 +242,16 @@ class TableSteps(Stepped[Pieces]):
         many = pieces.files >= self.run.session.settings.max_files_per_trigger
         return (
             many
-            or self._hurried.is_set()
+            or self.loop.hurried.is_set()
             or waited > _PATIENCE
-            or self._due(self._offset(pieces.end))
+            or self._due(self.offset(pieces.end))
         )
 
-    def _offset(self, position: Positions) -> dict[str, Any]:
+    def offset(self, position: Positions) -> dict[str, Any]:
         return {name: at.offset(self._watched[name].identity) for name, at in position.items()}
+
+    def take(self, piece: Pieces, number: int, log: BatchLog) -> None:
+        self._take(self._rows(piece), number, log)
 
     def _rows(self, piece: Pieces) -> Mapping[str, Any]:
         return {name: self._rows_of(name, each) for name, each in piece.of.items()}
@@ -269,7 +275,7 @@ class TableSteps(Stepped[Pieces]):
         rows = session.rows_of(table, files, plan.stored_schema(session, table))
         return rows if self.run.table.kind.is_upserted else rows.where(F.col(ORIGIN) == "stream")
 
-    def _sources(self, position: Positions) -> tuple[Source, ...]:
+    def reported(self, position: Positions) -> tuple[Source, ...]:
         return tuple(self._source(name, at) for name, at in position.items())
 
     def _source(self, name: str, at: Position) -> Source:
@@ -287,14 +293,14 @@ class Moved:
     files: tuple[Path, ...]
 
 
-class ChangeSteps(TableSteps):
+class ChangeInput(TableInput):
     """Fills a table from all that changes in its inputs, also where rows are replaced.
 
     Inputs that are computed from one ingest table are read at versions that have read the same of it.
     """
 
-    def __init__(self, run: StreamRun, take: Take, *due: Due, **how: Any) -> None:
-        super().__init__(run, take, *due, **how)
+    def __init__(self, run: StreamRun, take: Take, *due: Due) -> None:
+        super().__init__(run, take, *due)
         self._cuts = Cuts.of(run.session, run.table)
         self._met = time.monotonic()  # when the inputs had versions that fit each other
 
@@ -308,10 +314,10 @@ class ChangeSteps(TableSteps):
         )
 
     def _following(self) -> Pieces:
-        ends = self._ends({name: at.version - 1 for name, at in self._at.items()})
+        ends = self._ends({name: at.version - 1 for name, at in self.loop.at.items()})
         return Pieces(
             {
-                name: positions.changed(path, self._at[name], ends[name])
+                name: positions.changed(path, self.loop.at[name], ends[name])
                 for name, path in self._paths.items()
             }
         )
@@ -344,7 +350,9 @@ class ChangeSteps(TableSteps):
     def _rows(self, piece: Pieces) -> Mapping[str, Moved]:
         return {
             name: Moved(
-                self._at[name].version - 1 if self._at else None, each.end.version - 1, each.files
+                self.loop.at[name].version - 1 if self.loop.at else None,
+                each.end.version - 1,
+                each.files,
             )
             for name, each in piece.of.items()
         }

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from lakehouse.declare.inputs.sources import KafkaSource, RecordSource
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.ranges import BEGINNING, EPOCH, text
@@ -25,20 +26,20 @@ def resolve(settings: Settings, table: Table, topic: KafkaSource) -> Offsets:
     are read, too. Raises DeclarationError for an instant that is still to come, CommitError if the
     topic does not reach back to it, BrokerError.
     """
-    assert topic.starting is not None, topic.topic
+    assert topic.starting is not None, topic.address
     if (now := datetime.now(UTC)) < topic.starting:
         raise DeclarationError(
-            f"table={table.name}, topic={topic.topic}, starting={text(topic.starting)}: it is {text(now)}, and the history "
+            f"table={table.name}, topic={topic.address}, starting={text(topic.starting)}: it is {text(now)}, and the history "
             "cannot have all rows before an instant that is still to come; "
             "declare one that has passed, and that the history reaches"
         )
     since, client = topic.starting - topic.max_future_skew, kafka_topics.admin(settings)
     # the ends first: what is sent meanwhile lies behind them
-    found = offsets.on_broker(client, [topic.topic])[topic.topic]
-    partitions = {topic.topic: [int(p) for p in found.first]}
-    sent = _sent_since(client, partitions, since)[topic.topic]
+    found = offsets.on_broker(client, [topic.address])[topic.address]
+    partitions = {topic.address: [int(p) for p in found.first]}
+    sent = _sent_since(client, partitions, since)[topic.address]
     known = offsets.known(settings, table)
-    begins = {topic.topic: starts(table, topic.topic, found, sent, known.gaps, since)}
+    begins = {topic.address: starts(table, topic.address, found, sent, known.gaps, since)}
     offsets.note(settings, table, replace(known, starts=begins))
     return begins
 

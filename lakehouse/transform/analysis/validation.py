@@ -1,22 +1,17 @@
 """Refusals and warnings about tables' functions, found on no rows: no broker is asked and nothing is made."""
 
-from contextlib import closing
-
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import REASON
-from lakehouse.declare.inputs.sources import PythonSource
 from lakehouse.declare.table import Table
-from lakehouse.errors import LakehouseError, SettingsError, SourceAway, SourceError
-from lakehouse.runtime.own_source import OwnReader
+from lakehouse.errors import LakehouseError
 from lakehouse.sinks import column_check
 from lakehouse.storage.session import Session
 from lakehouse.transform import plan, versions
 from lakehouse.transform.analysis import clocks, determinism
 from lakehouse.transform.checks import quality
-from lakehouse.transform.decoding import schemas
 
 
 def check(session: Session, table: Table) -> None:
@@ -89,30 +84,3 @@ def unended(session: Session, table: Table) -> str:
         f"which stays valid; keep all changes of {', '.join(table.keys)} and filter where the table is read, unless what it goes "
         "by is the same in all changes of a key"
     )
-
-
-def unreadable(session: Session, table: Table) -> list[str]:
-    """Returns why the newest schemas of an ingest table's topics, or its Python source, cannot be read; empty if they can.
-
-    Raises RegistryAway, SourceAway.
-    """
-    sources = session.catalog.sources_of(table).values()
-    if wrong := [why for s in sources if isinstance(s, PythonSource) and (why := _wrong(table, s))]:
-        return wrong
-    topics = [topic for topic in session.catalog.topics_of(table).values() if topic.of_registry]
-    try:
-        return list(filter(None, (schemas.refusal(session, table, topic) for topic in topics)))
-    except SettingsError as err:
-        return [str(err)]
-
-
-def _wrong(table: Table, source: PythonSource) -> str:
-    """Returns the fault in the offsets of a source of your own; empty if they are right. Raises SourceAway."""
-    try:
-        with closing(OwnReader(source)) as reader:
-            reader.begins(reader.ends())
-    except SourceAway:
-        raise
-    except SourceError as err:
-        return f"table={table.name}, {err}"
-    return ""

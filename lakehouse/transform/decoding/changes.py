@@ -245,8 +245,8 @@ def _unclear(source: RecordSource, name: str, declared: DataType, number: int) -
         read = isinstance(declared, _READ)
     if not read:
         raise DeclarationError(
-            f"topic={source.topic}, column={name}, type={declared.simpleString()}: values of that type are not read from change "
-            "events; declare it as STRING, which gives the value in JSON, or leave it out"
+            f"topic={source.address}, column={name}, type={declared.simpleString()}: values of that type are not read from "
+            "change events; declare it as STRING, which gives the value in JSON, or leave it out"
         )
     if isinstance(declared, TimestampType):
         return F.when(is_number & kind.isNull(), _UNIT)

@@ -20,7 +20,8 @@ from pyspark.sql.types import (
 
 from lakehouse.declare.columns import HEADERS, HEADERS_TYPE, PLACE, RECORD, helper, quoted
 from lakehouse.declare.inputs.changes import ADDED
-from lakehouse.declare.inputs.sources import OF_ROWS, KafkaSource, RecordSource
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.sources import OF_ROWS, RecordSource
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
@@ -59,20 +60,20 @@ def topic_rows(
     begins: Mapping[str, int] | None,
     ends: Mapping,
 ) -> DataFrame:
-    """Returns the topic's raw records from the offsets of its partitions, or the earliest, up to those of `ends` (by topic)."""
-    end = ends[source.topic]
+    """The topic's raw records from the offsets of its partitions, or the earliest, up to those of `ends` (by topic)."""
+    end = ends[source.address]
     first = {p: (begins or {}).get(p, -2) for p in end}  # earliest
     options = spark_options(isolated(settings, source.isolation))
     return (
         spark.read.format("kafka")
         .options(**options)
-        .option("assign", json.dumps({source.topic: [int(p) for p in end]}))
-        .option("startingOffsets", json.dumps({source.topic: first}))
-        .option("endingOffsets", json.dumps({source.topic: end}))
+        .option("assign", json.dumps({source.address: [int(p) for p in end]}))
+        .option("startingOffsets", json.dumps({source.address: first}))
+        .option("endingOffsets", json.dumps({source.address: end}))
         .option("failOnDataLoss", "true")
-        # by this name Spark finds its consumer again, with the records it has prefetched; else each
-        # read leaves one for five minutes, tens of megabytes, and a catch-up fills the heap
-        .option("kafka.group.id", _group(source.topic, options))
+        # by this name Spark finds its consumer again, with what it has fetched ahead; else each read
+        # leaves one behind for five minutes, tens of megabytes, and a catch-up fills the heap
+        .option("kafka.group.id", _group(source.address, options))
         .option("includeHeaders", bool(source.headers))
         .load()
         .select(*RAW, *([HEADERS] if source.headers else []))
@@ -151,7 +152,7 @@ def _decoding(
     elif source.format == "debezium":
         row = values.record("json", cast(StructType, StructType.fromDDL(changes.WIRE)), value)
     else:
-        values.check(f"source={source.topic}", schema, source.format)
+        values.check(f"source={source.address}", schema, source.format)
         row = values.record("csv" if source.format == "csv" else "json", sent, value, source.nulls)
     several = bool(source.framing) and PLACE not in present
     event = F.inline(values.records(sent, value) if several else F.array(row))
@@ -159,7 +160,7 @@ def _decoding(
     added = ADDED if of_changes else ("deleted", "sent") if source.key else ()
     if own := [name for name in schema.names if name.lower() in (RECORD, *added)]:
         raise DeclarationError(
-            f"source={source.topic}, columns={', '.join(own)}: the library adds columns of these names to its rows; rename the "
+            f"source={source.address}, columns={', '.join(own)}: the library adds columns of these names to its rows; rename the "
             "fields where they are sent, or leave them out of the schema"
         )
     raw = {name: F.col(helper(name)) for name in RAW}
@@ -190,7 +191,7 @@ def _decoding(
     rules += [headers.rule(extra[HEADERS], name) for name in source.headers.values()]
     problem = _problem(source, schema, sent, raw, columns, rules)
     reading = changes.reading() if source.keys else F.lit(None).cast("string")
-    record = {"topic": F.lit(source.topic)} | raw | extra
+    record = {"topic": F.lit(source.address)} | raw | extra
     record |= {"problem": problem, "reading": reading}
     columns[RECORD] = F.struct(*(column.alias(name) for name, column in record.items()))
     parsed = [*(F.col(name).alias(helper(name)) for name in (*RAW, *present)), event]

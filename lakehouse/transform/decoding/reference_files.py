@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from lakehouse.declare.columns import quoted
-from lakehouse.declare.inputs.sources import FileSource
+from lakehouse.declare.inputs.files import FileSource
 from lakehouse.errors import DeclarationError
 from lakehouse.transform.decoding import values
 

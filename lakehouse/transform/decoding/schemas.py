@@ -32,7 +32,8 @@ from pyspark.sql.types import (
 )
 
 from lakehouse.declare.columns import helper
-from lakehouse.declare.inputs.sources import KafkaSource, RecordSource
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import SettingsError
 from lakehouse.runtime.protobuf import FIRST, Indexes, compiled, messages
@@ -150,7 +151,7 @@ def refusal(session: Session, table: Table, source: KafkaSource) -> str:
     Raises RegistryAway, and SettingsError if the registry is another one than before.
     """
     check_registry(session.settings, table, schemas.kept(session.settings, table))
-    subject = f"{source.topic}-value"
+    subject = f"{source.address}-value"
     newest = registry(session.settings).newest(subject)
     if newest is None:
         return ""
@@ -166,7 +167,7 @@ def refusal(session: Session, table: Table, source: KafkaSource) -> str:
                 refused[at] = f"message {name}: {lacking}"
         problem = refused[FIRST] if len(refused) == len(writer.messages) else ""
     return problem and (
-        f"topic={source.topic}, subject={subject}, schema id={newest.id}: {problem}; its messages would be quarantined. "
+        f"topic={source.address}, subject={subject}, schema id={newest.id}: {problem}; its messages would be quarantined. "
         "Declare the columns as they are sent, or have the producers send what is declared"
     )
 

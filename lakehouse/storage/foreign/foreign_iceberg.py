@@ -2,18 +2,85 @@
 
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 
-from lakehouse.declare.inputs.sources import IcebergSource
+from lakehouse.declare.inputs.iceberg import IcebergSource
 from lakehouse.errors import SourceError
 from lakehouse.storage.foreign import iceberg_columns, iceberg_tables
 from lakehouse.storage.foreign.file_register import Register, Registered
+from lakehouse.storage.foreign.foreign_contract import ForeignFiles, IsLost, Opened
+from lakehouse.storage.foreign.foreign_files import Away, gone
+from lakehouse.storage.foreign.iceberg_rows import IcebergRows
 from lakehouse.storage.foreign.iceberg_tables import EMPTY, IcebergTable
 
 _FORGET = 3_600.0  # seconds until it is looked again for files to forget
 
 
+class IcebergFiles(ForeignFiles):
+    """The files of an Iceberg table of others."""
+
+    def __init__(self, source: IcebergSource, register: Register) -> None:
+        super().__init__(source.address, register)
+        self._source, self._table = source, IcebergTable(source)
+        self._through = register.through  # the last snapshot that was looked at
+        self._sequence = register.sequence  # the number of that commit
+        self._first = ""  # of the snapshots after what was read that add or remove rows
+        self._many = 0  # of those
+
+    def feed(
+        self, is_lost: IsLost, types: Mapping[str, str] = MappingProxyType({})
+    ) -> "IcebergFeed":
+        return IcebergFeed(self._source, self.register, types)
+
+    def open(self, known: Registered) -> Opened:
+        assert self.register.shape is not None, "it was noted before the first file"
+        try:
+            with self._table.asking():
+                return IcebergRows(self._table, known, self.register.shape)
+        except Away as err:
+            if isinstance(err.__cause__, FileNotFoundError):
+                raise gone(self.path, known, self.register.table) from err
+            raise
+
+    def has(self, known: Registered) -> bool:
+        return self._table.has(known.path)
+
+    def passed_over(self) -> int | None:
+        if self.register.through < 0:
+            return None
+        table = IcebergTable(self._source)
+        with table.asking():
+            found = table.load()
+            ahead = iceberg_tables.ahead(found, self.register.through, self.register.sequence)
+            if ahead.broken:
+                return ahead.passing
+            for snapshot in ahead.snapshots[:1]:
+                if iceberg_tables.added_by(found, snapshot)[1]:
+                    return snapshot.snapshot_id
+        return None
+
+    def passing(self, last: int) -> str:
+        return f"snapshots up to {last}"
+
+    def changed(self) -> tuple[str, int]:
+        with self._table.asking():
+            table = self._table.load()
+            ahead = iceberg_tables.ahead(table, self._through, self._sequence)
+            said = [f"{iceberg_tables.newest(table)} ({ahead.broken})"] if ahead.broken else []
+            for snapshot in ahead.snapshots if not ahead.broken else ():
+                added, operation = iceberg_tables.added_by(table, snapshot)
+                if added or operation:
+                    said.append(f"{snapshot.snapshot_id} ({operation or 'rows were added'})")
+            self._through = iceberg_tables.newest(table)
+            self._sequence = iceberg_tables.sequence_of(table)
+        if said:
+            self._first = self._first or f"snapshot {said[0]}"
+            self._many += len(said)
+        return self._first, self._many
+
+
 class IcebergFeed:
-    """Follows the table (`foreign_sources.Feed`)."""
+    """Follows the table (`foreign_contract.Feed`)."""
 
     refused: list[str] = []
     remarks: list[str] = []
@@ -50,7 +117,7 @@ class IcebergFeed:
     def _look(self, read: int, most: int) -> None:
         table, register = self._table.load(), self.register
         if register.shape:
-            iceberg_columns.check_same(table, self._source.topic, register.shape)
+            iceberg_columns.check_same(table, self._source.address, register.shape)
         if register.through < 0:
             self._shape(table)
             files = iceberg_tables.present_files(table)
@@ -85,7 +152,7 @@ class IcebergFeed:
         whole = self._source.unknown_fields == "quarantine"
         before = self.register.shape
         self.register.take_shape(
-            iceberg_columns.shape(table, self._source.topic, self._types, before, whole)
+            iceberg_columns.shape(table, self._source.address, self._types, before, whole)
         )
         self._is_shaped = True
 
@@ -97,7 +164,7 @@ class IcebergFeed:
         self._ends.append((snapshot, self.register.end))
 
     def _where(self) -> str:
-        return f"table={self.register.table}, iceberg_table={self._source.topic}"
+        return f"table={self.register.table}, iceberg_table={self._source.address}"
 
     def _remedy(self) -> str:
         return (
@@ -105,32 +172,3 @@ class IcebergFeed:
             "ingest table of another name, which begins with the rows of now; of snapshots that are expired, have its owner keep "
             "them for longer"
         )
-
-
-def passed_over(source: IcebergSource, register: Register) -> int | None:
-    """The snapshot up to which someone has to accept that it is not read; None if the next one can be."""
-    if register.through < 0:
-        return None
-    table = IcebergTable(source)
-    with table.asking():
-        found = table.load()
-        ahead = iceberg_tables.ahead(found, register.through, register.sequence)
-        if ahead.broken:
-            return ahead.passing
-        for snapshot in ahead.snapshots[:1]:
-            if iceberg_tables.added_by(found, snapshot)[1]:
-                return snapshot.snapshot_id
-    return None
-
-
-def since(table: IcebergTable, through: int, sequence: int | None) -> tuple[int, int, list[str]]:
-    """The present snapshot, the number of its commit, and the snapshots behind `through` that add or remove rows. Raises Away."""
-    with table.asking():
-        found = table.load()
-        ahead = iceberg_tables.ahead(found, through, sequence)
-        said = [f"{iceberg_tables.newest(found)} ({ahead.broken})"] if ahead.broken else []
-        for snapshot in ahead.snapshots if not ahead.broken else ():
-            added, operation = iceberg_tables.added_by(found, snapshot)
-            if added or operation:
-                said.append(f"{snapshot.snapshot_id} ({operation or 'rows were added'})")
-        return iceberg_tables.newest(found), iceberg_tables.sequence_of(found), said

@@ -1,0 +1,179 @@
+"""A source of one's own, read for an ingest table: its class is asked in the thread of the query.
+
+Positions are as those of a topic: of each partition the next offset. Records are read before their step begins, so its
+length is known, and what the class gives wrong ends the query before anything of it is written.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from datetime import datetime
+from typing import cast
+
+import pyarrow as pa
+
+from lakehouse.declare.inputs.own_sources import PythonSource
+from lakehouse.declare.inputs.sources import RecordSource
+from lakehouse.declare.table import Table
+from lakehouse.errors import CommitError, LakehouseError, SourceAway, SourceError
+from lakehouse.runtime.own_source import LOT, OwnReader
+from lakehouse.settings import Settings
+from lakehouse.storage.foreign.foreign_records import RECORDS
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position.checkpoints import Written
+from lakehouse.storage.session import Session
+from lakehouse.stream.reading import offset_ranges, offsets, records
+from lakehouse.stream.reading.checked import Checked, compared, stored
+from lakehouse.stream.reading.contract import Frames, Reader, Receded, Records, Say
+from lakehouse.stream.reading.offsets import Broker, Gap, Offsets
+
+_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds until a source that is away is asked again
+_AT_ONCE = 64 << 20  # bytes of records that are held
+_READING = 5.0  # seconds of reading, after which a step commits what there is
+
+
+class OwnSource(Reader):
+    """Reads a source of one's own. One that is away is asked again, after longer and longer pauses."""
+
+    AWAY = (SourceAway,)
+
+    def __init__(self, settings: Settings, table: Table, sources: Collection[RecordSource]) -> None:
+        super().__init__(settings, table, sources)
+        ((self._address, source),) = self.sources.items()
+        self._source = cast(PythonSource, source)
+        self._poll = self._source.poll_interval.total_seconds()
+        self._reader = OwnReader(self._source)  # which makes the instance in the thread
+        self._ends: dict[str, int] = {}
+        self._first: dict[str, int] = {}
+        self._looked = float("-inf")
+        self._is_compared = False  # with the first offsets that there are
+        self._pause = _PAUSE
+
+    def begins(self, last: Written | Commit | None) -> Offsets:
+        return offsets.behind(self.settings, self.table, last, {self._address: {}})
+
+    def latest_offset(self, at: Offsets) -> Offsets:
+        if self.is_to_look or not offset_ranges.between(at, {self._address: self._ends}):
+            self._ask(at[self._address])
+        return {self._address: self._ends}
+
+    def _ask(self, at: Mapping[str, int]) -> None:
+        """Asks how far the source is. Raises SourceAway, SourceError, CommitError, Receded."""
+        self._looked = time.monotonic()
+        ends = self._reader.ends()
+        if not self._is_compared or ends.keys() - at.keys():
+            self._first = self._reader.begins(ends)
+            self._check_there(at)
+            self._is_compared = True
+        for known in (at, self._ends):
+            for partition, offset in known.items():
+                if offset > (end := ends.get(partition, -1)):
+                    raise self._receded(partition, offset, end)
+        self._ends = ends
+
+    def earliest_offset(self, ends: Offsets) -> Offsets:
+        return {self._address: self._first}
+
+    def _check_there(self, at: Mapping[str, int]) -> None:
+        for partition, offset in at.items():
+            if offset < self._first.get(partition, 0):
+                raise CommitError(
+                    f"table={self.table.name}, source={self._address}, partition={partition}, offset={offset}: the table goes on "
+                    f"from there, and the source begins with {self._first[partition]}; what is between is lost to the table; "
+                    f"`lakehouse topic accept-gap {self.table.name}` accepts that and goes on; have the source keep its records "
+                    "for longer"
+                )
+
+    def _receded(self, partition: str, offset: int, end: int) -> Receded:
+        message = (
+            f"source={self._address}, partition={partition}, latest_offset={end if end >= 0 else 'none'}: it was {offset} "
+            "before, and it never goes back, nor is a partition left out"
+        )
+        error = SourceError(
+            f"table={self.table.name}, {message}; correct the class {self._source.class_name}, or read what is there now as a "
+            "source of another name, into an ingest table of another name"
+        )
+        return Receded(error, f"{message}; one of its servers may lag, so it is asked again")
+
+    @property
+    def is_to_look(self) -> bool:
+        return time.monotonic() - self._looked >= self._poll
+
+    def read(self, begin: Offsets, end: Offsets) -> Records:
+        """Reads the same share of each partition, until it is enough for a step."""
+        at = begin[self._address]
+        waiting = {p: until for p, until in end[self._address].items() if at[p] < until}
+        if not waiting:
+            return Records(begin, begin, 0)
+        reached = dict(at)
+        size, seconds = _AT_ONCE // len(waiting), _READING / len(waiting)
+        pieces: list[pa.Table] = []
+        for partition, until in waiting.items():
+            rows, reached[partition] = self._reader.table(
+                partition, at[partition], until, size, seconds
+            )
+            pieces.append(rows)
+        self._pause = _PAUSE
+        rows = pa.concat_tables(pieces)  # none: numbers that are missing
+        here = {self._address: rows}
+        return Records(begin, {self._address: reached}, rows.num_rows, here=here)
+
+    def reread(self, session: Session, begin: Offsets, end: Offsets, at: datetime) -> Frames:
+        begins, ends = begin.get(self._address, {}), end[self._address]
+        with closing(OwnReader(self._source)) as reader:
+            first = begins if ends.keys() <= begins.keys() else {**reader.begins(ends), **begins}
+            pieces = [
+                reader.table(p, first[p], end)[0] for p, end in ends.items() if first[p] < end
+            ]
+        rows = pa.concat_tables([RECORDS.empty_table(), *pieces])
+        return {self._address: records.dated(rows, at)}
+
+    def present(self) -> Offsets:
+        with closing(OwnReader(self._source)) as reader:  # another thread asks this
+            return {self._address: reader.ends()}
+
+    def wait_out(self, err: LakehouseError, say: Say) -> None:
+        if self.available_now:
+            raise err
+        self._is_compared = False  # what it has lost may be why
+        say(f"{err}; it is asked again")
+        self.stopping.wait(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def lost(self, last: Commit | None) -> list[Gap]:
+        with closing(OwnReader(self._source)) as reader:
+            ends = reader.ends()
+            found = {self._address: Broker("", reader.begins(ends), ends)}
+        return offsets.lost(self.settings, self.table, found, last) if last else []
+
+    def verify(self, last: Commit) -> Iterator[Checked]:
+        """Reads the source once more from its first offsets on."""
+        import numpy as np
+
+        read = last.inputs.get(self._address, {})
+        rows = stored(self.settings, self.table, self._address)
+        with closing(OwnReader(self._source)) as reader:
+            begins = reader.begins(reader.ends())
+            for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
+                start = min(begins.get(partition, 0), end)
+                there = [
+                    offset
+                    for first in range(start, end, LOT)
+                    for offset, *_ in reader.records(partition, first, min(first + LOT, end))
+                ]
+                own = rows.get(int(partition), np.empty(0, np.int64))
+                place = (self._address, int(partition), start, end)
+                yield compared(place, own, np.array(there, np.int64))
+
+    def unreadable(self, session: Session) -> list[str]:
+        try:
+            with closing(OwnReader(self._source)) as reader:
+                reader.begins(reader.ends())
+        except SourceAway:
+            raise
+        except SourceError as err:
+            return [f"table={self.table.name}, {err}"]
+        return []

@@ -1,0 +1,60 @@
+"""The registry of sources: which class reads which source for an ingest table."""
+
+from collections.abc import Callable, Collection
+
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.own_sources import PythonSource
+from lakehouse.declare.inputs.sources import FilesSource, RecordSource
+from lakehouse.declare.table import Table
+from lakehouse.errors import RangeError
+from lakehouse.settings import Settings
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.session import Session
+from lakehouse.stream.reading.checked import Checked
+from lakehouse.stream.reading.contract import Reader
+from lakehouse.stream.reading.files import Files
+from lakehouse.stream.reading.history import History
+from lakehouse.stream.reading.own import OwnSource
+from lakehouse.stream.reading.topics import Topics
+
+_READERS: dict[type, Callable[..., Reader]] = {
+    KafkaSource: Topics,
+    FilesSource: Files,
+    PythonSource: OwnSource,
+}
+
+
+def reader_of(settings: Settings, table: Table, sources: Collection[RecordSource]) -> Reader:
+    """The reader of an ingest table's sources."""
+    past = [source for source in sources if source.is_history]
+    ahead = [source for source in sources if not source.is_history]
+    if past:
+        return History(Files(settings, table, past), Topics(settings, table, ahead))
+    (kind,) = {of for of in type(ahead[0]).__mro__ if of in _READERS}
+    return _READERS[kind](settings, table, ahead)
+
+
+def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
+    """Compares an ingest table and its quarantine with its sources: each record once, as far as these still reach.
+
+    Raises RangeError for other tables, SourceError, AccessError, BrokerError.
+    """
+    sources = lakehouse.catalog.sources_of(table).values()
+    if not sources:
+        raise RangeError(
+            f"table={table.name}: a {table.kind} table has no topic; name an ingest table, which reads one"
+        )
+    last = next(CommitLog(lakehouse.settings, table).by_stream(), None)
+    if last is None:
+        raise RangeError(f"table={table.name}: it has read nothing yet; start its job")
+    return list(reader_of(lakehouse.settings, table, sources).verify(last))
+
+
+def unreadable(session: Session, table: Table) -> list[str]:
+    """Why the newest records of an ingest table's sources could not be read as its columns; empty if all is well.
+
+    Raises RegistryAway, SourceAway.
+    """
+    sources = session.catalog.sources_of(table).values()
+    return reader_of(session.settings, table, sources).unreadable(session) if sources else []

@@ -1,0 +1,231 @@
+"""Topics, read for an ingest table.
+
+A short range is what the broker has handed out meanwhile; a long one, as in a catch-up, is read by
+Spark. Either way a step takes of every partition what was there when it was cut: which of them the
+broker happens to answer first decides nothing.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from lakehouse.declare.inputs.kafka import KafkaSource
+from lakehouse.declare.inputs.sources import RecordSource
+from lakehouse.declare.table import Table
+from lakehouse.errors import BrokerError, LakehouseError, SettingsError, TopicError
+from lakehouse.runtime import kafka_client, kafka_in_spark, kafka_topics
+from lakehouse.runtime.kafka_options import isolated
+from lakehouse.settings import Settings
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import checkpoints
+from lakehouse.storage.position.checkpoints import Written
+from lakehouse.storage.session import Session
+from lakehouse.stream.advance import IDLE, LOOK
+from lakehouse.stream.reading import offset_ranges, offsets, readings, topic_messages
+from lakehouse.stream.reading.checked import Checked, stored
+from lakehouse.stream.reading.contract import Frames, Reader, Receded, Records, Say
+from lakehouse.stream.reading.offsets import Gap, Offsets
+from lakehouse.stream.reading.topic_reader import TopicReader
+from lakehouse.transform.decoding import decode, schemas
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+_HANDED_OUT = 10.0  # seconds for messages of a short range to come; then Spark reads it
+
+
+class Topics(Reader):
+    """Reads topics with one consumer."""
+
+    AWAY = (BrokerError,)
+
+    def __init__(self, settings: Settings, table: Table, sources: Collection[RecordSource]) -> None:
+        super().__init__(settings, table, sources)
+        self.declared = cast(Mapping[str, KafkaSource], self.sources)
+        self._topics = sorted(self.sources)
+        # all of them have the same isolation
+        self._reading = isolated(settings, self.sources[self._topics[0]].isolation)
+        # an embedded broker has no address as long as it does not run
+        self._client: AdminClient | None = None
+        self._held: TopicReader | None = None  # once the thread reads
+        self._looked = time.monotonic()
+
+    @property
+    def _admin(self) -> "AdminClient":
+        self._client = self._client or kafka_topics.admin(self.settings)
+        return self._client
+
+    @property
+    def _messages(self) -> TopicReader:
+        if self._held is None:
+            with_headers = {address for address, of in self.sources.items() if of.headers}
+            self._held = TopicReader(
+                self._reading, self.table.name, self.settings.step_rows, with_headers
+            )
+        return self._held
+
+    def begins(self, last: Written | Commit | None, starts: Offsets | None = None) -> Offsets:
+        """Returns where the table goes on, by the broker and its last commit; `starts`: where else topics begin."""
+        _ = self._admin
+        return offsets.start(self.settings, self.table, self._topics, last, starts)
+
+    def latest_offset(self, at: Offsets) -> Offsets:
+        self._looked = time.monotonic()
+        described = kafka_topics.ids(self._admin, self._topics)
+        ids = {topic: identity for topic, (identity, _) in described.items()}
+        offsets.check_ids(self.settings, self.table, ids)
+        partitions = {topic: numbers for topic, (_, numbers) in described.items()}
+        ends = offsets.ends(self._admin, self._reading, partitions)
+        self._messages.error = ""  # the broker has answered since
+        if message := offsets.beyond(self.table, at, ends):
+            raise Receded(
+                TopicError(message),
+                f"{message}; a broker that has just started may still recover it",
+            )
+        return ends
+
+    def earliest_offset(self, ends: Offsets) -> Offsets:
+        self._messages.lift()  # it is placed again, at these, too
+        on_broker = offsets.on_broker(self._admin, self._topics)
+        return {topic: each.first for topic, each in on_broker.items()}
+
+    def rest(self, seconds: float) -> None:
+        if self._messages.is_placed:
+            self._messages.gather(seconds)
+        else:
+            self.stopping.wait(seconds)
+
+    def wait(self, seconds: float) -> None:
+        self._messages.wait(seconds)
+
+    def has_news(self, at: Offsets, ends: Offsets) -> bool:
+        """Whether there is a reason to ask the broker, which it is asked first of all."""
+        return not self._messages.is_placed or self._messages.has_news
+
+    @property
+    def is_to_look(self) -> bool:
+        return time.monotonic() - self._looked > IDLE
+
+    def read(self, begin: Offsets, end: Offsets) -> Records:
+        """Reads what the broker has handed out; a longer range is left to Spark (`reread`)."""
+        rows = offset_ranges.between(begin, end)
+        if rows > self.settings.step_rows:
+            self._messages.lift()
+            return Records(begin, end, rows)
+        if not self._messages.is_placed:
+            self._messages.place(begin)
+        if not rows:
+            return Records(begin, begin, 0)
+        by_topic = self._handed_out(end)
+        if by_topic is None:
+            self._messages.lift()
+            return Records(begin, end, rows)
+        # none: what lies between are marks of transactions, or was compacted away
+        return Records(begin, end, sum(each.num_rows for each in by_topic.values()), here=by_topic)
+
+    def _handed_out(self, end: Offsets) -> Mapping[str, pa.Table] | None:
+        """The messages before these offsets.
+
+        None if they do not come, or are too many: Spark reads them, or says why.
+        """
+        deadline = time.monotonic() + _HANDED_OUT
+        while not self._messages.has_all(end):
+            if self._messages.is_full or self.stopping.is_set() or time.monotonic() > deadline:
+                return None
+            self._messages.gather(0.02)
+        return self._messages.taken(end)
+
+    def reread(self, session: Session, begin: Offsets, end: Offsets, at: datetime) -> Frames:
+        return {
+            topic: decode.topic_rows(session.spark, session.settings, source, begin.get(topic), end)
+            for topic, source in self.declared.items()
+        }
+
+    def present(self) -> Offsets:
+        described = kafka_topics.ids(self._admin, self._topics)
+        partitions = {topic: numbers for topic, (_, numbers) in described.items()}
+        return offsets.ends(self._admin, self._reading, partitions)
+
+    def wait_out(self, err: LakehouseError, say: Say) -> None:
+        """Raises AccessError if the broker turns this client away: waiting does not mend that."""
+        if self.available_now:
+            raise err
+        say(f"{err}; it waits for the broker")
+        kafka_client.check_access(self._reading)
+        self.stopping.wait(2 * LOOK)
+
+    def explained(self, err: BaseException, at: Offsets) -> BaseException:
+        """What Spark did not get of the broker, as our own client says it."""
+        if isinstance(err, LakehouseError):
+            return err
+        refused: LakehouseError | None
+        refused = kafka_in_spark.refusal(self._reading, self._topics, err)
+        if refused is None and kafka_in_spark.is_loss(err):
+            try:  # the broker is asked where the table goes on, which is not to be had any more
+                self.begins(checkpoints.standing(self.settings, self.table).last)
+                offsets.check_there(self._admin, self.table, at)
+            except LakehouseError as known:
+                refused = known
+        if refused is None:
+            return err
+        refused.__cause__ = err
+        return refused
+
+    def close(self) -> None:
+        if self._held is not None:
+            self._held.close()
+
+    def lost(self, last: Commit | None) -> list[Gap]:
+        found = self.found()
+        return offsets.lost(self.settings, self.table, found, last) if last else []
+
+    def found(self) -> dict[str, offsets.Broker]:
+        """Returns what the broker says of the topics. Raises TopicError for one that is not the one read."""
+        found = offsets.on_broker(kafka_topics.admin(self.settings), self._topics)
+        offsets.check_ids(
+            self.settings, self.table, {topic: each.id for topic, each in found.items()}
+        )
+        return found
+
+    def verify(self, last: Commit) -> Iterator[Checked]:
+        on_broker = offsets.on_broker(kafka_topics.admin(self._reading), self._topics)
+        offsets.check_ids(
+            self.settings, self.table, {topic: each.id for topic, each in on_broker.items()}
+        )
+        known = offsets.known(self.settings, self.table)
+        for topic in self._topics:
+            checked: list[Checked] = []
+            read = {} if known.begins(topic, last) else last.inputs.get(topic, {})
+            since = known.recreated.get(topic, (0, 0, ""))[2]
+            rows = stored(self.settings, self.table, topic, since)
+            for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
+                begins = known.starts.get(topic, {}) if self.sources[topic].starting else {}
+                first = max(on_broker[topic].first.get(partition, 0), begins.get(partition, 0))
+                own = rows.get(int(partition))
+                checked.append(
+                    topic_messages.checked(
+                        self._reading,
+                        self.sources[topic],
+                        int(partition),
+                        min(first, end),
+                        end,
+                        own,
+                    )
+                )
+            again = readings.again(*last.readings.get(topic, ("", "")))
+            if read and again:
+                examples = "; ".join(filter(None, (checked[-1].examples, again)))
+                checked[-1] = replace(checked[-1], examples=examples)
+            yield from checked
+
+    def unreadable(self, session: Session) -> list[str]:
+        of_registry = [each for each in self.declared.values() if each.of_registry]
+        try:
+            said = (schemas.refusal(session, self.table, each) for each in of_registry)
+            return list(filter(None, said))
+        except SettingsError as err:
+            return [str(err)]
