@@ -87,8 +87,6 @@ def _refused_by_spark(
     lakehouse: "Lakehouse", tables: "Iterable[Table]"
 ) -> Iterator[tuple[str, str]]:
     """The tables' names with what each is refused for."""
-    from lakehouse.runtime import spark_session
-    from lakehouse.storage.session import Session
     from lakehouse.stream.reading.registry import unreadable
     from lakehouse.transform.analysis.validation import refusal, unended
 

@@ -186,7 +186,7 @@ class OwnReader:
             with _noted(self.source.address, "close", ""):
                 close()
         except Exception as err:
-            _log.warning(f"source={self.source.address}: its close {self._raised(err)}")
+            _log.warning(f"source={self.source.address}: its close {_raised(self.source, err)}")
 
     def _read(self, partition: int, start: int, end: int) -> Iterator[Any]:
         """What `read` gives. An iterator that is left early is closed."""
@@ -225,7 +225,7 @@ class OwnReader:
             self.close()
             at = f", {where}" if where else ""
             raise SourceAway(
-                f"source={self.source.address}{at}: it must answer {method} and did not: it {self._raised(err)}"
+                f"source={self.source.address}{at}: it must answer {method} and did not: it {_raised(self.source, err)}"
             ) from err
 
     def _offsets(self, method: str, given: object) -> dict[str, int]:
@@ -311,7 +311,7 @@ def _raised(source: PythonSource, err: Exception) -> str:
 
 def _wrong(source: PythonSource, what: str, rule: str) -> SourceError:
     return SourceError(
-        f"source={source.topic}, {what}: {rule}; correct the class {source.class_name}"
+        f"source={source.address}, {what}: {rule}; correct the class {source.class_name}"
     )
 
 

@@ -70,7 +70,7 @@ def out_of_time(
     reasons = [F.when(moment.isNull(), F.lit(f"event time missing: {event_time}"))]
     for source in sources:
         of_topic = topic == source.address  # of one topic Spark knows this before it runs
-        first, most = source.min_event_time, source.max_future_skew
+        first, most_ahead = source.min_event_time, source.max_future_skew
         early = moment < F.lit(first)
         reasons += [
             F.when(of_topic & early, F.lit(f"event time before {text(first)}")),

@@ -37,8 +37,6 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
     files, or what a source of your own gives when it is read once more. It does so up to the table's
     last commit, beside the stream. Exit code 0 if each is there once, 1 if not, 2 when refused.
     """
-    from lakehouse.settings import from_environment
-    from lakehouse.storage.lakehouse import load
     from lakehouse.stream.reading.checked import Checked
     from lakehouse.stream.reading.registry import check
 
