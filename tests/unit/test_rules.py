@@ -136,7 +136,7 @@ def lasting(**declared):
 @pytest.mark.parametrize(
     "declared, words",
     [
-        ({"context": around(before="1 minute")}, "without context= and deduplicate="),
+        ({"context": around(before="1 minute")}, "takes no context= or deduplicate="),
         ({"late": "update"}, "would change the state that all later rows"),
     ],
 )
