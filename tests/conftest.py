@@ -16,6 +16,7 @@ from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.disk import locks
 from lakehouse.testing import Stage
 from stories.suites import Player
+from support import both_ways
 from stories.work import INTERPRETED, LASTING_JVM, QUICK_JVM
 
 _LONG = (
@@ -122,6 +123,7 @@ def spark(pytestconfig):
         ),
         "tests",
     )
+    both_ways.compared()
     yield spark
     spark.stop()
 

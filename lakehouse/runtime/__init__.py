@@ -3,6 +3,7 @@
 spark_session      the Spark session
 jars               the jars that pip does not bring
 java_classes       the library's own classes for Spark's JVM, made of `java`
+prepared_plans     plans of Spark's that are made once and run many times
 cds_archive        Spark's classes, mapped instead of loaded
 opener             how others are asked over HTTP
 schema_registry    the schema registry, asked over HTTP

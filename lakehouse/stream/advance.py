@@ -189,6 +189,7 @@ class Stepped(ABC, Generic[P]):
             self.run.service.stop()
         if self._thread.is_alive():
             self.run.session.spark.sparkContext.cancelJobsWithTag(self._tag)
+            self.run.prepared.interrupt()
             self._thread.join(_STOP)
             if self._thread.is_alive():
                 message = (
@@ -236,6 +237,7 @@ class Stepped(ABC, Generic[P]):
                 self._error.__cause__ = err
         finally:
             self._close()
+            self.run.prepared.close()
             self._idle.set()
 
     def _step(self, piece: P, number: int) -> None:

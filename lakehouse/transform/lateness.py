@@ -35,6 +35,7 @@ from lakehouse.ranges import (
     Range,
     text,
 )
+from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.transform import arrival_fields, zone_windows
 
 _INSTANT = timedelta(microseconds=1)
@@ -116,13 +117,17 @@ def between(instant: Column, span: Range) -> Column:
     return (instant >= F.lit(span.start)) & (instant < F.lit(span.end))
 
 
-def passing(row: Column, *instants: datetime) -> list[Column]:
+def passing(row: Column, *instants: datetime | Moment) -> list[Column]:
     """Instants that hold for one micro-batch only, as columns; `row`: any number that each row has.
+
+    A prepared plan has moments.
 
     As literals they would stand in the code that Spark generates, which would be compiled again for
     each micro-batch, and run cold: most of what a short one costs. A literal array is handed to the
     code instead; an index of a constant would be folded.
     """
+    if any(isinstance(instant, Moment) for instant in instants):
+        return [moment.column(row) for moment in instants if isinstance(moment, Moment)]
     held = F.array(*(F.lit(instant) for instant in instants))
     first = row.bitwiseAND(F.lit(0))
     # never null, as the column's type says

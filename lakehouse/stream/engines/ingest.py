@@ -1,16 +1,18 @@
 """The stream of an ingest table: the micro-batches of its sources, their offsets, and the watermark that follows from them."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse.declare.inputs.sources import KafkaSource, PythonSource
 from lakehouse.ranges import BEGINNING, utc
+from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.log import latest_times
 from lakehouse.storage.position import reference_versions
@@ -20,6 +22,7 @@ from lakehouse.stream.reading import offsets, readings, records
 from lakehouse.stream.reading.file_steps import FileSteps
 from lakehouse.stream.reading.history_steps import HistorySteps
 from lakehouse.stream.reading.own_steps import OwnSteps
+from lakehouse.stream.reading.raw_records import RawRecords, raw_records
 from lakehouse.stream.reading.source_steps import SourceSteps
 from lakehouse.stream.reading.topic_steps import TopicSteps
 from lakehouse.transform import observing
@@ -39,7 +42,7 @@ def steps(
     """
     return _kind(run)(
         run,
-        lambda judged, *step: ingest_batch(run, *judged, *step),
+        partial(ingest_batch, run),
         partial(finish, run),
         quiet_timeout=run.session.catalog.quiet_timeout(run.table),
         available_now=available_now,
@@ -72,7 +75,7 @@ def finish(run: StreamRun, written: Written) -> None:
     }
     ingest_batch(
         of,
-        *of.judged(read, written.unknown_schemas),
+        raw_records(of, read, written.unknown_schemas),
         written.batch,
         BatchLog(written.watermark or BEGINNING, written.at, dict(written.inputs)),
     )
@@ -80,12 +83,11 @@ def finish(run: StreamRun, written: Written) -> None:
 
 def ingest_batch(
     run: StreamRun,
-    batch: DataFrame,
-    unknown: Collection[int],
+    batch: RawRecords,
     batch_id: int,
     log: BatchLog,
 ) -> None:
-    """Writes one micro-batch of judged records (`StreamRun.judged`).
+    """Writes one micro-batch.
 
     `log.inputs`: topic -> partition -> next offset. While its topics are quiet the batch is empty, and
     its watermark further by the time that has passed: with the commit that is a fact, which every run repeats.
@@ -133,6 +135,22 @@ def ingest_batch(
             "readings": readings.merged(before.readings if before else {}, seen, of_changes),
         }
 
+    few = None
+    if batch_id > run.committed and (here := batch.here) is not None:
+
+        def prepared(
+            inputs: Mapping[str, DataFrame],
+            moments: Sequence[datetime | Moment],
+            outcome: str | Observation,
+        ) -> DataFrame:
+            judged = run.due(run.plan.ingest(inputs))
+            seen = judged.observe(outcome, *observed) if observed else judged
+            return run.plan.arrived(seen, *moments)
+
+        columns = {name: from_arrow_schema(rows.schema) for name, rows in here.items()}
+        key = (*partitions, *((name, of.json()) for name, of in columns.items()))
+        few = run.prepared.few(prepared, here, columns, (mark, at), key)
+
     def arrived(judged: DataFrame) -> DataFrame:
         return run.plan.arrived(judged, mark, at)
 
@@ -142,10 +160,10 @@ def ingest_batch(
         "at": log.at,
         **({"starts": known.starts} if known.starts else {}),
         # a resume quarantines the same rows, also if the registry knows more by then
-        **({"unknown_schemas": [*unknown]} if unknown else {}),
+        **({"unknown_schemas": [*batch.schemas.unknown]} if batch.schemas.unknown else {}),
     }
     run.write(
-        batch,
+        few or batch.judged,
         batch_id,
         counts,
         observed,
@@ -158,7 +176,7 @@ def ingest_batch(
 
 
 def _latest_of_values(
-    run: StreamRun, holders: Holders, judged: DataFrame, batch_id: int, version: int
+    run: StreamRun, holders: Holders, batch: RawRecords, batch_id: int, version: int
 ) -> dict[str, datetime]:
     """The latest event time of each value that holds the watermark back, by the name of its head.
 
@@ -166,7 +184,7 @@ def _latest_of_values(
     now: its records are grouped.
     """
     if batch_id <= run.committed:
-        latest = observing.latest_of_values(run.plan, judged)
+        latest = observing.latest_of_values(run.plan, batch.judged)
     else:
         path = run.session.path(run.table)
         actions = delta_log.actions(path, version) or []

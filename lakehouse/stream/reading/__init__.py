@@ -7,6 +7,7 @@ own_steps      those of one that reads a source of one's own
 history_steps  those of one whose topic has a history: that first
 topic_starts   where such a topic begins, and whether its history is read
 records        raw records from offsets to offsets
+raw_records    what a step reads, to be judged
 topic_reader   messages as the broker hands them out
 readings       how often Debezium has read a database's table whole
 offset_ranges  ranges of offsets, shared out

@@ -8,13 +8,12 @@ import json
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from lakehouse.errors import DeclarationError
 from lakehouse.storage.log.commits import Commit
@@ -24,6 +23,7 @@ from lakehouse.stream.advance import IDLE, Source, Stepped, Take
 from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.reading import records
 from lakehouse.stream.reading.offsets import Offsets
+from lakehouse.stream.reading.raw_records import RawRecords, raw_records
 from lakehouse.watermarks import Silence
 
 _log = logging.getLogger(__name__)
@@ -153,16 +153,17 @@ class SourceSteps(Stepped[Records]):
         """Whether someone waits for what is there now."""
         return self.available_now or self._hurried.is_set() or self._stopping.is_set()
 
-    def _rows(self, piece: Records) -> tuple[DataFrame, Collection[int]]:
-        """What the step takes (`StreamRun.judged`)."""
+    def _rows(self, piece: Records) -> RawRecords:
+        """What the step takes."""
         run, plan, by_topic = self.run, self.run.plan, piece.here
         if by_topic is not None:
-            return run.judged(
+            return raw_records(
+                run,
                 {
                     name: records.held(run.session, by_topic[of.topic])
                     for name, of in plan.sources.items()
                     if of.topic in by_topic
-                }
+                },
             )
         read = {
             name: records.between(run.session, run.table, of, piece.begin.get(of.topic), piece.end)
@@ -171,8 +172,7 @@ class SourceSteps(Stepped[Records]):
         }
         # each task writes a file, and all that reads the table opens it
         tasks, partitions = 1 + piece.rows // _RECORDS, sum(map(len, piece.end.values()))
-        judged, unknown = run.judged(read)
-        return judged.coalesce(tasks) if tasks < partitions else judged, unknown
+        return replace(raw_records(run, read), tasks=tasks if tasks < partitions else 0)
 
     def _offset(self, position: Offsets) -> dict[str, Any]:
         return {name: dict(partitions) for name, partitions in position.items()}
