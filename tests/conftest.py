@@ -16,8 +16,8 @@ from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.disk import locks
 from lakehouse.testing import Stage
 from stories.suites import Player
-from support import both_ways
 from stories.work import INTERPRETED, LASTING_JVM, QUICK_JVM
+from support import both_ways
 
 _LONG = (
     "ui",

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -21,11 +21,18 @@ from lakehouse.errors import LakehouseError
 from lakehouse.ranges import EPOCH
 
 _MICROSECOND = timedelta(microseconds=1)
+_CAUSE = re.compile(r"Exception: (the function .*)")
 _NUMBERS = re.compile(r"#\d+L?")  # of expressions: others in each plan
 
 
 class NotPreparedError(LakehouseError):
     """A function whose plan cannot be made once; its message says why."""
+
+
+def reason_of(err: Exception) -> str:
+    """Returns what the JVM says of its failure, in a line."""
+    said = str(err.java_exception) if isinstance(err, Py4JJavaError) else str(err)
+    return "".join(_CAUSE.findall(str(err))[:1]) or said.splitlines()[0]
 
 
 class Moment:
@@ -69,7 +76,7 @@ class PreparedPlan:
             again = java(function(frames)._jdf, numbers)
         except (PySparkException, Py4JError) as err:
             # an action within the function, or a column that Arrow has not
-            raise NotPreparedError(str(err).splitlines()[0]) from err
+            raise NotPreparedError(reason_of(err)) from err
         refusals = list(self._plan.refusals())
         plans = [_NUMBERS.sub("#", each.analyzed()) for each in (self._plan, again)]
         again.close()

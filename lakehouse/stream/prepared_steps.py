@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.table import Table
-from lakehouse.runtime.prepared_plans import Moment, NotPreparedError, PreparedPlan
+from lakehouse.runtime.prepared_plans import Moment, NotPreparedError, PreparedPlan, reason_of
 from lakehouse.runtime.spark_session import is_in_one_process
 from lakehouse.storage.delta import small_commits
 from lakehouse.storage.delta.arrow import in_memory
@@ -84,7 +84,7 @@ class PreparedSteps:
             observed = plan.observed().get(_SEEN, {})
         except (PySparkException, Py4JError, pa.ArrowException) as err:
             # what is wrong with the step is said by the ordinary way
-            self._refuse(f"its run failed: {str(err).splitlines()[0]}")
+            self._refuse(f"its run failed: {reason_of(err)}")
             return None
         if not small_commits.can_hold(made.schema):
             self._refuse("only Spark writes its columns")

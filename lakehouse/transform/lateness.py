@@ -126,12 +126,14 @@ def passing(row: Column, *instants: datetime | Moment) -> list[Column]:
     each micro-batch, and run cold: most of what a short one costs. A literal array is handed to the
     code instead; an index of a constant would be folded.
     """
-    if any(isinstance(instant, Moment) for instant in instants):
-        return [moment.column(row) for moment in instants if isinstance(moment, Moment)]
-    held = F.array(*(F.lit(instant) for instant in instants))
+    moments = [each for each in instants if isinstance(each, Moment)]
+    held = F.array(*(F.lit(each) for each in instants if not isinstance(each, Moment)))
     first = row.bitwiseAND(F.lit(0))
+    found = [moment.column(row) for moment in moments] or [
+        F.get(held, first + F.lit(n)) for n in range(len(instants))
+    ]
     # never null, as the column's type says
-    return [F.coalesce(F.get(held, first + F.lit(n)), F.lit(EPOCH)) for n in range(len(instants))]
+    return [F.coalesce(instant, F.lit(EPOCH)) for instant in found]
 
 
 def between_passing(instant: Column, span: Range) -> Column:

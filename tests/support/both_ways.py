@@ -1,4 +1,4 @@
-"""Steps by a prepared plan, compared with the ordinary way: of some queries each step is computed both ways, from its first on."""
+"""Steps by prepared plans, compared with the ordinary way: of some queries each step is computed both ways."""
 
 import os
 import random
@@ -33,7 +33,9 @@ def compared(share: float = SHARE) -> None:
         seen["compared" if found else f"ordinary: {self.refusal or 'not in memory'}"] += 1
         if found:
             outcome = Observation()
-            frames = {name: in_spark(self._session.spark, rows[name], columns[name]) for name in rows}
+            frames = {
+                name: in_spark(self._session.spark, rows[name], columns[name]) for name in rows
+            }
             ordinary = function(frames, instants, outcome)
             _assert_equal(self._table.name, found.rows, ordinary.toArrow())
             if found.observed:

@@ -22,6 +22,11 @@ public final class Moment implements Serializable {
     return Reader.call(new Moment(number), "micros", DataTypes.TimestampType, false, row);
   }
 
+  @Override
+  public String toString() {
+    return "Moment(" + number + ")";
+  }
+
   public long micros(long row) {
     Long micros = SET.get(number);
     if (micros == null) throw new IllegalStateException("the function runs an action: no instant is set while its plan is made");

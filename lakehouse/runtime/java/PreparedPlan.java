@@ -36,6 +36,7 @@ import org.apache.spark.sql.catalyst.plans.QueryPlan;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Sample;
 import org.apache.spark.sql.catalyst.plans.physical.SinglePartition$;
+import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreePattern$;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
 import org.apache.spark.sql.classic.Dataset;
@@ -45,6 +46,7 @@ import org.apache.spark.sql.execution.BaseSubqueryExec;
 import org.apache.spark.sql.execution.CoalesceExec;
 import org.apache.spark.sql.execution.CollectMetricsExec$;
 import org.apache.spark.sql.execution.LogicalRDD;
+import org.apache.spark.sql.execution.QueryExecution$;
 import org.apache.spark.sql.execution.RDDScanExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.arrow.ArrowWriter;
@@ -53,6 +55,7 @@ import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec;
 import org.apache.spark.sql.execution.exchange.BroadcastExchangeExec;
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec;
+import org.apache.spark.sql.execution.reuse.ReuseExchangeAndSubquery$;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.DataType;
@@ -111,10 +114,22 @@ public final class PreparedPlan {
     analyzed = frame.queryExecution().analyzed().canonicalized().toString();
     checkLogical(frame.queryExecution().analyzed());
     conf = session.sessionState().conf().clone();
-    conf.setConfString("spark.sql.adaptive.enabled", "false");
-    conf.setConfString("spark.sql.exchange.reuse", "false");
     conf.setConfString("spark.sql.datetime.java8API.enabled", "true"); // a java.sql.Timestamp before 1900 depends on the JVM's time zone
-    SparkPlan made = SQLConf$.MODULE$.withExistingConf(conf, () -> frame.queryExecution().executedPlan());
+    session.withActive(() -> { // whose nodes ask the thread for their session
+      prepare(session, frame);
+      return null;
+    });
+  }
+
+  private void prepare(SparkSession session, Dataset<?> frame) {
+    // as the session plans, but for plans that adapt as they run, and for exchanges that are used twice
+    List<Rule<SparkPlan>> rules = new ArrayList<>();
+    for (Rule<SparkPlan> rule : CollectionConverters.asJava(QueryExecution$.MODULE$.preparations(session, Option.empty(), false))) {
+      if (!(rule instanceof ReuseExchangeAndSubquery$)) rules.add(rule);
+    }
+    SparkPlan made =
+        QueryExecution$.MODULE$.prepareForExecution(
+            CollectionConverters.asScala(rules).toList(), frame.queryExecution().sparkPlan().clone());
     checkPhysical(made);
     if (!refusals.isEmpty()) return;
     // one partition in one process: what Spark would shuffle is read as it comes
@@ -130,14 +145,13 @@ public final class PreparedPlan {
       }
     });
     // a task asks its own properties for the session's settings
-    CollectionConverters.asJava(conf.getAllConfs()).forEach((key, value) -> {
+    CollectionConverters.asJava(session.sessionState().conf().getAllConfs()).forEach((key, value) -> {
       if (key.startsWith("spark.")) properties.setProperty(key, value);
     });
     // projections that operators make for themselves in each run: to compile them costs more than a few rows
     properties.setProperty("spark.sql.codegen.factoryMode", "NO_CODEGEN");
     rows = plan.execute();
-    StructType type = plan.schema();
-    root = VectorSchemaRoot.create(ArrowUtils$.MODULE$.toArrowSchema(type, "UTC", true, false), ALLOCATOR);
+    root = VectorSchemaRoot.create(ArrowUtils$.MODULE$.toArrowSchema(frame.schema(), "UTC", true, false), ALLOCATOR);
     writer = ArrowWriter$.MODULE$.create(root);
   }
 
