@@ -52,6 +52,7 @@ class PreparedSteps:
         self._session, self._table = session, table
         self._plans: dict[Hashable, PreparedPlan] = {}
         self._ordinary = 0
+        self._interrupted = False
         local = is_in_one_process(str(session.spark.sparkContext.master))
         self.refusal = "" if local else "the executors are other processes"
 
@@ -83,6 +84,8 @@ class PreparedSteps:
             made = plan.run(here, instants)
             observed = plan.observed().get(_SEEN, {})
         except (PySparkException, Py4JError, pa.ArrowException) as err:
+            if self._interrupted:
+                raise
             # what is wrong with the step is said by the ordinary way
             self._refuse(f"its run failed: {reason_of(err)}")
             return None
@@ -92,6 +95,8 @@ class PreparedSteps:
         return Few(made, observed)
 
     def interrupt(self) -> None:
+        """Ends a step that is under way, for good."""
+        self._interrupted = True
         for plan in list(self._plans.values()):
             plan.interrupt()
 
