@@ -29,6 +29,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
+from lakehouse.stream.reading.raw_records import raw_records
 from lakehouse.testing import Stage
 
 FEW, MEASURED, ROWS = 100, 50, 100  # micro-batches, micro-batches, rows of each
@@ -87,7 +88,7 @@ def _commit(session: Session, query: StreamRun, n: int, step: timedelta) -> None
     at = START + step * n
     log = BatchLog(BEGINNING, at, {"keys": {"0": (n + 1) * ROWS}})
     batch = records(session, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
-    ingest.ingest_batch(query, *query.judged({"key_topic": batch}), n, log)
+    ingest.ingest_batch(query, raw_records(query, {"key_topic": batch}), n, log)
 
 
 def _read(session: Session, n: int, step: timedelta) -> None:

@@ -40,6 +40,7 @@ from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
+from lakehouse.stream.reading.raw_records import raw_records
 from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -167,7 +168,9 @@ class Feed:
         )
         self.offset += count if count <= 100_000 else 1 << 40
         log = BatchLog(EPOCH, datetime.now(UTC), {"movements": {"0": self.offset}})
-        ingest.ingest_batch(self.run, *self.run.judged({"movement_topic": placed}), self.batch, log)
+        ingest.ingest_batch(
+            self.run, raw_records(self.run, {"movement_topic": placed}), self.batch, log
+        )
         self.batch += 1
 
 

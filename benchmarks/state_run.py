@@ -25,6 +25,7 @@ from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
+from lakehouse.stream.reading.raw_records import raw_records
 from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,7 +43,7 @@ def fill(session: Session, commits: int, keys: int, step: timedelta) -> None:
             n * keys,
         )
         log = BatchLog(BEGINNING, datetime.now(UTC), {"keys": {"0": (n + 1) * keys}})
-        ingest.ingest_batch(run, *run.judged({"key_topic": batch}), n, log)
+        ingest.ingest_batch(run, raw_records(run, {"key_topic": batch}), n, log)
 
 
 def records(session: Session, ids: range, at: datetime, offset: int) -> DataFrame:

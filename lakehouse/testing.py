@@ -52,6 +52,7 @@ from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
+from lakehouse.stream.reading.raw_records import raw_records
 from lakehouse.stream.reading.records import OF_HEADERS
 from lakehouse.transform import creation
 from lakehouse.transform.decoding import decode
@@ -168,17 +169,17 @@ class Stage:
         self._batches[ingest_table] = batch_id + 1
         run = stream_run(self.session, table)
         none = arrow.schema.empty_table()
-        judged = run.judged({name: records if name == source else none for name in sources})
+        read = {name: records if name == source else none for name in sources}
         if abort_at:
             with suppress(Aborted):
                 ingest.ingest_batch(
                     replace(run, reached=self._aborting(ingest_table, abort_at)),
-                    *judged,
+                    raw_records(run, read),
                     batch_id,
                     log,
                 )
             run = stream_run(self.session, table)
-        ingest.ingest_batch(run, *judged, batch_id, log)
+        ingest.ingest_batch(run, raw_records(run, read), batch_id, log)
 
     def advance(self, ingest_table: str, row: Value, *, source: str = "") -> None:
         """Moves the watermark of an ingest table to the event time of `row` less the delay, on every partition it has.
@@ -214,9 +215,9 @@ class Stage:
         self._batches[ingest_table] = batch_id + 1
         none = self.session.spark.createDataFrame([], decode.KAFKA_SCHEMA)
         run = stream_run(self.session, table)
-        judged = run.judged(dict.fromkeys(run.plan.sources, none))
         log = BatchLog(watermark, self._now, ends, 0, quiet)
-        ingest.ingest_batch(run, *judged, batch_id, log)
+        read = raw_records(run, dict.fromkeys(run.plan.sources, none))
+        ingest.ingest_batch(run, read, batch_id, log)
 
     def wait(self, time: timedelta) -> None:
         """Lets time pass at the broker: a partition without a message meanwhile is silent for that time."""

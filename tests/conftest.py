@@ -17,6 +17,7 @@ from lakehouse.storage.disk import locks
 from lakehouse.testing import Stage
 from stories.suites import Player
 from stories.work import INTERPRETED, LASTING_JVM, QUICK_JVM
+from support import both_ways
 
 _LONG = (
     "ui",
@@ -122,6 +123,7 @@ def spark(pytestconfig):
         ),
         "tests",
     )
+    both_ways.compared()
     yield spark
     spark.stop()
 

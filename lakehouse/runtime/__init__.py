@@ -2,6 +2,7 @@
 
 spark_session      the Spark session
 jars               the jars that pip does not bring
+prepared_plans     plans of Spark's that are made once and run many times
 cds_archive        Spark's classes, mapped instead of loaded
 http_client        servers, asked over HTTP
 schema_registry    the schema registry, asked over HTTP

@@ -63,7 +63,7 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         # (`cds_archive`), and copies them, 23 MB, into a folder of each session: so they are for
         # executors elsewhere only
         "spark.driver.extraClassPath": ":".join(found),
-        "spark.jars": "" if _in_one_process(settings.spark_master) else ",".join(found),
+        "spark.jars": "" if is_in_one_process(settings.spark_master) else ",".join(found),
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(
             (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *cds_archive.options("spark"))
@@ -129,7 +129,7 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         # 119 to 74 ms of CPU for a step of 200 rows with an Arrow UDF; executors elsewhere may lack this package
         **(
             {"spark.python.daemon.module": quiet_daemon.__name__}
-            if _in_one_process(settings.spark_master)
+            if is_in_one_process(settings.spark_master)
             else {}
         ),
         "spark.executorEnv.PYTHONSAFEPATH": "1",  # Python workers import what the driver does: nothing from the current folder
@@ -138,7 +138,7 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
     }
 
 
-def _in_one_process(master: str) -> bool:
+def is_in_one_process(master: str) -> bool:
     """Whether the executor is the driver itself."""
     return master == "local" or master.startswith("local[")
 

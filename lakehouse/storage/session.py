@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
@@ -100,13 +101,16 @@ class Session(Lakehouse):
     def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:
         """The rows of these files of a table. Raises CommitError for one that is not on disk."""
         path = self.path(table)
-        if (kept := write_cache.rows_of(files)) is not None:
-            # as of rows from files
-            nullable = StructType([StructField(f.name, f.dataType) for f in schema])
-            return in_spark(self.spark, kept.select(schema.names), nullable)
+        if (kept := self.rows_here(files, schema)) is not None:
+            return in_spark(self.spark, kept, nullable(schema))
         if lost := [{"path": str(file.relative_to(path))} for file in delta_log.missing(files)]:
             raise gone(self.catalog, table, path, lost)
         return self._read(path, files, schema)
+
+    def rows_here(self, files: Sequence[Path], schema: StructType) -> pa.Table | None:
+        """The rows of these files if this process has just written them."""
+        kept = write_cache.rows_of(files)
+        return None if kept is None else kept.select(schema.names)
 
     def _read(self, path: Path, files: Sequence[Path], schema: StructType) -> DataFrame:
         if not files:
@@ -127,3 +131,8 @@ class Session(Lakehouse):
             else self._of_files(table, lambda file: True, version)
             for table, version in tables.items()
         }
+
+
+def nullable(schema: StructType) -> StructType:
+    """The columns as files have them."""
+    return StructType([StructField(field.name, field.dataType) for field in schema])

@@ -4,6 +4,8 @@ strategy        which engine a table has: Spark's own streaming query, or steps 
 queries         the query of a table, by kind
 input_frontier  how far the input is complete, handed on to queries of Spark's also without a row
 micro_batch     how one micro-batch or step is written: exactly once
+prepared_steps  small steps by a plan that is made once
+late_counts     how many rows a step's inputs brought, and how many were late
 advance         one limited step after another
 positions       how far a table has read its input
 news            who has committed

@@ -218,6 +218,7 @@ class StepLoop(Generic[P]):
             self.run.service.stop()
         if self._thread.is_alive():
             self.run.session.spark.sparkContext.cancelJobsWithTag(self._tag)
+            self.run.prepared.interrupt()
             self._thread.join(_STOP)
             if self._thread.is_alive():
                 message = (
@@ -261,6 +262,7 @@ class StepLoop(Generic[P]):
                 self._error.__cause__ = err
         finally:
             self.input.close()
+            self.run.prepared.close()
             self.idle.set()
 
     def step(self, piece: P, number: int) -> None:

@@ -8,7 +8,7 @@ of Spark's its own commit file.
 import json
 import time
 from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, EPOCH, micros, partition_format
 from lakehouse.runtime.service import Service
 from lakehouse.storage.delta import delta_log, delta_stream, delta_writer
-from lakehouse.storage.delta.arrow import in_memory, in_spark
+from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.position import checkpoint_files, checkpoints
@@ -35,9 +35,9 @@ from lakehouse.storage.position.handovers import Handover, handover_of
 from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.storage.session import Session
 from lakehouse.stream import news
+from lakehouse.stream.prepared_steps import Few, PreparedSteps, computed_here
 from lakehouse.transform import observing, plan
 from lakehouse.transform.checks import judged_rows
-from lakehouse.transform.decoding import schemas
 from lakehouse.transform.plan import Plan
 
 
@@ -69,26 +69,11 @@ class StreamRun:
     committed: int
     reached: Callable[[str], None]  # called at each commit point
     service: Service | None  # what the table's lookup asks
+    prepared: PreparedSteps
 
     @property
     def commit_log(self) -> CommitLog:
         return self.session.commit_log(self.table)
-
-    def judged(
-        self, records: Mapping[str, DataFrame | pa.Table], unknown: Collection[int] = ()
-    ) -> tuple[DataFrame, Collection[int]]:
-        """Raw records of an ingest table's inputs, judged, and the ids of schemas that the registry does not know.
-
-        `unknown`: those that it did not know when a part of the same batch was written. Raises RegistryAway.
-        """
-        known_schemas = schemas.of_records(
-            self.session, self.table, self.plan.sources, records, unknown
-        )
-        frames = {
-            name: each if isinstance(each, DataFrame) else self.session.spark.createDataFrame(each)
-            for name, each in records.items()
-        }
-        return self.plan.ingest(frames, known_schemas), known_schemas.unknown
 
     def references(self) -> dict[str, DataFrame]:
         """The pinned inputs, kept in memory: else each micro-batch would look for their files again."""
@@ -220,7 +205,7 @@ class StreamRun:
 
     def write(
         self,
-        judged: DataFrame,
+        judged: DataFrame | Few,
         batch: int,
         counts: Callable[[Mapping[str, Any]], dict[str, Any]],
         observed: Sequence[Column] = (),
@@ -249,14 +234,17 @@ class StreamRun:
         )
         path, aside = self.session.path(self.table), self.session.path(self.table, "quarantine")
         self.reached("begin")
-        judged, replayed, few = self.due(judged), batch <= self.committed, None
-        if not replayed and rows is not None and rows <= self.session.settings.step_rows:
-            few, seen = _few(judged, observed, completed)
+        replayed, few = batch <= self.committed, judged if isinstance(judged, Few) else None
+        if isinstance(judged, DataFrame):
+            judged = self.due(judged)
+            if not replayed and rows is not None and rows <= self.session.settings.step_rows:
+                few = computed_here(judged, observed, completed)
         if few is not None:
-            version = delta_writer.append_few(
-                few.filter(pc.field(REASON).is_null()), path, app, batch, metadata
-            )
+            good = few.rows.filter(pc.field(REASON).is_null())
+            seen = {**few.observed, "good": len(good), "bad": len(few.rows) - len(good)}
+            version = delta_writer.append_few(good, path, app, batch, metadata)
         else:
+            assert isinstance(judged, DataFrame)
             counts_of_rows = (
                 F.count(F.when(F.col(REASON).isNull(), 1)).alias("good"),
                 F.count(REASON).alias("bad"),
@@ -270,9 +258,8 @@ class StreamRun:
             )
         self.reached("rows")
         if seen["bad"] and not (replayed and batch <= delta_log.committed(aside, app)):
-            self._quarantine_rows(
-                few if few is not None else completed(judged), aside, app, batch, metadata
-            )
+            bad = few.rows if few is not None else completed(judged)  # type: ignore[arg-type]
+            self._quarantine_rows(bad, aside, app, batch, metadata)
         self.reached("quarantine")
         counted = {**known, **counts({**seen, "version": version})}
         counted |= {"quarantined": seen["bad"], "written": seen["good"]}
@@ -373,28 +360,9 @@ def stream_run(
         committed,
         reached,
         lookups.service_of(table),
+        PreparedSteps(session, table),
     )
 
 
 def _instant(milliseconds: int) -> datetime:
     return EPOCH + timedelta(milliseconds=milliseconds)
-
-
-def _few(
-    judged: DataFrame, observed: Sequence[Column], completed: Callable[[DataFrame], DataFrame]
-) -> tuple["pa.Table | None", dict[str, Any]]:
-    """The completed rows in memory, and what is counted and observed of them.
-
-    None if they are more than that is for, or of columns that only Spark writes.
-    """
-    outcome = Observation()
-    rows = in_memory(completed(judged.observe(outcome, *observed) if observed else judged))
-    if rows is None:
-        return None, {}
-    seen = (
-        (observing.observed(outcome) or observing.only(judged.agg(*observed)).asDict())
-        if observed
-        else {}
-    )
-    bad = rows.num_rows - rows[REASON].null_count
-    return rows, seen | {"good": rows.num_rows - bad, "bad": bad}

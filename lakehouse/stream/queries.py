@@ -31,16 +31,16 @@ from lakehouse.storage.position import declared_state
 from lakehouse.storage.position.checkpoints import began
 from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.storage.session import Session
-from lakehouse.stream import generations, handover
+from lakehouse.stream import generations, handover, late_counts
 from lakehouse.stream.advance import StepInput, StepLoop, Take
 from lakehouse.stream.engines import groups, ingest, keyed
 from lakehouse.stream.engines.refreshed_inputs import RefreshedInputs
-from lakehouse.stream.engines.table_steps import ChangeInput, Due, TableInput
+from lakehouse.stream.engines.table_steps import ChangeInput, Due, InputRows, TableInput, frames
 from lakehouse.stream.input_frontier import InputFrontier
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
+from lakehouse.stream.prepared_steps import Few
 from lakehouse.stream.strategy import Strategy, strategy
 from lakehouse.transform import creation, lateness, observing, ranges_of
-from lakehouse.transform.plan import Plan
 
 _log = logging.getLogger(__name__)
 
@@ -195,7 +195,28 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
         before = next(run.commit_log.by_stream(), None)
         return complete is not None and complete > begins(before)
 
-    def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
+    of_one_input = len(run.plan.followed) == 1
+    alone = of_one_input and not (
+        run.table.deduplicate or looked_up or session.catalog.refreshed_inputs(run.table)
+    )
+
+    def few_of(batch: InputRows, batch_id: int) -> Few | None:
+        """The rows by the prepared plan: of a small step of one input, which asks no service and no other version."""
+        if not alone or batch_id <= run.committed:
+            return None
+
+        def prepared(
+            inputs: Mapping[str, DataFrame], _: object, outcome: str | Observation
+        ) -> DataFrame:
+            rows = batch.written_by_stream(inputs[run.plan.driving])
+            return run.due(run.plan.derived(rows, references, "stream", outcome))
+
+        name = run.plan.driving
+        few = run.prepared.few(prepared, {name: batch.here}, {name: batch.columns})
+        # a join with nothing reads no row, and counts none
+        return few if few and few.observed.get("arrived") else None
+
+    def step(rows: Mapping[str, InputRows], batch_id: int, log: BatchLog) -> None:
         before = run.commit_log.before(run.generation, batch_id)
         start = begins(before)
         note: dict[str, Any] = {
@@ -206,7 +227,14 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
             ahead = max(start, run.complete(log.inputs) or start)
             run.skip(batch_id, before, frontier=ahead, **note)
             return
-        beside = dict(rows)
+        furthest_of = partial(_furthest, run, start, log.inputs, by_frontiers)
+        if few := few_of(rows[run.plan.driving], batch_id):
+            note["inputs"] |= refreshed.seen([])
+            run.write(
+                few, batch_id, lambda _: furthest_of(late_counts.in_micros(few.observed)), **note
+            )
+            return
+        beside = frames(rows)
         batch, late_filter = beside.pop(run.plan.driving), Observation()
         duplicates = run.table.deduplicate
         others = _near(session, run, batch, duplicates) if duplicates else None
@@ -228,16 +256,23 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
 
         def counts(_: Mapping[str, Any]) -> dict[str, Any]:
             if observed is None:
-                passed = _counted(run.plan, rows)
-            else:
-                passed = _in_micros(run.plan.late_filter_counts(late_filter, batch))
-            brought = passed.pop("watermark")
-            furthest = start if by_frontiers or not brought else brought
-            return passed | {"frontier": max(start, run.complete(log.inputs) or start, furthest)}
+                return furthest_of(late_counts.counted(run, rows))
+            return furthest_of(
+                late_counts.in_micros(run.plan.late_filter_counts(late_filter, batch))
+            )
 
         run.write(judged, batch_id, counts, rows=log.rows, **note)
 
     return step, lambda offset: True, quiet_due
+
+
+def _furthest(
+    run: StreamRun, start: datetime, inputs: Mapping[str, Any], by_frontiers: bool, passed: dict
+) -> dict[str, Any]:
+    """What passed the late filter, with how far the table is by it."""
+    brought = passed.pop("watermark")
+    furthest = start if by_frontiers or not brought else brought
+    return passed | {"frontier": max(start, run.complete(inputs) or start, furthest)}
 
 
 def _near(session: Session, run: StreamRun, batch: DataFrame, duplicates: Duplicates) -> DataFrame:
@@ -272,7 +307,7 @@ def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]
             run.write(
                 batch,
                 batch_id,
-                lambda _: _of_late_filter(run),
+                lambda _: late_counts.of_late_filter(run),
                 watermark=log.watermark,
                 frontier=max(log.watermark, start),
                 rows=batch.count(),
@@ -312,10 +347,10 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
         start = begins(next(run.commit_log.by_stream(), None))
         return complete is not None and closes(start, ahead_of(start, complete))
 
-    def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
+    def step(rows: Mapping[str, InputRows], batch_id: int, log: BatchLog) -> None:
         before = run.commit_log.before(run.generation, batch_id)
         start = begins(before)
-        counted = cache(partial(_counted, computed, rows if log.quiet is None else {}))
+        counted = cache(partial(late_counts.counted, run, rows if log.quiet is None else {}))
         complete = run.complete(log.inputs)
         if complete is None and not by_frontiers:
             complete = counted()["watermark"]
@@ -349,30 +384,3 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
             )
 
     return step, due, due
-
-
-def _counted(step: Plan, rows: Mapping[str, DataFrame]) -> dict[str, Any]:
-    """What arrived of all inputs, how much of it late, and the furthest watermark that it brought."""
-    seen = [_counted_of(step, name, each) for name, each in rows.items()]
-    bounds = {
-        name: bound((each[name] for each in seen if each[name] is not None), default=None)
-        for name, bound in (("late_from", min), ("late_to", max), ("watermark", max))
-    }
-    return bounds | {name: sum(each[name] for each in seen) for name in ("arrived", "late")}
-
-
-def _counted_of(step: Plan, name: str, rows: DataFrame) -> dict[str, Any]:
-    rows = lateness.arrivals(step.as_input(rows, name), step.timed[name])
-    return _in_micros(observing.only(step.counts(rows, name)).asDict())
-
-
-def _in_micros(seen: Mapping[str, Any]) -> dict[str, Any]:
-    """What `lateness.counts` gave, with instants as Python has them."""
-    bounds = {bound: ranges.micros(seen[bound]) for bound in ("late_from", "late_to")}
-    return {**seen, **bounds, "watermark": seen["watermark"] and ranges.utc(seen["watermark"])}
-
-
-def _of_late_filter(run: StreamRun) -> dict[str, Any]:
-    seen = run.late_filter_counts()
-    del seen["watermark"]  # the query's own is in force
-    return seen

@@ -35,6 +35,7 @@ from lakehouse.ranges import (
     Range,
     text,
 )
+from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.transform import arrival_fields, zone_windows
 
 _INSTANT = timedelta(microseconds=1)
@@ -116,19 +117,21 @@ def between(instant: Column, span: Range) -> Column:
     return (instant >= F.lit(span.start)) & (instant < F.lit(span.end))
 
 
-def passing(row: Column, *instants: datetime) -> list[Column]:
+def passing(row: Column, *instants: datetime | Moment) -> list[Column]:
     """Returns instants of one micro-batch as columns; `row` is any number that each row has.
 
     As literals they would be part of the code that Spark generates, which would be compiled again for
     each micro-batch, and run cold: most of the cost of a short one. A literal array is passed to the
-    code instead; a constant index would be folded.
+    code instead; a constant index would be folded. A prepared plan has moments.
     """
-    literals = F.array(*(F.lit(instant) for instant in instants))
+    moments = [each for each in instants if isinstance(each, Moment)]
+    literals = F.array(*(F.lit(each) for each in instants if not isinstance(each, Moment)))
     first = row.bitwiseAND(F.lit(0))
-    # never null, as the column's type says
-    return [
-        F.coalesce(F.get(literals, first + F.lit(n)), F.lit(EPOCH)) for n in range(len(instants))
+    found = [moment.column(row) for moment in moments] or [
+        F.get(literals, first + F.lit(n)) for n in range(len(instants))
     ]
+    # never null, as the column's type says
+    return [F.coalesce(instant, F.lit(EPOCH)) for instant in found]
 
 
 def between_passing(instant: Column, span: Range) -> Column:

@@ -33,6 +33,7 @@ from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.kinds import Kind
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
+from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import row_keys
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
@@ -107,14 +108,17 @@ class Plan:
         """What the records of an ingest table have beyond `decode.RAW`."""
         return decode.beyond_raw(self.sources.values())
 
-    def arrived(self, judged: DataFrame, watermark: datetime, at: datetime) -> DataFrame:
+    def arrived(
+        self, judged: DataFrame, watermark: datetime | Moment, at: datetime | Moment
+    ) -> DataFrame:
         """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
         only, *others = self.sources.values()
         in_force, time = lateness.passing(F.col(f"{RECORD}_partition"), watermark, at)
         topic = F.col(f"{RECORD}_topic") if others else F.lit(only.address)
         arrival = arrival_fields.of_records(in_force, topic, time, PLACE in self.further)
         own = {INGESTION: time} if self.by_ingestion else {}
-        return judged.withColumns(own | {ARRIVAL: arrival} | self._placing(F.lit(at), "stream"))
+        placed = time if isinstance(at, Moment) else F.lit(at)
+        return judged.withColumns(own | {ARRIVAL: arrival} | self._placing(placed, "stream"))
 
     def derived(
         self,

@@ -32,6 +32,7 @@ from lakehouse.storage.disk.files import replace_file
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
+from lakehouse.stream.reading.raw_records import raw_records
 from lakehouse.testing import COMMIT_POINTS, Stage
 from streaming_jobs import progress
 from streaming_jobs.supervision import control_loop, desired, lease, rescaling, supervisor
@@ -374,11 +375,11 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp
         with lease.held(stage.session.settings, "sensors"):
             stage.feed("sensor_readings", [reading])
             with pytest.raises(JobError, match="runs it now"):
-                ingest.ingest_batch(asleep, *asleep.judged({"sensor_topic": records}), 0, log)
+                ingest.ingest_batch(asleep, raw_records(asleep, {"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 1
     unchecked = replace(asleep, reached=lambda point: None)
     with pytest.raises(
         CommitError, match="has committed batch 0 already, so another process writes the table"
     ):
-        ingest.ingest_batch(unchecked, *asleep.judged({"sensor_topic": records}), 0, log)
+        ingest.ingest_batch(unchecked, raw_records(asleep, {"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 1, "the table's own commit refuses it, too"

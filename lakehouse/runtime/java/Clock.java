@@ -35,6 +35,11 @@ public final class Clock implements Serializable {
     return Reader.call(new Clock(table), "reached", DataTypes.LongType, false, time);
   }
 
+  @Override
+  public String toString() {
+    return "Clock(" + Arrays.hashCode(starts) + ", " + Arrays.hashCode(offsets) + ")";
+  }
+
   public long shown(long instant) {
     int period = below(starts, instant + 1) - 1;
     return Math.max(instant + offsets[period], latest[period]);

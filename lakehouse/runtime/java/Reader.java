@@ -60,7 +60,7 @@ public final class Reader implements Serializable {
   }
 
   /** Has Spark call a method of an object with a column; null of null. `nullable`: whether its result may be null as well. */
-  static Column call(Object target, String method, DataType result, boolean nullable, Column argument) {
+  public static Column call(Object target, String method, DataType result, boolean nullable, Column argument) {
     List<Expression> arguments = List.of(ExpressionUtils.expression(argument));
     return ExpressionUtils.column(
         new Invoke(Literal.fromObject(target), method, result, CollectionConverters.asScala(arguments).toSeq(),

@@ -1,15 +1,17 @@
 """The stream of an ingest table: the micro-batches of its sources, their offsets, and the watermark that follows from them."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse.ranges import BEGINNING, utc
+from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.log import latest_times
 from lakehouse.storage.position import reference_versions
@@ -17,6 +19,7 @@ from lakehouse.storage.position.checkpoints import Written, beginning
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.reading import offsets, readings
 from lakehouse.stream.reading.contract import Reader
+from lakehouse.stream.reading.raw_records import RawRecords, raw_records
 from lakehouse.stream.reading.registry import reader_of
 from lakehouse.stream.reading.source_input import SourceInput
 from lakehouse.transform import observing
@@ -33,7 +36,7 @@ def source_input(run: StreamRun) -> SourceInput:
     return SourceInput(
         run,
         reader,
-        lambda judged, *step: ingest_batch(run, *judged, *step),
+        partial(ingest_batch, run),
         partial(finish, run, reader),
         run.session.catalog.quiet_timeout(run.table),
     )
@@ -52,7 +55,7 @@ def finish(run: StreamRun, reader: Reader, written: Written) -> None:
     read = {names[address]: each for address, each in rows.items()}
     ingest_batch(
         of,
-        *of.judged(read, written.unknown_schemas),
+        raw_records(of, read, written.unknown_schemas),
         written.batch,
         BatchLog(written.watermark or BEGINNING, written.at, dict(written.inputs)),
     )
@@ -60,12 +63,11 @@ def finish(run: StreamRun, reader: Reader, written: Written) -> None:
 
 def ingest_batch(
     run: StreamRun,
-    batch: DataFrame,
-    unknown: Collection[int],
+    batch: RawRecords,
     batch_id: int,
     log: BatchLog,
 ) -> None:
-    """Writes one micro-batch of judged records (`StreamRun.judged`).
+    """Writes one micro-batch.
 
     `log.inputs`: topic -> partition -> next offset. While its topics are quiet the batch is empty, and
     its watermark further by the time that has passed: with the commit that is a fact, which every run repeats.
@@ -113,6 +115,22 @@ def ingest_batch(
             "readings": readings.merged(before.readings if before else {}, seen, of_changes),
         }
 
+    few = None
+    if batch_id > run.committed and (here := batch.here) is not None:
+
+        def prepared(
+            inputs: Mapping[str, DataFrame],
+            moments: Sequence[datetime | Moment],
+            outcome: str | Observation,
+        ) -> DataFrame:
+            judged = run.due(run.plan.ingest(inputs))
+            seen = judged.observe(outcome, *observed) if observed else judged
+            return run.plan.arrived(seen, *moments)
+
+        columns = {name: from_arrow_schema(rows.schema) for name, rows in here.items()}
+        key = (*partitions, *((name, of.json()) for name, of in columns.items()))
+        few = run.prepared.few(prepared, here, columns, (mark, at), key)
+
     def arrived(judged: DataFrame) -> DataFrame:
         return run.plan.arrived(judged, mark, at)
 
@@ -122,10 +140,10 @@ def ingest_batch(
         "at": log.at,
         **({"starts": known.starts} if known.starts else {}),
         # a resume quarantines the same rows, also if the registry knows more by then
-        **({"unknown_schemas": [*unknown]} if unknown else {}),
+        **({"unknown_schemas": [*batch.schemas.unknown]} if batch.schemas.unknown else {}),
     }
     run.write(
-        batch,
+        few or batch.judged,
         batch_id,
         counts,
         observed,
@@ -138,7 +156,7 @@ def ingest_batch(
 
 
 def _latest_of_values(
-    run: StreamRun, holders: Holders, judged: DataFrame, batch_id: int, version: int
+    run: StreamRun, holders: Holders, batch: RawRecords, batch_id: int, version: int
 ) -> dict[str, datetime]:
     """The latest event time of each value that holds the watermark back, by the name of its head.
 
@@ -146,7 +164,7 @@ def _latest_of_values(
     now: its records are grouped.
     """
     if batch_id <= run.committed:
-        latest = observing.latest_of_values(run.plan, judged)
+        latest = observing.latest_of_values(run.plan, batch.judged)
     else:
         path = run.session.path(run.table)
         actions = delta_log.actions(path, version) or []

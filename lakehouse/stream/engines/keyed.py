@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse.declare.columns import quoted
 from lakehouse.declare.table import Table
@@ -27,9 +28,10 @@ from lakehouse.storage.delta.row_keys import KEY, keyed
 from lakehouse.storage.keyed import keyed_files
 from lakehouse.storage.session import Session
 from lakehouse.stream.advance import Take
-from lakehouse.stream.engines.table_steps import Due
+from lakehouse.stream.engines.table_steps import Due, InputRows, frames
 from lakehouse.stream.input_frontier import complete_at
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
+from lakehouse.stream.prepared_steps import Few
 from lakehouse.transform import counting, keeping, plan, versions
 from lakehouse.transform.checks import years
 
@@ -135,7 +137,20 @@ def _steps(
     """
     references = run.references()
 
-    def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
+    def new_rows(rows: Mapping[str, DataFrame], _: object, outcome: str | Observation) -> DataFrame:
+        return keyed(run.plan.kept(rows, references, outcome), run.table.keys)
+
+    def rows_of_keys(both: Mapping[str, DataFrame], *_: object) -> DataFrame:
+        return of_keys(both["both"]).select(*map(quoted, _columns(run)))
+
+    def few_new(rows: Mapping[str, InputRows]) -> Few | None:
+        here = {name: each.here for name, each in rows.items()}
+        columns = {name: each.columns for name, each in rows.items()}
+        few = run.prepared.few(new_rows, here, columns, key="new rows")
+        # a join with nothing reads no row, and counts none
+        return few if few and few.observed.get("arrived") else None
+
+    def step(rows: Mapping[str, InputRows], batch_id: int, log: BatchLog) -> None:
         inputs = _inputs(run, log)
         if log.quiet is not None:
             before = run.commit_log.before(run.generation, batch_id)
@@ -143,25 +158,37 @@ def _steps(
             run.skip(batch_id, before, inputs=inputs, watermark=ahead, frontier=ahead)
             return
         late_filter = Observation()
-        new = run.plan.kept(rows, references, late_filter)
         short = batch_id and is_short(run, run.session.path(run.table), log.rows)
-        few = in_memory(keyed(new, run.table.keys)) if short else None
+        prepared = few_new(rows) if short else None
+        few = prepared.rows if prepared else None
+        if few is None:
+            new = run.plan.kept(frames(rows), references, late_filter)
+            few = in_memory(keyed(new, run.table.keys)) if short else None
         held = new.persist() if few is None else None
         try:
             written = new.count() if few is None else few.num_rows
 
             def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
-                changes = new
-                if few is not None:
-                    both = _with_stored(run, path, few)
-                    upserted = in_memory(of_keys(both).select(*map(quoted, _columns(run))))
+                if few is None:
+                    changes = new
+                else:
+                    both = _with_stored(path, few)
+                    schema = from_arrow_schema(both.schema, prefer_timestamp_ntz=True)
+                    made = run.prepared.few(
+                        rows_of_keys, {"both": both}, {"both": schema}, key="keys"
+                    )
+                    upserted = made.rows if made else in_memory(rows_of_keys(_in_one(run, both)))
                     if upserted is not None:
                         return upsert(run, upserted, path, app, batch_id, metadata, few[KEY])
                     changes = in_spark(run.session.spark, few).drop(KEY)
                 every = whole(changes, first=not batch_id)
                 return swap(run, every, written, path, app, batch_id, metadata)
 
-            seen = run.plan.late_filter_counts(late_filter, rows[run.plan.driving])
+            seen = (
+                prepared.observed
+                if prepared
+                else run.plan.late_filter_counts(late_filter, rows[run.plan.driving].frame)
+            )
             reached = _reached(run, batch_id, seen)
             # what comes later is valid from later on
             complete = run.complete(log.inputs) or reached["frontier"]
@@ -179,13 +206,17 @@ def _call(function: str, column: str) -> Column:
     return F.expr(f"{function}({quoted(column)})")
 
 
-def _with_stored(run: StreamRun, path: Path, few: pa.Table) -> DataFrame:
+def _with_stored(path: Path, few: pa.Table) -> pa.Table:
     """These rows, and those that the table holds of their keys."""
     stored = keyed_files.rows_of(path, few[KEY])
     if stored is not None:
         few = pa.concat_tables([few, stored.select(few.column_names).cast(few.schema)])
-    # of one partition Spark needs no exchange to bring keys together
-    return in_spark(run.session.spark, few).coalesce(1)
+    return few
+
+
+def _in_one(run: StreamRun, both: pa.Table) -> dict[str, DataFrame]:
+    """The rows in one partition: Spark needs no exchange to bring keys together."""
+    return {"both": in_spark(run.session.spark, both).coalesce(1)}
 
 
 def _columns(run: StreamRun) -> Sequence[str]:

@@ -3,20 +3,25 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import ORIGIN
+from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, text
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.position import checkpoints
+from lakehouse.storage.session import nullable
 from lakehouse.stream import news, positions
 from lakehouse.stream.advance import IDLE, LOOK, Source, StepInput, StepLoop, Take
 from lakehouse.stream.consistent import Cuts
@@ -60,6 +65,38 @@ class Pieces:
     @property
     def end(self) -> Positions:
         return {name: piece.end for name, piece in self.of.items()}
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """What a step reads of one input."""
+
+    run: StreamRun
+    table: Table
+    files: Sequence[Path]
+
+    @property
+    def columns(self) -> StructType:
+        return nullable(plan.stored_schema(self.run.session, self.table))
+
+    @cached_property
+    def here(self) -> pa.Table | None:
+        """The rows of the files, if this process has just written them."""
+        return self.run.session.rows_here(self.files, self.columns)
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        session = self.run.session
+        rows = session.rows_of(self.table, self.files, plan.stored_schema(session, self.table))
+        return self.written_by_stream(rows)
+
+    def written_by_stream(self, rows: DataFrame) -> DataFrame:
+        """A keyed or versioned table reads all rows; what a batch run wrote went to other tables already."""
+        return rows if self.run.table.kind.is_upserted else rows.where(F.col(ORIGIN) == "stream")
+
+
+def frames(rows: Mapping[str, InputRows]) -> dict[str, DataFrame]:
+    return {name: each.frame for name, each in rows.items()}
 
 
 class TableInput(StepInput[Pieces]):
@@ -256,7 +293,7 @@ class TableInput(StepInput[Pieces]):
     def _rows(self, piece: Pieces) -> Mapping[str, Any]:
         return {name: self._rows_of(name, each) for name, each in piece.of.items()}
 
-    def _rows_of(self, name: str, piece: Piece) -> DataFrame:
+    def _rows_of(self, name: str, piece: Piece) -> InputRows:
         """Those of the files.
 
         Without those that a batch run wrote, for they replace what went downstream already.
@@ -272,8 +309,7 @@ class TableInput(StepInput[Pieces]):
                 "batch run of this table follows"
             )
             _log.warning(message)
-        rows = session.rows_of(table, files, plan.stored_schema(session, table))
-        return rows if self.run.table.kind.is_upserted else rows.where(F.col(ORIGIN) == "stream")
+        return InputRows(self.run, table, files)
 
     def reported(self, position: Positions) -> tuple[Source, ...]:
         return tuple(self._source(name, at) for name, at in position.items())

@@ -12,6 +12,7 @@ topic_reader    messages as the broker hands them out
 topic_messages  whether the messages of a partition are in a table once
 checked         what a comparison of a table with its sources says
 records         records in memory
+raw_records     what a step reads, to be judged
 readings        how often Debezium has read a database's table whole
 offset_ranges   ranges of offsets, shared out
 offsets         offsets join on from commit to commit

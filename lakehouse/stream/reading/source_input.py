@@ -3,12 +3,10 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-
-from pyspark.sql import DataFrame
 
 from lakehouse.errors import AccessError, DeclarationError, LakehouseError
 from lakehouse.storage.log.commits import Commit
@@ -19,6 +17,7 @@ from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.reading import readings, records
 from lakehouse.stream.reading.contract import Reader, Receded, Records
 from lakehouse.stream.reading.offsets import Offsets
+from lakehouse.stream.reading.raw_records import RawRecords, raw_records
 from lakehouse.watermarks import Silence
 
 _log = logging.getLogger(__name__)
@@ -208,8 +207,7 @@ class SourceInput(StepInput[Records]):
             _log.warning(line)
         self.loop.remark = remark
 
-    def _rows(self, piece: Records, log: BatchLog) -> tuple[DataFrame, Collection[int]]:
-        """What the step takes (`StreamRun.judged`)."""
+    def _rows(self, piece: Records, log: BatchLog) -> RawRecords:
         run = self.run
         names = {source.address: name for name, source in run.plan.sources.items()}
         if piece.here is not None:
@@ -217,13 +215,13 @@ class SourceInput(StepInput[Records]):
                 names[address]: records.held(run.session, records.dated(rows, log.at))
                 for address, rows in piece.here.items()
             }
-            return run.judged(here)
+            return raw_records(run, here)
         read = self.reader.reread(run.session, piece.begin, piece.end, log.at)
         # each task writes a file, and all that reads the table opens it
         tasks = 1 + piece.rows // _RECORDS
         partitions = sum(len(piece.end[address]) for address in read)
-        judged, unknown = run.judged({names[address]: rows for address, rows in read.items()})
-        return judged.coalesce(tasks) if tasks < partitions else judged, unknown
+        raw = raw_records(run, {names[address]: rows for address, rows in read.items()})
+        return replace(raw, tasks=tasks if tasks < partitions else 0)
 
     def offset(self, position: Offsets) -> dict[str, Any]:
         return {address: dict(partitions) for address, partitions in position.items()}

@@ -1,0 +1,45 @@
+"""How many rows a step's inputs brought, and how many of them were late."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lakehouse import ranges
+from lakehouse.stream.engines.table_steps import InputRows
+from lakehouse.stream.micro_batch import StreamRun
+from lakehouse.transform import lateness, observing
+
+
+def counted(run: StreamRun, rows: Mapping[str, InputRows]) -> dict[str, Any]:
+    """What arrived of all inputs, how much of it late, and the furthest watermark that it brought."""
+    seen = [_counted_of(run, name, each) for name, each in rows.items()]
+    bounds = {
+        name: bound((each[name] for each in seen if each[name] is not None), default=None)
+        for name, bound in (("late_from", min), ("late_to", max), ("watermark", max))
+    }
+    return bounds | {name: sum(each[name] for each in seen) for name in ("arrived", "late")}
+
+
+def _counted_of(run: StreamRun, name: str, rows: InputRows) -> dict[str, Any]:
+    def counts(inputs: Mapping[str, DataFrame], *_: object) -> DataFrame:
+        arrived = run.plan.as_input(rows.written_by_stream(inputs[name]), name)
+        return run.plan.counts(lateness.arrivals(arrived, run.plan.timed[name]), name)
+
+    few = run.prepared.few(counts, {name: rows.here}, {name: rows.columns}, key=f"counts {name}")
+    if few is not None:
+        return in_micros(few.rows.to_pylist()[0])
+    arrived = lateness.arrivals(run.plan.as_input(rows.frame, name), run.plan.timed[name])
+    return in_micros(observing.only(run.plan.counts(arrived, name)).asDict())
+
+
+def in_micros(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """What `lateness.counts` gave, with instants as Python has them."""
+    bounds = {bound: ranges.micros(seen[bound]) for bound in ("late_from", "late_to")}
+    return {**seen, **bounds, "watermark": seen["watermark"] and ranges.utc(seen["watermark"])}
+
+
+def of_late_filter(run: StreamRun) -> dict[str, Any]:
+    seen = run.late_filter_counts()
+    del seen["watermark"]  # the query's own is in force
+    return seen

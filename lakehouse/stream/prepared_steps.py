@@ -1,0 +1,148 @@
+"""Small steps by a plan that is made once (`runtime.prepared_plans`): the rows of the ordinary way, at a fraction of its CPU.
+
+The first steps of a query go the ordinary way, because a query that ends soon would never get back what making a plan costs.
+So do steps that are not small, and all steps of a function whose plan cannot be made once.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql.types import StructType
+
+from lakehouse.declare.table import Table
+from lakehouse.runtime.prepared_plans import Moment, NotPreparedError, PreparedPlan, reason_of
+from lakehouse.runtime.spark_session import is_in_one_process
+from lakehouse.storage.delta import small_commits
+from lakehouse.storage.delta.arrow import in_memory
+from lakehouse.storage.session import Session
+from lakehouse.transform import observing
+
+_log = logging.getLogger(__name__)
+
+ORDINARY_FIRST = 3  # steps
+_SEEN = "step"  # what a prepared plan observes is called so
+_MOST_PLANS = 8  # of one table: a topic whose partitions come one by one has one plan after another
+
+
+# of the inputs' rows; at instants that differ from step to step; and as what it observes something, if it does
+Function = Callable[
+    [Mapping[str, DataFrame], Sequence[datetime | Moment], str | Observation], DataFrame
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """The judged rows of a small step, in memory, and what was observed of them."""
+
+    rows: pa.Table
+    observed: Mapping[str, Any]
+
+
+class PreparedSteps:
+    """The plans of one table's streaming query."""
+
+    def __init__(self, session: Session, table: Table) -> None:
+        self._session, self._table = session, table
+        self._plans: dict[Hashable, PreparedPlan] = {}
+        self._ordinary = 0
+        self._interrupted = False
+        local = is_in_one_process(str(session.spark.sparkContext.master))
+        self.refusal = "" if local else "the executors are other processes"
+
+    def few(
+        self,
+        function: Function,
+        rows: Mapping[str, pa.Table | None],
+        columns: Mapping[str, StructType],
+        instants: Sequence[datetime] = (),
+        key: Hashable = None,
+    ) -> Few | None:
+        """Returns the function's rows; None if the step is to go the ordinary way.
+
+        :param rows: those of each input; None if they are not in memory.
+        :param key: another one wherever the function is another.
+        """
+        here = {name: each for name, each in rows.items() if each is not None}
+        count = sum(map(len, here.values()))
+        if self.refusal or len(here) < len(rows) or count > self._session.settings.step_rows:
+            return None
+        if key not in self._plans:
+            if self._ordinary < ORDINARY_FIRST:
+                self._ordinary += 1
+                return None
+            if not self._prepared(function, columns, len(instants), key):
+                return None
+        plan = self._plans[key]
+        try:
+            made = plan.run(here, instants)
+            observed = plan.observed().get(_SEEN, {})
+        except (PySparkException, Py4JError, pa.ArrowException) as err:
+            if self._interrupted:
+                raise
+            # what is wrong with the step is said by the ordinary way
+            self._refuse(f"its run failed: {reason_of(err)}")
+            return None
+        if not small_commits.can_hold(made.schema):
+            self._refuse("only Spark writes its columns")
+            return None
+        return Few(made, observed)
+
+    def interrupt(self) -> None:
+        """Ends a step that is under way, for good."""
+        self._interrupted = True
+        for plan in list(self._plans.values()):
+            plan.interrupt()
+
+    def close(self) -> None:
+        while self._plans:
+            self._plans.popitem()[1].close()
+
+    def _prepared(
+        self,
+        function: Function,
+        columns: Mapping[str, StructType],
+        instants: int,
+        key: Hashable,
+    ) -> bool:
+        if len(self._plans) == _MOST_PLANS:
+            self.close()
+        moments = [Moment(self._session.spark) for _ in range(instants)]
+        try:
+            self._plans[key] = PreparedPlan(
+                self._session.spark,
+                lambda inputs: function(inputs, moments, _SEEN),
+                columns,
+                moments,
+            )
+        except NotPreparedError as err:
+            self._refuse(str(err))
+        return key in self._plans
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = why
+        _log.info(f"table={self._table.name}: each step is planned anew: {why}")
+        self.close()
+
+
+def computed_here(
+    judged: DataFrame, observed: Sequence[Column], completed: Callable[[DataFrame], DataFrame]
+) -> Few | None:
+    """Returns the completed rows, by the ordinary way, and what is observed of them.
+
+    None if they are more than memory is for, or of columns that only Spark writes.
+    """
+    outcome = Observation()
+    rows = in_memory(completed(judged.observe(outcome, *observed) if observed else judged))
+    if rows is None:
+        return None
+    if not observed:
+        return Few(rows, {})
+    seen = observing.observed(outcome) or observing.only(judged.agg(*observed)).asDict()
+    return Few(rows, seen)

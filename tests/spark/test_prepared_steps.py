@@ -1,0 +1,119 @@
+"""Steps of running queries by prepared plans: the same rows as the ordinary way, for each engine that has them."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from types import ModuleType
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import (
+    expect,
+    ingest_table,
+    kafka,
+    keyed_table,
+    row_table,
+    tumbling,
+    versioned_table,
+    window_table,
+)
+from lakehouse.stream import prepared_steps, queries
+from lakehouse.stream.prepared_steps import PreparedSteps
+from lakehouse.testing import Stage, assert_stream_equals_batch
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+STEPS = 8
+order_topic = kafka(
+    "orders", schema="id STRING NOT NULL, shop STRING, cents BIGINT, at TIMESTAMP NOT NULL"
+)
+
+
+@ingest_table(layer="bronze", event_time="at", delay="1 second")
+def orders(order_topic: DataFrame) -> DataFrame:
+    return order_topic
+
+
+@row_table(layer="silver", expectations=[expect.column_values_to_be_between("cents", min_value=0)])
+def paid(orders: DataFrame) -> DataFrame:
+    return orders.where("cents IS NOT NULL").withColumn(
+        "euros", F.expr("CAST(cents / 100 AS DECIMAL(12, 2))")
+    )
+
+
+@window_table(layer="gold", window=tumbling("10 seconds"), keys=["shop"])
+def turnover(paid: DataFrame) -> DataFrame:
+    return paid.groupBy("window", "shop").agg(F.sum("cents").alias("cents"))
+
+
+@keyed_table(layer="gold", keys=["shop"])
+def totals(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("shop").agg(F.sum("cents").alias("cents"), F.count("*").alias("orders"))
+
+
+@versioned_table(layer="gold", keys=["shop"])
+def history(orders: DataFrame) -> DataFrame:
+    return orders.select("shop", "cents", "at", "_arrival")
+
+
+@row_table(layer="silver")
+def marked(orders: DataFrame) -> DataFrame:
+    return orders.withColumn("marked_at", F.lit(time.monotonic_ns()))
+
+
+NAMES = ("paid", "turnover", "totals", "history")
+
+
+def order(n: int, **more) -> dict:
+    at = AT + timedelta(seconds=3 * n)
+    return {"id": str(n), "shop": "abc"[n % 3], "cents": n, "at": at.isoformat()} | more
+
+
+def test_running_queries_go_on_by_prepared_plans(spark, tmp_path, monkeypatch):
+    used: dict[str, int] = {}
+    few = PreparedSteps.few
+
+    def counted(self, *arguments, **named):
+        found = few(self, *arguments, **named)
+        used[self._table.name] = used.get(self._table.name, 0) + (found is not None)
+        return found
+
+    monkeypatch.setattr(PreparedSteps, "few", counted)
+    monkeypatch.setattr(prepared_steps, "ORDINARY_FIRST", 1)
+    stage = Stage(spark, tmp_path, __import__(__name__, fromlist=["orders"]))
+    session = stage.session
+    queries.prepare(session, list(session.catalog))
+    stage.feed("orders", [order(0)])
+    running = {name: queries.start(session, session.catalog.table(name)) for name in NAMES}
+    for step in range(1, 2 * STEPS, 2):
+        stage.feed(
+            "orders",
+            [order(step), order(step + 1, cents=None if step % 4 == 1 else -step), b"not an order"],
+        )
+        for name in NAMES:
+            running[name].processAllAvailable()
+    for query in running.values():
+        query.stop()
+    # rows that Spark wrote, as each second time, are not in memory
+    assert all(used[name] >= 3 for name in NAMES), used
+    stage.advance("orders", order(2000))
+    stage.run(*NAMES)
+    for name in NAMES:
+        assert_stream_equals_batch(stage, name)
+
+
+def test_a_function_that_is_another_each_time_goes_the_ordinary_way(
+    spark, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(prepared_steps, "ORDINARY_FIRST", 0)
+    module = ModuleType(__name__)
+    module.order_topic, module.orders, module.marked = order_topic, orders, marked
+    stage = Stage(spark, tmp_path, module)
+    with caplog.at_level("INFO", logger=prepared_steps.__name__):
+        for n in (1, 2):  # the second is written without Spark, and is in memory
+            stage.feed("orders", [order(n)])
+            stage.run("marked")
+    assert (
+        "table=marked: each step is planned anew: the function gives another plan each time"
+        in caplog.text
+    )
+    assert stage.rows("marked").count() == 2

@@ -1,0 +1,55 @@
+"""Steps by prepared plans, compared with the ordinary way: of some queries each step is computed both ways."""
+
+import os
+import random
+from collections import Counter
+
+import pyarrow as pa
+from pyspark.sql import Observation
+
+from lakehouse.storage.delta.arrow import in_spark
+from lakehouse.stream import prepared_steps
+from lakehouse.stream.prepared_steps import PreparedSteps
+from lakehouse.transform import observing
+
+SHARE = float(os.environ.get("BOTH_WAYS", "0.1"))  # of queries
+seen: Counter[str] = Counter()  # steps that were compared, and why others were not
+
+
+def compared(share: float = SHARE) -> None:
+    """Has steps compared in this process from now on."""
+    few, made = PreparedSteps.few, PreparedSteps.__init__
+
+    def begin(self, *arguments) -> None:
+        made(self, *arguments)
+        self._both = random.random() < share
+        if self._both:
+            self._ordinary = prepared_steps.ORDINARY_FIRST
+
+    def both(self, function, rows, columns, instants=(), key=None):
+        found = few(self, function, rows, columns, instants, key)
+        if not self._both:
+            return found
+        seen["compared" if found else f"ordinary: {self.refusal or 'not in memory'}"] += 1
+        if found:
+            outcome = Observation()
+            frames = {
+                name: in_spark(self._session.spark, rows[name], columns[name]) for name in rows
+            }
+            ordinary = function(frames, instants, outcome)
+            _assert_equal(self._table.name, found.rows, ordinary.toArrow())
+            if found.observed:
+                observed = observing.observed(outcome) or {}
+                assert {**found.observed} == {
+                    name: value.astimezone() if hasattr(value, "astimezone") else value
+                    for name, value in observed.items()
+                }, self._table.name
+        return found
+
+    PreparedSteps.__init__, PreparedSteps.few = begin, both  # type: ignore[method-assign]
+
+
+def _assert_equal(table: str, found: pa.Table, ordinary: pa.Table) -> None:
+    assert found.schema.equals(ordinary.schema), f"{table}: {found.schema}\n{ordinary.schema}"
+    one, other = (sorted(map(repr, rows.to_pylist())) for rows in (found, ordinary))
+    assert one == other, table
