@@ -321,7 +321,7 @@ def _decorator(kind: Kind, shared: Mapping[str, Any], **own: Any) -> Decorator:
         )
     )
     options |= {name: duration(options[name], name) for name in _DURATIONS if name in options}
-    options |= {name: tuple(options[name]) for name in _SEQUENCES if name in options}
+    options |= {name: _listed(name, options[name]) for name in _SEQUENCES if name in options}
 
     def declare(function: Function) -> Table:
         return Table(
@@ -334,6 +334,12 @@ def _decorator(kind: Kind, shared: Mapping[str, Any], **own: Any) -> Decorator:
         )
 
     return declare
+
+
+def _listed(name: str, value: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(value, str):  # of which tuple() makes its letters
+        raise DeclarationError(f"{name}={value!r}: it is a list; write {name}=[{value!r}]")
+    return tuple(value)
 
 
 def _partitions(partition_by: PartitionBy) -> Window:

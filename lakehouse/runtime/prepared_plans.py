@@ -52,7 +52,7 @@ class PreparedPlan:
 
     :param function: is called with a DataFrame for each input, by its name, twice, and must give the same plan.
     :param inputs: the columns of each input.
-    :raises NotPreparedError: if a run could give other rows than a plan that is made anew.
+    :raises NotPreparedError: if a run could give other rows than a new plan.
     """
 
     def __init__(
@@ -98,7 +98,11 @@ class PreparedPlan:
 
     def observed(self) -> dict[str, dict[str, Any]]:
         """Returns what was observed in the last run, by the names of `DataFrame.observe`; instants are in UTC."""
-        return json.loads(self._plan.observed(), object_hook=_instant)
+        observed = json.loads(self._plan.observed())
+        return {
+            name: {measure: _instant(value) for measure, value in of.items()}
+            for name, of in observed.items()
+        }
 
     def interrupt(self) -> None:
         """Ends a run under way in another thread, where it waits for Python."""
@@ -115,5 +119,5 @@ def _stream(rows: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _instant(found: dict[str, Any]) -> Any:
-    return EPOCH + found["micros"] * _MICROSECOND if found.keys() == {"micros"} else found
+def _instant(value: Any) -> Any:
+    return EPOCH + value["micros"] * _MICROSECOND if isinstance(value, dict) else value

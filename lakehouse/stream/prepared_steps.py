@@ -127,7 +127,7 @@ class PreparedSteps:
 
     def _refuse(self, why: str) -> None:
         self.refusal = why
-        _log.info(f"table={self._table.name}: each step is planned anew: {why}")
+        _log.info(f"table={self._table.name}: each step is planned again: {why}")
         self.close()
 
 

@@ -195,26 +195,9 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
         before = next(run.commit_log.by_stream(), None)
         return complete is not None and complete > begins(before)
 
-    of_one_input = len(run.plan.followed) == 1
-    alone = of_one_input and not (
+    alone = len(run.plan.followed) == 1 and not (
         run.table.deduplicate or looked_up or session.catalog.refreshed_inputs(run.table)
     )
-
-    def few_of(batch: InputRows, batch_id: int) -> Few | None:
-        """The rows by the prepared plan: of a small step of one input, which asks no service and no other version."""
-        if not alone or batch_id <= run.committed:
-            return None
-
-        def prepared(
-            inputs: Mapping[str, DataFrame], _: object, outcome: str | Observation
-        ) -> DataFrame:
-            rows = batch.written_by_stream(inputs[run.plan.driving])
-            return run.due(run.plan.derived(rows, references, "stream", outcome))
-
-        name = run.plan.driving
-        few = run.prepared.few(prepared, {name: batch.here}, {name: batch.columns})
-        # a join with nothing reads no row, and counts none
-        return few if few and few.observed.get("arrived") else None
 
     def step(rows: Mapping[str, InputRows], batch_id: int, log: BatchLog) -> None:
         before = run.commit_log.before(run.generation, batch_id)
@@ -228,7 +211,9 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
             run.skip(batch_id, before, frontier=ahead, **note)
             return
         furthest_of = partial(_furthest, run, start, log.inputs, by_frontiers)
-        if few := few_of(rows[run.plan.driving], batch_id):
+        batch_rows = rows[run.plan.driving]
+        new = alone and batch_id > run.committed
+        if new and (few := _prepared_rows(run, references, batch_rows)):
             note["inputs"] |= refreshed.seen([])
             run.write(
                 few, batch_id, lambda _: furthest_of(late_counts.in_micros(few.observed)), **note
@@ -264,6 +249,23 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
         run.write(judged, batch_id, counts, rows=log.rows, **note)
 
     return step, lambda offset: True, quiet_due
+
+
+def _prepared_rows(
+    run: StreamRun, references: Mapping[str, DataFrame], batch: InputRows
+) -> Few | None:
+    """Returns the rows of a small step of one input by the prepared plan, if there is one."""
+
+    def prepared(
+        inputs: Mapping[str, DataFrame], _: object, outcome: str | Observation
+    ) -> DataFrame:
+        rows = batch.written_by_stream(inputs[run.plan.driving])
+        return run.due(run.plan.derived(rows, references, "stream", outcome))
+
+    name = run.plan.driving
+    few = run.prepared.few(prepared, {name: batch.here}, {name: batch.columns})
+    # a join with nothing reads no row, and counts none
+    return few if few and few.observed.get("arrived") else None
 
 
 def _furthest(

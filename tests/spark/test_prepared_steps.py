@@ -113,7 +113,7 @@ def test_a_function_that_is_another_each_time_goes_the_ordinary_way(
             stage.feed("orders", [order(n)])
             stage.run("marked")
     assert (
-        "table=marked: each step is planned anew: the function gives another plan each time"
+        "table=marked: each step is planned again: the function gives another plan each time"
         in caplog.text
     )
     assert stage.rows("marked").count() == 2

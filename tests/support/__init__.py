@@ -6,6 +6,7 @@ cluster          a Spark cluster
 full_disk        the job of the sensors on a disk that is full for a while: a program
 full_disk_under_an_upgrade  a table that is upgraded on a disk that is full: a program
 hungry           a pipeline that takes as much memory as a message asks for
+both_ways        steps by prepared plans, compared with the ordinary way
 observed         what the control loop sees of a job
 sensors_log      commits of a table of the sensors, as its commit log has them
 torn_logs        commit logs that are cut in the middle of a line

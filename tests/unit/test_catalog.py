@@ -223,6 +223,11 @@ def test_an_option_of_another_kind_is_a_type_error_that_names_the_kinds(kind):
         DECORATORS[kind](**given)
 
 
+def test_a_text_is_no_list_of_names():
+    with pytest.raises(DeclarationError, match=r"keys='id': it is a list; write keys=\['id'\]"):
+        keyed_table(layer="gold", keys="id")
+
+
 @pytest.mark.parametrize("option", ["marker", "watermark_by"])
 def test_what_moves_event_time_is_no_column_where_arrival_is_event_time(option):
     @ingest_table(layer="bronze", event_time="ingestion_time", **{option: "id"})

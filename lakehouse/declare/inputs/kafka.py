@@ -17,6 +17,7 @@ from lakehouse.declare.inputs.sources import (
     UnknownFields,
     ValueFormat,
 )
+from lakehouse.declare.remarks import check_all
 from lakehouse.durations import duration
 
 _VALUES = {
@@ -125,9 +126,6 @@ def kafka(
         and rows of the topic from it on count. The others are quarantined, so that no row is there twice.
     :raises DeclarationError: for a schema, key or history that cannot be.
     """
-    one_of("format", format, ("json", "text", *OF_REGISTRY))
-    one_of("isolation", isolation, ("", "read_uncommitted", "read_committed"))
-    one_of("key_format", key_format, get_args(KeyFormat))
     source = KafkaSource(
         topic,
         schema,
@@ -147,6 +145,11 @@ def kafka(
         history=history and replace(history, until=starting),
         starting=starting,
     )
-    check_records(source)
-    check_keys(source)
+    check_all(
+        lambda: one_of("format", format, ("json", "text", *OF_REGISTRY)),
+        lambda: one_of("isolation", isolation, ("", "read_uncommitted", "read_committed")),
+        lambda: one_of("key_format", key_format, get_args(KeyFormat)),
+        lambda: check_records(source),
+        lambda: check_keys(source),
+    )
     return source

@@ -1,13 +1,13 @@
 """The stream of an ingest table: the micro-batches of its sources, their offsets, and the watermark that follows from them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse.ranges import BEGINNING, utc
@@ -17,6 +17,7 @@ from lakehouse.storage.log import latest_times
 from lakehouse.storage.position import reference_versions
 from lakehouse.storage.position.checkpoints import Written, beginning
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
+from lakehouse.stream.prepared_steps import Few
 from lakehouse.stream.reading import offsets, readings
 from lakehouse.stream.reading.contract import Reader
 from lakehouse.stream.reading.raw_records import RawRecords, raw_records
@@ -115,21 +116,8 @@ def ingest_batch(
             "readings": readings.merged(before.readings if before else {}, seen, of_changes),
         }
 
-    few = None
-    if batch_id > run.committed and (here := batch.here) is not None:
-
-        def prepared(
-            inputs: Mapping[str, DataFrame],
-            moments: Sequence[datetime | Moment],
-            outcome: str | Observation,
-        ) -> DataFrame:
-            judged = run.due(run.plan.ingest(inputs))
-            seen = judged.observe(outcome, *observed) if observed else judged
-            return run.plan.arrived(seen, *moments)
-
-        columns = {name: from_arrow_schema(rows.schema) for name, rows in here.items()}
-        key = (*partitions, *((name, of.json()) for name, of in columns.items()))
-        few = run.prepared.few(prepared, here, columns, (mark, at), key)
+    new = batch_id > run.committed
+    few = _prepared_rows(run, batch, partitions, observed, (mark, at)) if new else None
 
     def arrived(judged: DataFrame) -> DataFrame:
         return run.plan.arrived(judged, mark, at)
@@ -153,6 +141,32 @@ def ingest_batch(
         watermark=mark,
         inputs=log.inputs,
     )
+
+
+def _prepared_rows(
+    run: StreamRun,
+    batch: RawRecords,
+    partitions: Iterable[str],
+    observed: Sequence[Column],
+    instants: tuple[datetime, datetime],
+) -> Few | None:
+    """Returns the judged rows of a small step by the prepared plan, if there is one. `instants`: the watermark, and the time."""
+
+    def prepared(
+        inputs: Mapping[str, DataFrame],
+        moments: Sequence[datetime | Moment],
+        outcome: str | Observation,
+    ) -> DataFrame:
+        judged = run.due(run.plan.ingest(inputs))
+        seen = judged.observe(outcome, *observed) if observed else judged
+        watermark, at = moments
+        return run.plan.arrived(seen, watermark, at)
+
+    if (here := batch.here) is None:
+        return None
+    columns = {name: from_arrow_schema(rows.schema) for name, rows in here.items()}
+    key = (*partitions, *((name, of.json()) for name, of in columns.items()))
+    return run.prepared.few(prepared, here, columns, instants, key)
 
 
 def _latest_of_values(

@@ -171,8 +171,8 @@ def position(log: Column) -> Column:
     """Returns the place of a change in its database's log (`source`), as text in the order of the log; null if unknown.
 
     PostgreSQL logs transactions side by side, and sends each at its end. The end of the one sent before
-    (`sequence`) may then be further than the change itself. A row of Debezium's snapshot comes before all
-    that was sent after it, also before a change that was logged before the snapshot and committed later.
+    (`sequence`) may then be further than the change itself. A row of Debezium's initial read comes before all
+    that was sent after it, also before a change that was logged before that read and committed later.
     """
     ended = F.get_json_object(log["sequence"], "$[0]").try_cast("bigint")
     numbers = F.regexp_extract(log["file"], r"\.(\d+)$", 1)
