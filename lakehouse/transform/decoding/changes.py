@@ -172,7 +172,7 @@ def position(log: Column) -> Column:
 
     PostgreSQL logs transactions side by side, and sends each at its end. The end of the one sent before
     (`sequence`) may then be further than the change itself. A row of Debezium's snapshot comes before all
-    that was sent after it, also before a change that was logged before the snapshot and committed later.
+    that was sent after it, also before a change that was logged before it and committed later.
     """
     ended = F.get_json_object(log["sequence"], "$[0]").try_cast("bigint")
     numbers = F.regexp_extract(log["file"], r"\.(\d+)$", 1)
