@@ -48,7 +48,7 @@ class Catalog:
         return self.tables[name]
 
     def sources_of(self, table: Table) -> dict[str, RecordSource]:
-        """What an ingest table reads, by input name, a topic's history beside it; empty for every other table."""
+        """Returns the sources of an ingest table by input name, a topic's history beside it; empty for any other table."""
         declared = {name: self.sources[name] for name in table.inputs if name in self.sources}
         return dict(read for name, source in declared.items() for read in source.read_by(name))
 
