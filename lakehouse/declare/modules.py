@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import traceback
 from types import ModuleType
 
 from lakehouse.errors import DeclarationError
@@ -27,6 +28,12 @@ def pipeline_of(module: str) -> str:
 def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
+    except TypeError as err:  # such as an option that a kind of table does not have
+        frames = traceback.extract_tb(err.__traceback__)
+        where = next(
+            (f for f in reversed(frames) if "/lakehouse/declare/" not in f.filename), frames[-1]
+        )
+        raise DeclarationError(f"tables={name!r}, {where.filename}:{where.lineno}: {err}") from err
     except ModuleNotFoundError as err:
         raise DeclarationError(
             f"tables={name!r}: cannot be imported ({err}); install the package, or name its folder in module_path or PYTHONPATH"

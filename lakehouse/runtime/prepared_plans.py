@@ -29,6 +29,11 @@ class NotPreparedError(LakehouseError):
     """A function whose plan cannot be made once; its message says why."""
 
 
+def is_in_one_process(master: str) -> bool:
+    """Whether the executor is the driver itself."""
+    return master == "local" or master.startswith("local[")
+
+
 def reason_of(err: Exception) -> str:
     """Returns what the JVM says of its failure, in a line."""
     said = str(err.java_exception) if isinstance(err, Py4JJavaError) else str(err)

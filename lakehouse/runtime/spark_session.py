@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from lakehouse.runtime import cds_archive, jars, quiet_daemon
+from lakehouse.runtime.prepared_plans import is_in_one_process
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.root import make as make_root
@@ -136,11 +137,6 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
     }
-
-
-def is_in_one_process(master: str) -> bool:
-    """Whether the executor is the driver itself."""
-    return master == "local" or master.startswith("local[")
 
 
 @contextmanager

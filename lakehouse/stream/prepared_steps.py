@@ -17,8 +17,13 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.table import Table
-from lakehouse.runtime.prepared_plans import Moment, NotPreparedError, PreparedPlan, reason_of
-from lakehouse.runtime.spark_session import is_in_one_process
+from lakehouse.runtime.prepared_plans import (
+    Moment,
+    NotPreparedError,
+    PreparedPlan,
+    is_in_one_process,
+    reason_of,
+)
 from lakehouse.storage.delta import small_commits
 from lakehouse.storage.delta.arrow import in_memory
 from lakehouse.storage.session import Session

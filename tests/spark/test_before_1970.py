@@ -62,7 +62,7 @@ def test_rows_from_before_1970_are_late_only_by_the_rows_before_them(stage_of):
     stage = stage_of(operators, early=True)
     long_windows = stage.session.catalog.table("long_windows")
     assert strategy(stage.session, long_windows) == "close", "Spark's watermark begins in 1970"
-    assert filled(stage, IN_1970, ["row_table", "tumbling_windows"])["row_table"] == Counter(
+    assert filled(stage, IN_1970, ["single_rows", "tumbling_windows"])["single_rows"] == Counter(
         (second, user, float(second), value, 2 * value)
         for second, user, value in [*ROWS, (2 * HOUR, "a", 70), (2 * HOUR, "a", 70)]
         if value > 20 and second > -HOUR
@@ -78,12 +78,12 @@ def test_rows_from_before_1970_are_late_only_by_the_rows_before_them(stage_of):
         (user, *((end.astimezone(UTC) - IN_1970).total_seconds() for end in ends)): count
         for user, *ends, count in rows
     } == windows
-    assert (late_of(stage, "row_table"), late_of(stage, "tumbling_windows")) == (1, 2)
-    for name in ("row_table", "tumbling_windows"):
+    assert (late_of(stage, "single_rows"), late_of(stage, "tumbling_windows")) == (1, 2)
+    for name in ("single_rows", "tumbling_windows"):
         assert_stream_equals_batch(stage, name)
     marks = stage.rows("clicks").select(F.min("_arrival.watermark")).first()
     assert marks is not None and marks[0].year == 1678, "before the first watermark"
-    table = stage.session.catalog.table("row_table")
+    table = stage.session.catalog.table("single_rows")
     in_order, *_ = lateness_report.histogram(stage.session, table)[1]
     assert in_order.rows == len(ROWS) + 2 - 3, "three came after a later row"
 

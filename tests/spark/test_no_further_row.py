@@ -132,7 +132,7 @@ def test_a_table_that_waits_or_is_empty_says_why(stage):
 def test_an_open_session_waits_though_its_first_row_is_long_past(stage):
     stage.feed("clicks", [at(1), at(10), at(20)])
     stage.run("visits")
-    assert waits(stage)["visits"].startswith(
+    assert waiting(stage, "visits")["visits"].startswith(
         "rows wait: the frontier is 2026-01-01T00:19:55Z, the last session closes at 2026-01-01T00:35:00Z;"
     )
 
@@ -166,6 +166,10 @@ def test_a_commit_of_maintenance_does_not_hide_the_frontier(stage):
 
 def waits(stage: Stage) -> dict[str, str]:
     names = ("clicks", "of_ann", "by_minute")
+    return waiting(stage, *names)
+
+
+def waiting(stage: Stage, *names: str) -> dict[str, str]:
     return {s.table: s.waits for s in overview(stage.session) if s.table in names}
 
 

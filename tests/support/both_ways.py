@@ -12,7 +12,7 @@ from lakehouse.stream import prepared_steps
 from lakehouse.stream.prepared_steps import PreparedSteps
 from lakehouse.transform import observing
 
-SHARE = float(os.environ.get("BOTH_WAYS", "0.1"))  # of queries
+SHARE = float(os.environ.get("BOTH_WAYS", "0.03"))  # of queries
 seen: Counter[str] = Counter()  # steps that were compared, and why others were not
 
 
