@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from lakehouse.batch import late_merge
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
@@ -61,6 +60,8 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
 
     By logs alone, without a session.
     """
+    from lakehouse.batch import late_merge  # which imports Spark: the definitions load without
+
     ahead = frontier(lakehouse.settings, table)
     held = [
         partition_range(file[f"partition.{PARTITION}"], each.partition_by).start
