@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again."""
+"""Waits before something that failed is tried again."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How commands open what they work on: the lakehouse of the environment, and Spark on it."""
+"""The lakehouse of the environment, and Spark on it, as commands open them."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -5,6 +5,7 @@ So do steps that are not small, and all steps of a function whose plan cannot be
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,7 +32,7 @@ from lakehouse.transform import observing
 
 _log = logging.getLogger(__name__)
 
-ORDINARY_FIRST = 3  # steps
+ORDINARY_FIRST = 3  # steps of a function
 _SEEN = "step"  # what a prepared plan observes is called so
 _MOST_PLANS = 8  # of one table: a topic whose partitions come one by one has one plan after another
 
@@ -56,7 +57,7 @@ class PreparedSteps:
     def __init__(self, session: Session, table: Table) -> None:
         self._session, self._table = session, table
         self._plans: dict[Hashable, PreparedPlan] = {}
-        self._ordinary = 0
+        self._ordinary: Counter[Hashable] = Counter()
         self._interrupted = False
         local = is_in_one_process(str(session.spark.sparkContext.master))
         self.refusal = "" if local else "the executors are other processes"
@@ -79,8 +80,8 @@ class PreparedSteps:
         if self.refusal or len(here) < len(rows) or count > self._session.settings.step_rows:
             return None
         if key not in self._plans:
-            if self._ordinary < ORDINARY_FIRST:
-                self._ordinary += 1
+            self._ordinary[key] += 1
+            if self._ordinary[key] <= ORDINARY_FIRST:
                 return None
             if not self._prepared(function, columns, len(instants), key):
                 return None

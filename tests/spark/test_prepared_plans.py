@@ -1,4 +1,4 @@
-"""Plans that are made once give what Spark gives for a plan that is made anew, or are refused with the reason."""
+"""Plans that are made once give what Spark gives for a new plan, or are refused with the reason."""
 
 import json
 import random
@@ -92,7 +92,7 @@ def prepared(spark, function, names) -> tuple[PreparedPlan, pa.Schema]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_prepared_plan_gives_what_one_made_anew_gives(spark, names, name):
+def test_a_prepared_plan_gives_what_a_new_one_gives(spark, names, name):
     plan, columns = prepared(spark, FUNCTIONS[name], names)
     for count in SIZES:
         given = rows(columns, count, count)

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pyarrow as pa
 from pyspark.sql import Observation
@@ -24,7 +24,7 @@ def compared(share: float = SHARE) -> None:
         made(self, *arguments)
         self._both = random.random() < share
         if self._both:
-            self._ordinary = prepared_steps.ORDINARY_FIRST
+            self._ordinary = defaultdict(lambda: prepared_steps.ORDINARY_FIRST)
 
     def both(self, function, rows, columns, instants=(), key=None):
         found = few(self, function, rows, columns, instants, key)

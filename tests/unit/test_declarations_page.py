@@ -4,12 +4,13 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
 import lakehouse
 from lakehouse.declare.decorators import DECORATORS, options_of
+from lakehouse.declare.inputs.sources import RecordOptions, RecordSource
 from lakehouse.declare.table import Table
 from support import ROOT
 
@@ -42,6 +43,9 @@ def shown(given: object) -> str:
     """A default as the page has it."""
     if given is inspect.Parameter.empty:
         return "required"
+    if isinstance(given, timedelta):
+        minutes, seconds = divmod(int(given.total_seconds()), 60)
+        return (f"{minutes} minutes" if minutes else f"{seconds} seconds") if given else "-"
     if isinstance(given, datetime):
         return f"{given:%Y-%m-%d}"
     if given == 1 << 20:
@@ -50,10 +54,13 @@ def shown(given: object) -> str:
 
 
 def declared(function: Callable) -> dict[str, str]:
-    return {
-        name: shown(parameter.default)
-        for name, parameter in inspect.signature(function).parameters.items()
-    }
+    parameters = dict(inspect.signature(function).parameters)
+    shared: dict[str, object] = {}
+    if parameters.pop("records", None):
+        fields = {each.name: each.default for each in dataclasses.fields(RecordSource)}
+        shared = {name: fields[name] for name in RecordOptions.__annotations__}
+    own = {name: parameter.default for name, parameter in parameters.items()}
+    return {name: shown(default) for name, default in (own | shared).items()}
 
 
 def test_each_decorator_is_there_with_its_options():

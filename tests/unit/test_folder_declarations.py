@@ -119,3 +119,10 @@ def test_changes_of_a_table_are_read_otherwise_than_its_rows(tmp_path):
         declared_state.check(Lakehouse(settings, changed), [changed.table("readings")])
     spec = tables._source(changed.sources["incoming"])
     assert spec.description == "The Delta table `/shop` of others: what changes in it."
+
+
+@pytest.mark.parametrize("declare", [folder, delta_table])
+def test_an_option_of_topics_is_a_type_error_that_names_the_right_ones(declare):
+    told = rf"{declare.__name__}\(\) has no option 'require_key'; beside its own it has unknown_fields, "
+    with pytest.raises(TypeError, match=told):
+        declare("/data/incoming", schema="n BIGINT", require_key=True)

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from typing import Unpack
 
 from lakehouse.declare.columns import column_names
 from lakehouse.declare.inputs.kafka import KafkaSource, kafka
-from lakehouse.declare.inputs.sources import Isolation, UnknownFields
+from lakehouse.declare.inputs.sources import Isolation, RecordOptions
 from lakehouse.errors import DeclarationError
 
 ADDED = ("op", "deleted", "sent", "position", "transaction")
@@ -20,13 +20,8 @@ def changes(
     *,
     key: str | Sequence[str],
     schema: str,
-    unknown_fields: UnknownFields = "ignore",
-    max_bytes: int = 1 << 20,
-    max_future_skew: str | timedelta = "5 minutes",
-    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
-    idle_timeout: str | timedelta = "30 seconds",
-    quiet_timeout: str | timedelta = "0 seconds",
     isolation: Isolation = "",
+    **records: Unpack[RecordOptions],
 ) -> KafkaSource:
     """Declares the changes of one table of a database, in JSON as Debezium sends them.
 
@@ -42,13 +37,8 @@ def changes(
     :param key: the columns of the messages' key: by default the table's primary key.
     :param schema: Spark DDL of the columns to read; a NOT NULL column is required, except in a deleted row. The declared
         type decides how a value is read.
-    :param unknown_fields: "quarantine" quarantines changes of rows with columns that the schema does not name.
-    :param max_bytes: the largest message that is parsed; a larger one is quarantined.
-    :param max_future_skew: how far `sent` may be ahead of the message's own timestamp.
-    :param min_event_time: the earliest `sent`, with its time zone.
-    :param idle_timeout: a partition that is silent this long, while another is not, no longer holds back the watermark.
-    :param quiet_timeout: once all partitions have been silent this long, event time goes on with the clock.
     :param isolation: "read_committed" for a connector with exactly-once delivery. By default as the settings say.
+    :param records: see `RecordOptions`.
     :raises DeclarationError: for an impossible schema or key.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
@@ -60,12 +50,7 @@ def changes(
     source = kafka(
         topic,
         schema=schema,
-        unknown_fields=unknown_fields,
-        max_bytes=max_bytes,
-        max_future_skew=max_future_skew,
-        min_event_time=min_event_time,
-        idle_timeout=idle_timeout,
-        quiet_timeout=quiet_timeout,
         isolation=isolation,
+        **records,
     )
     return replace(source, format="debezium", keys=keys)

@@ -1,11 +1,16 @@
 """Delta tables of others, as the input of an ingest table."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from typing import Unpack
 
 from lakehouse.declare.inputs.source_checks import check_records
-from lakehouse.declare.inputs.sources import About, FilesSource, UnknownFields, absolute
-from lakehouse.durations import duration
+from lakehouse.declare.inputs.sources import (
+    About,
+    FilesSource,
+    RecordOptions,
+    absolute,
+    record_options,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +44,7 @@ def delta_table(
     *,
     schema: str,
     changes: bool = False,
-    unknown_fields: UnknownFields = "ignore",
-    max_bytes: int = 1 << 20,
-    max_future_skew: str | timedelta = "5 minutes",
-    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
-    idle_timeout: str | timedelta = "30 seconds",
-    quiet_timeout: str | timedelta = "0 seconds",
+    **records: Unpack[RecordOptions],
 ) -> DeltaSource:
     """Declares a Delta table of others as the input of an ingest table: its rows, then those that are appended.
 
@@ -58,25 +58,14 @@ def delta_table(
     :param changes: True also reads the rows that versions remove and change, and adds the columns of `changes(...)`: `op`
         (r: in the first version read, c: appended, b: before an update, u: after it, d: deleted), `deleted` (b and d),
         `sent` (when the version was committed), `position` and `transaction` (the version).
-    :param unknown_fields: "quarantine" quarantines rows with columns that the schema does not name.
-    :param max_bytes: the longest row as JSON that is parsed; a longer one is quarantined.
-    :param max_future_skew: how far an event time may be ahead of the time at which its file was written.
-    :param min_event_time: the earliest event time, with its time zone.
-    :param idle_timeout: with `watermark_by`, a value that is silent this long, while another is not, no longer holds
-        back the watermark.
-    :param quiet_timeout: once no row has come for this long, event time goes on with the clock.
+    :param records: see `RecordOptions`.
     :raises DeclarationError: for an impossible schema.
     """
     source = DeltaSource(
         absolute(path),
         schema,
         "delta_changes" if changes else "delta",
-        unknown_fields,
-        max_bytes,
-        duration(max_future_skew, "max_future_skew"),
-        min_event_time,
-        idle_timeout=duration(idle_timeout, "idle_timeout"),
-        quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
+        **record_options("delta_table", records),
     )
     check_records(source)
     return source

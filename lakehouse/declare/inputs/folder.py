@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from typing import Unpack
 
 from lakehouse.declare.inputs.source_checks import check_records, null_texts, one_of
 from lakehouse.declare.inputs.sources import (
@@ -11,8 +12,9 @@ from lakehouse.declare.inputs.sources import (
     FilesSource,
     FolderFormat,
     Framing,
-    UnknownFields,
+    RecordOptions,
     absolute,
+    record_options,
 )
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
@@ -55,12 +57,7 @@ def folder(
     nulls: Sequence[str] = EMPTY,
     settle: str | timedelta = "2 seconds",
     forget: str | timedelta = "0 seconds",
-    unknown_fields: UnknownFields = "ignore",
-    max_bytes: int = 1 << 20,
-    max_future_skew: str | timedelta = "5 minutes",
-    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
-    idle_timeout: str | timedelta = "30 seconds",
-    quiet_timeout: str | timedelta = "0 seconds",
+    **records: Unpack[RecordOptions],
 ) -> FolderSource:
     """A folder that others put files into, as the input of an ingest table: each file is read once.
 
@@ -85,15 +82,7 @@ def folder(
         than its writer pauses.
     :param forget: a file that was read, is gone, and was modified so long ago is forgotten. One that comes back after
         that is read again. By default none is forgotten.
-    :param unknown_fields: "quarantine" puts away JSON objects and rows of Parquet with fields that the schema does not
-        name.
-    :param max_bytes: the longest line, or row as JSON, that is parsed; a longer one is quarantined, of a line
-        as much as that.
-    :param max_future_skew: how far an event time may be ahead of the modification time of its file.
-    :param min_event_time: the earliest event time, with its time zone.
-    :param idle_timeout: of a table with `watermark_by`: a value silent for so long, while another is not, no longer holds
-        back the watermark.
-    :param quiet_timeout: once no record has come for so long, event time goes on with the clock.
+    :param records: see `RecordOptions`.
     :raises DeclarationError: for a schema or format that cannot be.
     """
     one_of("format", format, ("json", "csv", "text", "parquet"))
@@ -105,12 +94,7 @@ def folder(
         absolute(path),
         schema,
         format,
-        unknown_fields,
-        max_bytes,
-        duration(max_future_skew, "max_future_skew"),
-        min_event_time,
-        idle_timeout=duration(idle_timeout, "idle_timeout"),
-        quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
+        **record_options("folder", records),
         framing=framing,
         nulls=null_texts(nulls),
         pattern=pattern,

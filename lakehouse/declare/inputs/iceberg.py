@@ -2,11 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from typing import Unpack
 
 from lakehouse.declare.inputs.source_checks import check_records
-from lakehouse.declare.inputs.sources import About, FilesSource, UnknownFields, absolute
-from lakehouse.durations import duration
+from lakehouse.declare.inputs.sources import (
+    About,
+    FilesSource,
+    RecordOptions,
+    absolute,
+    record_options,
+)
 from lakehouse.errors import DeclarationError
 
 
@@ -34,12 +39,7 @@ def iceberg_table(
     *,
     schema: str,
     catalog: Mapping[str, str] | None = None,
-    unknown_fields: UnknownFields = "ignore",
-    max_bytes: int = 1 << 20,
-    max_future_skew: str | timedelta = "5 minutes",
-    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
-    idle_timeout: str | timedelta = "30 seconds",
-    quiet_timeout: str | timedelta = "0 seconds",
+    **records: Unpack[RecordOptions],
 ) -> IcebergSource:
     """Declares an Iceberg table of others as the input of an ingest table: its rows, then those that are appended.
 
@@ -60,13 +60,7 @@ def iceberg_table(
     :param catalog: the properties of pyiceberg for the catalog, as texts: `type`, `uri`, `warehouse` and so on, and `name`
         ("default" if left out). `${NAME}` in a value is a variable in the environment of the job, so that secrets stay out
         of code.
-    :param unknown_fields: "quarantine" quarantines rows with columns that the schema does not name.
-    :param max_bytes: the longest row as JSON that is parsed; a longer one is quarantined.
-    :param max_future_skew: how far an event time may be ahead of the time of its snapshot.
-    :param min_event_time: the earliest event time, with its time zone.
-    :param idle_timeout: with `watermark_by`, a value that is silent this long, while another is not, no longer holds
-        back the watermark.
-    :param quiet_timeout: once no row has come for this long, event time goes on with the clock.
+    :param records: see `RecordOptions`.
     :raises DeclarationError: for an impossible name, catalog or schema.
     """
     _check(name, catalog)
@@ -74,12 +68,7 @@ def iceberg_table(
         name if catalog else absolute(name),
         schema,
         "iceberg",
-        unknown_fields,
-        max_bytes,
-        duration(max_future_skew, "max_future_skew"),
-        min_event_time,
-        idle_timeout=duration(idle_timeout, "idle_timeout"),
-        quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
+        **record_options("iceberg_table", records),
         catalog=tuple(sorted((catalog or {}).items())),
     )
     check_records(source)

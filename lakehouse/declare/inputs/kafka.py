@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import get_args
+from datetime import datetime
+from typing import Unpack, get_args
 
 from lakehouse.declare.inputs.source_checks import check_keys, check_records, one_of
 from lakehouse.declare.inputs.sources import (
@@ -13,12 +13,12 @@ from lakehouse.declare.inputs.sources import (
     Framing,
     Isolation,
     KeyFormat,
+    RecordOptions,
     RecordSource,
-    UnknownFields,
     ValueFormat,
+    record_options,
 )
 from lakehouse.declare.remarks import check_all
-from lakehouse.durations import duration
 
 _VALUES = {
     "json": "JSON objects",
@@ -71,18 +71,13 @@ def kafka(
     format: ValueFormat = "json",
     framing: Framing = "",
     require_key: bool = False,
-    unknown_fields: UnknownFields = "ignore",
-    max_bytes: int = 1 << 20,
-    max_future_skew: str | timedelta = "5 minutes",
-    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
-    idle_timeout: str | timedelta = "30 seconds",
-    quiet_timeout: str | timedelta = "0 seconds",
     key: str = "",
     key_format: KeyFormat = "",
     metadata: Mapping[str, str] | None = None,
     isolation: Isolation = "",
     history: FilesSource | None = None,
     starting: datetime | None = None,
+    **records: Unpack[RecordOptions],
 ) -> KafkaSource:
     """A topic, declared once.
 
@@ -98,16 +93,6 @@ def kafka(
     :param framing: "concatenated" reads JSON objects that stand one after another in a message, with line breaks between them
         or without: each is a row, and `_arrival.place` is its place in the message, from 0. A bad one is quarantined by itself.
     :param require_key: quarantines records without a key.
-    :param unknown_fields: "quarantine" puts away records with fields that the schema does not name:
-        what a producer adds or renames is reported, where else ("ignore") it is null or not seen.
-    :param max_bytes: the largest value that is parsed; a larger one is quarantined.
-    :param max_future_skew: how far an event time may be ahead of the record's own timestamp.
-    :param min_event_time: the earliest event time, with its time zone.
-    :param idle_timeout: a partition (and a value, of a table with `watermark_by`) silent for so long, while another
-        is not, no longer holds back the watermark.
-    :param quiet_timeout: once all partitions have been silent for so long, event time goes on with the
-        clock, so that the last windows close. What a producer held back for longer is late then; by default
-        event time waits for the next record.
     :param key: for a compacted topic: the column that is the record's key, a STRING, INT or BIGINT. A record without a value
         deletes that key: a row of the key and nulls. Two columns are added: `deleted`, and `sent`, the record's own timestamp,
         the only time it has. A value may lack the column. One with another key than its record's is quarantined.
@@ -124,18 +109,14 @@ def kafka(
         It is read to its end once, then the topic. None by default: the topic is read from its beginning.
     :param starting: with a history, the event time of the cut, with its time zone. Rows of the history before it
         and rows of the topic from it on count. The others are quarantined, so that no row is there twice.
+    :param records: see `RecordOptions`.
     :raises DeclarationError: for a schema, key or history that cannot be.
     """
     source = KafkaSource(
         topic,
         schema,
         format,
-        unknown_fields,
-        max_bytes,
-        duration(max_future_skew, "max_future_skew"),
-        min_event_time,
-        duration(idle_timeout, "idle_timeout"),
-        duration(quiet_timeout, "quiet_timeout"),
+        **record_options("kafka", records),
         framing=framing,
         require_key=require_key,
         key=key,

@@ -3,12 +3,18 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Literal
+from datetime import timedelta
+from typing import Literal, Unpack
 
 from lakehouse.declare.inputs.readers import SourceReader
 from lakehouse.declare.inputs.source_checks import check_records, null_texts, one_of
-from lakehouse.declare.inputs.sources import EMPTY, About, RecordSource, UnknownFields
+from lakehouse.declare.inputs.sources import (
+    EMPTY,
+    About,
+    RecordOptions,
+    RecordSource,
+    record_options,
+)
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
@@ -59,12 +65,7 @@ def python_source(
     format: Literal["json", "csv", "text"] = "json",
     nulls: Sequence[str] = EMPTY,
     poll_interval: str | timedelta = "1 second",
-    unknown_fields: UnknownFields = "ignore",
-    max_bytes: int = 1 << 20,
-    max_future_skew: str | timedelta = "5 minutes",
-    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
-    idle_timeout: str | timedelta = "30 seconds",
-    quiet_timeout: str | timedelta = "0 seconds",
+    **records: Unpack[RecordOptions],
 ) -> PythonSource:
     """Declares a source of your own as the input of an ingest table: records that a Python class reads, each once.
 
@@ -82,12 +83,7 @@ def python_source(
         STRING column.
     :param nulls: the fields of CSV that are null, with quotes or without. By default the empty one.
     :param poll_interval: how often it is asked for more, once all is read.
-    :param unknown_fields: "quarantine" quarantines records with fields that the schema does not name.
-    :param max_bytes: the largest value that is parsed; a larger one is quarantined.
-    :param max_future_skew: how far an event time may be ahead of the record's own timestamp.
-    :param min_event_time: the earliest event time, with its time zone.
-    :param idle_timeout: a partition that is silent this long, while another is not, no longer holds back the watermark.
-    :param quiet_timeout: once all partitions have been silent this long, event time goes on with the clock.
+    :param records: see `RecordOptions`.
     :raises DeclarationError: for an impossible class, options or schema.
     """
     one_of("format", format, ("json", "csv", "text"))
@@ -97,12 +93,7 @@ def python_source(
         name,
         schema,
         format,
-        unknown_fields,
-        max_bytes,
-        duration(max_future_skew, "max_future_skew"),
-        min_event_time,
-        duration(idle_timeout, "idle_timeout"),
-        duration(quiet_timeout, "quiet_timeout"),
+        **record_options("python_source", records),
         nulls=null_texts(nulls),
         reader=reader,
         options=tuple(sorted(given.items())),

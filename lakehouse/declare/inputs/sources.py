@@ -1,4 +1,4 @@
-"""What every source has, whatever it reads: a module of its own declares each."""
+"""The contract of sources and the options that all of them have; each kind of source has a module of its own."""
 
 import inspect
 import re
@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
+
+from lakehouse.durations import duration
 
 ValueFormat = Literal["json", "text", "avro", "json_schema", "protobuf", "debezium"]
 FolderFormat = Literal["json", "csv", "text", "parquet"]
@@ -36,8 +38,44 @@ class About:
     metadata: Mapping[str, str]
 
 
+class RecordOptions(TypedDict, total=False):
+    """Options of every source of an ingest table.
+
+    unknown_fields: "quarantine" quarantines a record with fields that the schema does not name: what a producer adds or
+        renames is reported. By default such a field is left out, or null ("ignore").
+    max_bytes: the largest value (of a file, line or row as JSON) that is parsed, 1 MiB by default; a larger one is quarantined.
+    max_future_skew: how far an event time may be ahead of the record's own timestamp (of a file, its modification; of a
+        table's row, its commit), 5 minutes by default.
+    min_event_time: the earliest event time, with its time zone; 2000-01-01 in UTC by default.
+    idle_timeout: a partition (and a value, of a table with `watermark_by`) that is silent this long, 30 seconds by default,
+        while another is not, no longer holds back the watermark.
+    quiet_timeout: once all partitions have been silent this long, event time goes on with the clock, so that the last
+        windows close. What a producer held back for longer is late then. By default event time waits for the next record.
+    """
+
+    unknown_fields: UnknownFields
+    max_bytes: int
+    max_future_skew: str | timedelta
+    min_event_time: datetime
+    idle_timeout: str | timedelta
+    quiet_timeout: str | timedelta
+
+
+_DURATIONS = ("max_future_skew", "idle_timeout", "quiet_timeout")
+
+
+def record_options(source: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options as a `RecordSource` has them. Raises TypeError for one that `source` does not have."""
+    names = RecordOptions.__annotations__
+    if unknown := sorted(given.keys() - names.keys()):
+        raise TypeError(
+            f"{source}() has no option {unknown[0]!r}; beside its own it has {', '.join(names)}"
+        )
+    return {n: duration(v, n) if n in _DURATIONS else v for n, v in given.items()}
+
+
 class Source(ABC):
-    """What a table is computed from, and no table. Each kind of source answers for itself."""
+    """A source that a table is computed from. Each kind of source answers for itself."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -103,7 +141,7 @@ class RecordSource(Source):
     what: ClassVar[str] = ""
     """The name of its kind, before its address."""
     while_resting: ClassVar[str] = ""
-    """What becomes of records that come while a job rests; empty where the broker has to say it."""
+    """The fate of records that come while a job rests; empty where the broker has to say it."""
     place: ClassVar[str] = "_arrival['partition'] AS partition"
     """The expression that says, beside the offset, where a quarantined record stands."""
 
