@@ -11,7 +11,7 @@ from lakehouse.testing import Stage
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-tables.md"
 IMPORTS = """
-from lakehouse import kafka
+from lakehouse import ingest_table, kafka, row_table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 """

@@ -66,7 +66,7 @@ def sensor_tenths(valid_readings):
     return valid_readings.groupBy("window", "sensor_id").agg(F.count("*").alias("readings"))
 """  # long windows, so Spark keeps state for them
 WITH_LOOKUP = """
-from lakehouse import files, lookup
+from lakehouse import files, lookup, reference_table
 from lakehouse.storage.lakehouse import Lakehouse
 
 maker_file = files({path!r}, schema="sensor_id STRING, maker STRING")
