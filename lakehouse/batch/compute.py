@@ -18,6 +18,7 @@ from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range
+from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
@@ -230,11 +231,14 @@ def _computed(
         return _reported(session, step, span, read, references)
     # choosing files and pages by the span pays for its own generated code where there may be many
     chosen = origin == "batch" or span.end - span.start > _LONG
-    between = lateness.between if chosen else lateness.between_passing
-    within = between(lateness.instant_of(table.window, step.event_time), span)
+
+    def within(instant: Column, span: Range) -> Column:
+        if chosen:
+            return lateness.between(instant, span)
+        return lateness.between_passing(instant, span.start, span.end)
 
     def rows(of: Table, span: Range) -> DataFrame:
-        return read(of, span).where(between(_moment(session, of), span))
+        return read(of, span).where(within(_moment(session, of), span))
 
     def computed(context: Range) -> DataFrame:
         among = (
@@ -248,9 +252,9 @@ def _computed(
         judged = step.derived(
             driving_rows, references, origin, None, touched, among, span.end, beside, answers, met
         )
-        # the observation stands between the cut and the function: a filter must not move below a
-        # stateful operator
-        return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
+        return _whole(step, judged).where(
+            within(lateness.instant_of(table.window, step.event_time), span)
+        )
 
     context = context or ranges_of.context(span, table)
     if begun:
@@ -260,6 +264,27 @@ def _computed(
         begins = first(session, table, at)
         context = _holding_whole_sessions(context, table.window.size, begins, computed)
     return computed(context)
+
+
+def _whole(step: Plan, judged: DataFrame) -> DataFrame:
+    """Observes the rows between the function and the cut: a filter must not move below a stateful operator."""
+    return judged.observe(f"whole_{step.table.name}", F.count(F.lit(1)).alias("rows"))
+
+
+def closing_prepared(
+    step: Plan,
+    rows: Mapping[str, DataFrame],
+    references: Mapping[str, DataFrame],
+    start: datetime | Moment,
+    end: datetime | Moment,
+) -> DataFrame:
+    """Computes what `closing` does, of a table without state, from the rows of the inputs in the context of the span alone."""
+    driving, *others = step.timed
+    by_stream = {name: rows[name].where(F.col(ORIGIN) == "stream") for name in step.timed}
+    beside = {name: by_stream[name] for name in others}
+    judged = step.derived(by_stream[driving], references, "stream", beside=beside)
+    moment = lateness.instant_of(step.table.window, step.event_time)
+    return _whole(step, judged).where(lateness.between_passing(moment, start, end))
 
 
 def _reported(

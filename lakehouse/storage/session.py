@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.columns import PARTITION
@@ -14,7 +16,10 @@ from lakehouse.ranges import Range
 from lakehouse.storage.delta import delta_log, write_cache
 from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.disk.layout import Side
+from lakehouse.storage.keyed import event_time_index
 from lakehouse.storage.lakehouse import Lakehouse, gone
+
+_INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,35 @@ class Session(Lakehouse):
         """The rows of these files if this process has just written them."""
         kept = write_cache.rows_of(files)
         return None if kept is None else kept.select(schema.names)
+
+    def few_spanning(
+        self, table: Table, span: Range, schema: StructType, most: int
+    ) -> pa.Table | None:
+        """Returns the rows of the span, read without Spark; None if they are more than `most`, or a file is not on disk.
+
+        The partition, which stands in no file, is null in rows that this process has not just written.
+        """
+        path = self.path(table)
+        named = [file for file in delta_log.files(path) if self.may_hold(table, file, span)]
+        files = [delta_log.data_file(path, file) for file in named]
+        if delta_log.missing(files):
+            return None
+        shift = _INSTANT if table.window else timedelta()  # of a window its end is stored
+        condition = event_time_index.within(
+            self.catalog.time_statistic(table), Range(span.start + shift, span.end + shift)
+        )
+        kept = {file: self.rows_here([file], schema) for file in files}
+        read = event_time_index.chosen(
+            [file for file in files if kept[file] is None],
+            to_arrow_schema(schema, timezone="UTC"),
+            [condition],
+            schema.names,
+            most,
+        )
+        if read is None:
+            return None
+        written = [rows.filter(condition) for rows in kept.values() if rows is not None]
+        return pa.concat_tables([read, *written], promote_options="default")
 
     def _read(self, path: Path, files: Sequence[Path], schema: StructType) -> DataFrame:
         if not files:

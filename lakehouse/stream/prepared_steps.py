@@ -58,9 +58,9 @@ class PreparedSteps:
         self._session, self._table = session, table
         self._plans: dict[Hashable, PreparedPlan] = {}
         self._ordinary: Counter[Hashable] = Counter()
+        self._refusals: dict[Hashable, str] = {}
         self._interrupted = False
-        local = is_in_one_process(str(session.spark.sparkContext.master))
-        self.refusal = "" if local else "the executors are other processes"
+        self._local = is_in_one_process(str(session.spark.sparkContext.master))
 
     def few(
         self,
@@ -77,7 +77,7 @@ class PreparedSteps:
         """
         here = {name: each for name, each in rows.items() if each is not None}
         count = sum(map(len, here.values()))
-        if self.refusal or len(here) < len(rows) or count > self._session.settings.step_rows:
+        if self.refusal(key) or len(here) < len(rows) or count > self._session.settings.step_rows:
             return None
         if key not in self._plans:
             self._ordinary[key] += 1
@@ -93,12 +93,16 @@ class PreparedSteps:
             if self._interrupted:
                 raise
             # what is wrong with the step is said by the ordinary way
-            self._refuse(f"its run failed: {reason_of(err)}")
+            self._refuse(key, f"its run failed: {reason_of(err)}")
             return None
         if not small_commits.can_hold(made.schema):
-            self._refuse("only Spark writes its columns")
+            self._refuse(key, "only Spark writes its columns")
             return None
         return Few(made, observed)
+
+    def refusal(self, key: Hashable = None) -> str:
+        """Why a function's steps go the ordinary way; empty if they do not, or not yet."""
+        return self._refusals.get(key, "") if self._local else "the executors are other processes"
 
     def interrupt(self) -> None:
         """Ends a step that is under way, for good."""
@@ -128,13 +132,14 @@ class PreparedSteps:
                 moments,
             )
         except NotPreparedError as err:
-            self._refuse(str(err))
+            self._refuse(key, str(err))
         return key in self._plans
 
-    def _refuse(self, why: str) -> None:
-        self.refusal = why
+    def _refuse(self, key: Hashable, why: str) -> None:
+        self._refusals[key] = why
         _log.info(f"table={self._table.name}: each step is planned again: {why}")
-        self.close()
+        if plan := self._plans.pop(key, None):
+            plan.close()
 
 
 def computed_here(

@@ -134,9 +134,9 @@ def passing(row: Column, *instants: datetime | Moment) -> list[Column]:
     return [F.coalesce(instant, F.lit(EPOCH)) for instant in found]
 
 
-def between_passing(instant: Column, span: Range) -> Column:
+def between_passing(instant: Column, first: datetime | Moment, before: datetime | Moment) -> Column:
     """Returns the condition of `between` for a range of one micro-batch; files cannot be chosen by it."""
-    start, end = passing(F.unix_micros(instant), span.start, span.end)
+    start, end = passing(F.unix_micros(instant), first, before)
     return (instant >= start) & (instant < end)
 
 

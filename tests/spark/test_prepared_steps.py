@@ -1,6 +1,8 @@
 """Steps of running queries by prepared plans: the same rows as the ordinary way, for each engine that has them."""
 
 import time
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 
@@ -8,11 +10,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import (
+    around,
     expect,
     ingest_table,
     kafka,
     keyed_table,
     row_table,
+    sliding,
     tumbling,
     versioned_table,
     window_table,
@@ -31,6 +35,14 @@ order_topic = kafka(
 @ingest_table(layer="bronze", event_time="at", delay="1 second")
 def orders(order_topic: DataFrame) -> DataFrame:
     return order_topic
+
+
+payment_topic = replace(order_topic, address="payments")
+
+
+@ingest_table(layer="bronze", event_time="at", delay="1 second")
+def payments(payment_topic: DataFrame) -> DataFrame:
+    return payment_topic
 
 
 @row_table(layer="silver", expectations=[expect.column_values_to_be_between("cents", min_value=0)])
@@ -56,11 +68,42 @@ def history(orders: DataFrame) -> DataFrame:
 
 
 @row_table(layer="silver")
+def both(orders: DataFrame, payments: DataFrame) -> DataFrame:
+    rows = [each.select("id", "at", "_arrival") for each in (orders, payments)]
+    return rows[0].unionByName(rows[1])
+
+
+@row_table(layer="silver", context=around(before="30 seconds"))
+def settled(payments: DataFrame, orders: DataFrame) -> DataFrame:
+    """Payments, with their order of the half minute before."""
+    before = orders.select(F.col("id").alias("of"), F.col("at").alias("ordered"))
+    met = F.expr("of = id AND ordered <= at AND ordered >= at - interval 30 seconds")
+    return payments.join(before, met, "left").drop("of")
+
+
+@window_table(layer="gold", window=sliding("20 seconds", "10 seconds"), keys=["shop"])
+def open_sums(orders: DataFrame, payments: DataFrame) -> DataFrame:
+    """Orders and payments of a shop in the same twenty seconds."""
+    ordered = orders.groupBy("window", "shop").agg(F.count("*").alias("orders"))
+    settled = payments.groupBy("window", "shop").agg(F.count("*").alias("payments"))
+    return ordered.join(settled, ["window", "shop"], "full").na.fill(0)
+
+
+@row_table(layer="silver")
 def marked(orders: DataFrame) -> DataFrame:
     return orders.withColumn("marked_at", F.lit(time.monotonic_ns()))
 
 
-NAMES = ("paid", "turnover", "totals", "history")
+PREPARED = {
+    "paid": ("rows",),
+    "turnover": ("range", "counts paid"),
+    "totals": ("new rows",),
+    "history": ("new rows",),
+    "both": ("rows", "counts orders", "counts payments"),
+    "settled": ("range", "counts orders", "counts payments"),
+    "open_sums": ("range", "counts orders", "counts payments"),
+}
+NAMES = tuple(PREPARED)
 
 
 def order(n: int, **more) -> dict:
@@ -69,12 +112,12 @@ def order(n: int, **more) -> dict:
 
 
 def test_running_queries_go_on_by_prepared_plans(spark, tmp_path, monkeypatch):
-    used: dict[str, int] = {}
+    used: Counter[tuple[str, str]] = Counter()
     few = PreparedSteps.few
 
-    def counted(self, *arguments, **named):
-        found = few(self, *arguments, **named)
-        used[self._table.name] = used.get(self._table.name, 0) + (found is not None)
+    def counted(self, *arguments, key=None, **named):
+        found = few(self, *arguments, key=key, **named)
+        used[self._table.name, key or "rows"] += found is not None
         return found
 
     monkeypatch.setattr(PreparedSteps, "few", counted)
@@ -83,19 +126,22 @@ def test_running_queries_go_on_by_prepared_plans(spark, tmp_path, monkeypatch):
     session = stage.session
     queries.prepare(session, list(session.catalog))
     stage.feed("orders", [order(0)])
+    stage.feed("payments", [order(0)])
     running = {name: queries.start(session, session.catalog.table(name)) for name in NAMES}
     for step in range(1, 2 * STEPS, 2):
         stage.feed(
             "orders",
             [order(step), order(step + 1, cents=None if step % 4 == 1 else -step), b"not an order"],
         )
+        stage.feed("payments", [order(step - 1), order(step)])
         for name in NAMES:
             running[name].processAllAvailable()
     for query in running.values():
         query.stop()
     # rows that Spark wrote, as each second time, are not in memory
-    assert all(used[name] >= 3 for name in NAMES), used
+    assert all(used[name, key] >= 3 for name, keys in PREPARED.items() for key in keys), used
     stage.advance("orders", order(2000))
+    stage.advance("payments", order(2000))
     stage.run(*NAMES)
     for name in NAMES:
         assert_stream_equals_batch(stage, name)

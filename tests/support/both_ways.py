@@ -30,7 +30,7 @@ def compared(share: float = SHARE) -> None:
         found = few(self, function, rows, columns, instants, key)
         if not self._both:
             return found
-        seen["compared" if found else f"ordinary: {self.refusal or 'not in memory'}"] += 1
+        seen["compared" if found else f"ordinary: {self.refusal(key) or 'not in memory'}"] += 1
         if found:
             outcome = Observation()
             frames = {

@@ -23,6 +23,17 @@ public final class Moment implements Serializable {
   }
 
   @Override
+  public boolean equals(Object other) {
+    return other instanceof Moment moment && moment.number == number;
+  }
+
+  /** Spark orders the parts of a condition by it: the same plan, made again, must be the same. */
+  @Override
+  public int hashCode() {
+    return number;
+  }
+
+  @Override
   public String toString() {
     return "Moment(" + number + ")";
   }

@@ -32,7 +32,7 @@ def in_spark(spark: SparkSession, rows: pa.Table, schema: StructType | None = No
     where it filters by an expression, or appends tables.
     """
     schema = schema or from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
-    return spark.createDataFrame(rows.combine_chunks(), schema)
+    return spark.createDataFrame(rows.combine_chunks() if len(rows) else [], schema)
 
 
 def plain(rows: pa.Table) -> pa.Table:

@@ -2,6 +2,8 @@
 
 table_steps       the steps of a table behind another: commits of its input
 ingest            micro-batches of sources, and the watermark
+append            a row table: its function over the rows that came
+close             ranges as they close, by the batch function
 keyed             a row, or versions, for each key
 groups            a keyed table of joins, ranks, aggregates of aggregates: what belongs to what changed, computed again
 group_writes      how such a step writes the rows that it computed

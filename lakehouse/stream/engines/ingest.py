@@ -166,7 +166,7 @@ def _prepared_rows(
         return None
     columns = {name: from_arrow_schema(rows.schema) for name, rows in here.items()}
     key = (*partitions, *((name, of.json()) for name, of in columns.items()))
-    return run.prepared.few(prepared, here, columns, instants, key)
+    return run.prepared.few(prepared, here, columns, instants, key=key)
 
 
 def _latest_of_values(

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import ORIGIN
@@ -82,6 +83,8 @@ class InputRows:
     @cached_property
     def here(self) -> pa.Table | None:
         """The rows of the files, if this process has just written them."""
+        if not self.files:
+            return to_arrow_schema(self.columns, timezone="UTC").empty_table()
         return self.run.session.rows_here(self.files, self.columns)
 
     @cached_property

@@ -1,0 +1,115 @@
+"""The steps of a table whose ranges the stream computes as they close, by the batch function (`strategy.closes_ranges`)."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache, partial
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lakehouse.batch import compute, kept_states, refreshed
+from lakehouse.ranges import Range
+from lakehouse.runtime.prepared_plans import Moment
+from lakehouse.storage.delta import delta_writer
+from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.session import nullable
+from lakehouse.stream import late_counts
+from lakehouse.stream.advance import Take
+from lakehouse.stream.engines.table_steps import Due, InputRows
+from lakehouse.stream.micro_batch import BatchLog, StreamRun
+from lakehouse.stream.prepared_steps import Few
+from lakehouse.transform import plan, ranges_of
+
+
+def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
+    """At each micro-batch the batch function, on the range that it closes (`strategy.closes_ranges`).
+
+    The range is complete: of the rows still to come those that fall into it are late.
+    """
+    session, table = run.session, run.table
+    references, versioned_inputs = run.references(), session.catalog.versioned_inputs(table)
+    by_frontiers = session.catalog.follows_frontiers(table)
+    # a state, and windows that end where their rows say, are computed from more than the range's rows
+    prepares = not (
+        table.ttl
+        or table.deduplicate
+        or table.lookup
+        or versioned_inputs
+        or session.catalog.refreshed_inputs(table)
+        or (table.window and not table.window.regular)
+    )
+
+    def begins(before: Commit | None) -> datetime:
+        return (before and before.frontier) or run.start
+
+    def ahead_of(start: datetime, complete: datetime) -> datetime:
+        # a row finds what was valid only once the versioned table is as far; looked at before it is read
+        for versioned in versioned_inputs:
+            complete = min(complete, frontier(session.settings, versioned) or start)
+        return max(start, complete - table.after)
+
+    def closes(start: datetime, ahead: datetime) -> bool:
+        return ahead > start and ranges_of.closes(table, Range(start, ahead))
+
+    def due(offset: Mapping[str, Any]) -> bool:
+        # the line of the commit that was just seen may be yet to come
+        complete = run.complete(offset)
+        start = begins(next(run.commit_log.by_stream(), None))
+        return complete is not None and closes(start, ahead_of(start, complete))
+
+    def step(rows: Mapping[str, InputRows], batch_id: int, log: BatchLog) -> None:
+        before = run.commit_log.before(run.generation, batch_id)
+        start = begins(before)
+        counted = cache(partial(late_counts.counted, run, rows if log.quiet is None else {}))
+        complete = run.complete(log.inputs)
+        if complete is None and not by_frontiers:
+            complete = counted()["watermark"]
+        ahead = ahead_of(start, complete or start)
+        # a batch that is replayed does not decide again what it has written: the stream may be
+        # further by now
+        ahead = run.noted_frontier(batch_id, start) or ahead
+        read = {
+            versioned.name: delta_writer.version(session.path(versioned))
+            for versioned in versioned_inputs
+        }
+        inputs = {"tables": log.inputs, "references": run.pinned} | (
+            {"versioned tables": read} if read else {}
+        )
+        note: dict[str, Any] = {"watermark": start, "frontier": ahead, "inputs": inputs}
+        if not closes(start, ahead):
+            run.skip(batch_id, before, **counted() | note)
+            return
+        span = Range(start, ahead)
+        new = batch_id > run.committed
+        if few := _prepared_range(run, references, span) if prepares and new else None:
+            note["inputs"] = {**inputs, **refreshed.seen([])}
+            run.write(few, batch_id, lambda _: counted() | note, **note)
+            return
+        closed = compute.closing(session, run.plan, span, references | session.references(read))
+        note["inputs"] = {**inputs, **closed.inputs}
+        with kept_states.keeping(session, closed.begun):
+            # counted after it is written: it can be read sooner
+            run.write(closed.judged, batch_id, lambda _: counted() | note, rows=log.rows, **note)
+
+    return step, due, due
+
+
+def _prepared_range(run: StreamRun, references: Mapping[str, DataFrame], span: Range) -> Few | None:
+    """Computes a range that closes from the rows of its files, by the prepared plan, if there is one and they are few."""
+    session, most = run.session, run.session.settings.step_rows
+    tables = {name: session.catalog.table(name) for name in run.plan.timed}
+    columns = {name: nullable(plan.stored_schema(session, of)) for name, of in tables.items()}
+
+    def prepared(
+        inputs: Mapping[str, DataFrame], instants: Sequence[datetime | Moment], _: object
+    ) -> DataFrame:
+        return run.due(compute.closing_prepared(run.plan, inputs, references, *instants))
+
+    if run.prepared.refusal("range"):
+        return None
+    context = ranges_of.context(span, run.table)
+    rows = {
+        name: session.few_spanning(of, context, columns[name], most) for name, of in tables.items()
+    }
+    return run.prepared.few(prepared, rows, columns, (span.start, span.end), key="range")
