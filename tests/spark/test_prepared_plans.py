@@ -144,6 +144,7 @@ def test_a_moment_is_set_for_each_run(spark):
     for instant in (
         datetime(2026, 1, 1, 12, 30, 0, 1, tzinfo=UTC),
         datetime(1700, 1, 1, tzinfo=UTC),
+        datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
     ):
         assert plan.run({"rows": given}, [instant])["now"].to_pylist() == [instant] * 2
 

@@ -5,6 +5,7 @@ import random
 from collections import Counter, defaultdict
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 
 from lakehouse.storage.delta.arrow import in_spark
@@ -27,17 +28,26 @@ def compared(share: float = SHARE) -> None:
             self._ordinary = defaultdict(lambda: prepared_steps.ORDINARY_FIRST)
 
     def both(self, function, rows, columns, instants=(), key=None):
+        refused = self.refusal(key)
         found = few(self, function, rows, columns, instants, key)
         if not self._both:
             return found
         seen["compared" if found else f"ordinary: {self.refusal(key) or 'not in memory'}"] += 1
-        if found:
+        failed = not refused and self.refusal(key).startswith("its run failed")
+        if found or failed:
             outcome = Observation()
             frames = {
                 name: in_spark(self._session.spark, rows[name], columns[name]) for name in rows
             }
-            ordinary = function(frames, instants, outcome)
-            _assert_equal(self._table.name, found.rows, ordinary.toArrow())
+            try:
+                ordinary = function(frames, instants, outcome).toArrow()
+            except PySparkException:
+                assert failed, (
+                    f"{self._table.name}: the ordinary way fails, the prepared plan does not"
+                )
+                return found
+            assert not failed, f"{self._table.name}: the ordinary way runs, but {self.refusal(key)}"
+            _assert_equal(self._table.name, found.rows, ordinary)
             if found.observed:
                 observed = observing.observed(outcome) or {}
                 assert {**found.observed} == {

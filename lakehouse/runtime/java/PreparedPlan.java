@@ -205,9 +205,9 @@ public final class PreparedPlan {
   }
 
   /** Runs the plan over the rows of each input, in the order of the constructor's, and at the instants of `Moment`s. */
-  public synchronized byte[] run(List<byte[]> given, List<Integer> moments, List<Long> instants) throws IOException {
+  public synchronized byte[] run(List<byte[]> given, List<Integer> moments, List<Number> instants) throws IOException {
     for (int i = 0; i < inputs.length; i++) ROWS.put(inputs[i], given.get(i));
-    for (int i = 0; i < moments.size(); i++) Moment.SET.put(moments.get(i), instants.get(i));
+    for (int i = 0; i < moments.size(); i++) Moment.SET.put(moments.get(i), instants.get(i).longValue()); // Python sends small ones as Integer
     plan.resetMetrics();
     Partition[] partitions = rows.partitions();
     long task = TASKS.incrementAndGet();
