@@ -25,7 +25,7 @@ from lakehouse.errors import BrokerError, JobError
 from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import load
-from lakehouse.storage.log import commit_log_repair, log_tables
+from lakehouse.storage.log import log_tables
 from lakehouse.storage.position import declared_state
 from lakehouse.storage.session import Session
 from lakehouse.storage.versions import interruptions
@@ -182,14 +182,10 @@ class Job:
         self._stage(f"table {table.name}")
         try:
             queries.prepare(session, [table])
-            message = commit_log_repair.mend(self.settings, table)  # before a query looks there
         except Exception as err:
             if isinstance(err, OF_THE_PROCESS) or healing.is_transient(str(err)):
                 raise
             return said(err)
-        if message:
-            _log.warning(message)
-            self.say(error=message)
         return ""
 
     def _guard(self, ends: bool, point: str) -> None:

@@ -26,7 +26,6 @@ from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log import commit_log_repair
 from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.position import checkpoint_content, checkpoint_files, checkpoints
 from lakehouse.storage.position.checkpoints import Beginning, Standing, Written
@@ -44,6 +43,7 @@ def fit(session: Session, table: Table) -> str:
 
     Raises CommitError where rows might be lost.
     """
+    session.commit_log(table).read_on()  # what a crash kept from it
     standing = checkpoints.standing(session.settings, table)
     if is_stepped(session, table):
         return _fit_stepped(session, table, standing)
@@ -278,9 +278,7 @@ def _fault_of(lakehouse: Lakehouse, table: Table, of: Table, last: Written | Com
 
 def _put_back_since(lakehouse: Lakehouse, table: Table, moment: datetime) -> bool:
     """Whether rows of the table were taken back later than that, by the commit log as it is: `CommitLog` hides such lines."""
-    lines = takewhile(
-        lambda line: line.at > moment, commit_log_repair.readable(lakehouse.commit_log(table).path)
-    )
+    lines = takewhile(lambda line: line.at > moment, lakehouse.commit_log(table).lines())
     return any(line.role == "void" for line in lines)
 
 

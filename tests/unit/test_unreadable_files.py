@@ -224,9 +224,10 @@ def test_lines_of_garbage_are_said_once_and_left_out(tmp_path, capfd):
 def test_a_savepoint_is_created_though_the_last_one_is_damaged(tmp_path):
     settings = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
     lakehouse = Lakehouse(settings, catalog.load(settings))
-    files.append_line(layout.commit_log(settings, lakehouse.catalog.table("sensor_readings")), "{}")
+    readings = lakehouse.catalog.table("sensor_readings")
+    files.append_line(layout.note(settings, readings, "repairs.jsonl"), "{}")
     savepoints.create(lakehouse, "one")
-    (copy,) = layout.savepoint_root(settings, "one").rglob("sensor_readings.jsonl")
+    (copy,) = layout.savepoint_root(settings, "one").rglob("sensor_readings.repairs.jsonl")
     copy.unlink()
     savepoints.create(lakehouse, "two")
     layout.savepoint_file(settings, "two", "contents.jsonl").write_text('["')

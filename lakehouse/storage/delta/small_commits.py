@@ -1,6 +1,7 @@
 """Commits without a Spark job: rows, batch and position in one Delta commit.
 
-The rows of a short step, as Arrow, or files.
+The rows of a short step, as Arrow, or files, which Spark has written. Commits of several processes need no lock:
+of two that make one version the second looks what the first has changed, and tries the next.
 
 A commit by Spark costs a third of a CPU second whatever it holds; this one a fiftieth of that. The
 files of a short step are as Spark's own: Snappy, timestamps in microseconds, a folder for each
@@ -12,7 +13,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
@@ -21,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import PARTITION
@@ -30,9 +31,9 @@ from lakehouse.errors import CommitError
 from lakehouse.storage.delta import delta_log, log_state, write_cache
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.disk.files import link
-from lakehouse.storage.disk.locks import alone
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_ATTEMPTS = 20
 _LONGEST = 32  # characters of a text that a statistic holds whole
 # the log of each table as it was read last, and the stamp of that version
 _known: dict[Path, tuple[DeltaTable, str]] = {}
@@ -50,7 +51,13 @@ def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> i
     Raises CommitError if `app` has committed that batch before: two writers of one table exclude
     each other.
     """
+    return commit(files_of(rows, path), path, app, batch, metadata)
+
+
+def files_of(rows: pa.Table, path: Path) -> list[AddAction]:
+    """Writes the rows as files of the table, which a commit is yet to name."""
     table = _table(path)
+    _keep(path, table)
     searched = _searched(table)
     partitioned = table.metadata().partition_columns == [PARTITION]
     columns = [
@@ -58,38 +65,108 @@ def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> i
         for field in table.schema().fields
         if not (partitioned and field.name == PARTITION)
     ]
-    files = [
-        _written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)
-    ]
-    return commit(files, path, app, batch, metadata)
+    return [_written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)]
 
 
 def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadata: str) -> int:
     """As `append`, of files that are written already."""
-    properties = CommitProperties(
-        custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)]
-    )
-    # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so
-    # they must not look meanwhile
-    with alone(delta_log.commit_lock(path)):
-        table, last = _last_batch(path, app)
+
+    def check(table: DeltaTable) -> None:
+        last = table.transaction_version(app)
         if last is not None and last >= batch:
             raise CommitError(
                 f"table={path.name}, batch={batch}: {app} has committed batch {last} already, so another process writes the "
                 "table, too; end one of them"
             )
-        table.create_write_transaction(
-            list(files),
-            "append",
-            table.schema(),
-            table.metadata().partition_columns or None,
-            commit_properties=properties,
-        )
+
+    return _commit(path, files, metadata, check, [Transaction(app, batch)])
+
+
+def replace(
+    added: Sequence[AddAction],
+    removed: Sequence[Mapping],
+    path: Path,
+    read: int,
+    partitions: Collection[str] | None,
+    metadata: str,
+) -> int:
+    """Puts files in the place of those that the table had in these partitions (None: in all) at the version `read`.
+
+    Raises CommitError if another run has changed one of the partitions since.
+    """
+    checked = read
+
+    def check(table: DeltaTable) -> None:
+        nonlocal checked
+        for version in range(checked + 1, table.version() + 1):
+            if _changes(path, version, partitions):
+                raise CommitError(
+                    f"table={path.name}, version={version}: another run changed what was being replaced; nothing was changed, "
+                    "run this again"
+                )
+        checked = table.version()
+
+    return _commit(path, [*added, *map(_removal, removed)], metadata, check)
+
+
+def _changes(path: Path, version: int, partitions: Collection[str] | None) -> bool:
+    for action in delta_log.actions(path, version) or []:
+        file = action.get("add") or action.get("remove")
+        if "metaData" in action or (file and partitions is None):
+            return True
+        if file and (file.get("partitionValues") or {}).get(PARTITION) in (partitions or ()):
+            return True
+    return False
+
+
+def _removal(file: Mapping) -> RemoveAction:
+    values = {
+        name.removeprefix("partition."): file[name]
+        for name in file
+        if name.startswith("partition.")
+    }
+    return RemoveAction(file["path"], True, time.time_ns() // 1_000_000, file["size_bytes"], values)
+
+
+def _commit(
+    path: Path,
+    actions: Sequence[AddAction | RemoveAction],
+    metadata: str,
+    check: Callable[[DeltaTable], None],
+    batches: Sequence[Transaction] = (),
+) -> int:
+    """Makes the next version of the table, if `check` raises nothing for the versions before."""
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": metadata},
+        app_transactions=list(batches),
+        max_commit_retries=0,
+    )
+    for _ in range(_ATTEMPTS):
+        table = _table(path)
+        try:
+            check(table)
+        except DeltaError:  # another process has cut the log: files that are read only now are gone
+            table = open_table(path)
+            check(table)
+        version = table.version() + 1
+        try:
+            table.create_write_transaction(
+                list(actions),
+                "append",
+                table.schema(),
+                table.metadata().partition_columns or None,
+                commit_properties=properties,
+            )
+        except CommitFailedError:
+            if delta_log.latest(path) < version:
+                raise
+            continue  # another writer was faster
         table.update_incremental()
-        version = table.version()
-        with _lock:
-            _known[path] = table, delta_log.stamp(path, version)
-    return version
+        _keep(path, table)
+        return version
+    raise CommitError(
+        f"table={path.name}: other writers have committed {_ATTEMPTS} times meanwhile; end them, and run this again"
+    )
 
 
 def exchange(source: Path, path: Path, app: str, batch: int, metadata: str) -> int:
@@ -104,46 +181,46 @@ def exchange(source: Path, path: Path, app: str, batch: int, metadata: str) -> i
     properties = CommitProperties(
         custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)]
     )
-    with alone(delta_log.commit_lock(path)):
-        table = open_table(path)
-        if table.transaction_version(app) is None:
-            table.create_write_transaction(
-                [added(file) for file in files],
-                "overwrite",
-                new.schema(),
-                table.metadata().partition_columns or None,
-                commit_properties=properties,
-            )
-            table.update_incremental()
-        with _lock:
-            _known.pop(path, None)
+    table = open_table(path)
+    if table.transaction_version(app) is None:
+        table.create_write_transaction(
+            [added(file) for file in files],
+            "overwrite",
+            new.schema(),
+            table.metadata().partition_columns or None,
+            commit_properties=properties,
+        )
+        table.update_incremental()
+    forget(path)
     return table.version()
 
 
 def add_columns(path: Path, columns: StructType) -> None:
     """Adds these columns behind those that the table has."""
-    with alone(delta_log.commit_lock(path)):
-        open_table(path).alter.add_columns(Schema.from_json(columns.json()).fields)
-        with _lock:
-            _known.pop(path, None)
+    open_table(path).alter.add_columns(Schema.from_json(columns.json()).fields)
+    forget(path)
 
 
 def redeclare(path: Path, columns: StructType) -> None:
     """Has a table without a row have these columns, unless it has them."""
     # without what may be null within a nested column: a plan over tables on disk knows less of it
-    with alone(delta_log.commit_lock(path)):
-        stored, wanted = (
-            [(field.name, field.dataType.simpleString()) for field in each]
-            for each in (delta_log.schema(path), columns)
-        )
-        if stored == wanted:
-            return
-        table, schema = open_table(path), Schema.from_json(columns.json())
-        table.create_write_transaction(
-            [], "overwrite", schema, table.metadata().partition_columns or None
-        )
-        with _lock:
-            _known.pop(path, None)
+    stored, wanted = (
+        [(field.name, field.dataType.simpleString()) for field in each]
+        for each in (delta_log.schema(path), columns)
+    )
+    if stored == wanted:
+        return
+    table, schema = open_table(path), Schema.from_json(columns.json())
+    table.create_write_transaction(
+        [], "overwrite", schema, table.metadata().partition_columns or None
+    )
+    forget(path)
+
+
+def forget(path: Path) -> None:
+    """Lets go of what is known of the table."""
+    with _lock:
+        _known.pop(path, None)
 
 
 def added(file: Mapping) -> AddAction:
@@ -156,30 +233,28 @@ def added(file: Mapping) -> AddAction:
 
 def identity(path: Path) -> str:
     """The id of the table that is there."""
-    return str(_table(path).metadata().id)
-
-
-def _last_batch(path: Path, app: str) -> tuple[DeltaTable, int | None]:
-    """The table's log, and the last batch that an app has committed."""
     table = _table(path)
-    try:
-        return table, table.transaction_version(app)
-    except DeltaError:  # another process has cut the log: files that are read only now are gone
-        table = open_table(path)
-        return table, table.transaction_version(app)
+    _keep(path, table)
+    return str(table.metadata().id)
 
 
 def _table(path: Path) -> DeltaTable:
-    """The table's log up to now: what this process knows of it and what came since, or all if it is another one by now."""
+    """The table's log up to now: what this process knows of it and what came since, or all if it is another one by now.
+
+    The caller alone has it, until it is kept again.
+    """
     with _lock:
-        table, stamp = _known.get(path, (None, ""))
+        table, stamp = _known.pop(path, (None, ""))
     if table is None or stamp != delta_log.stamp(path, table.version()):
-        table = open_table(path)
-    elif delta_log.stamp(path, table.version() + 1):
+        return open_table(path)
+    if delta_log.stamp(path, table.version() + 1):
         table.update_incremental()
+    return table
+
+
+def _keep(path: Path, table: DeltaTable) -> None:
     with _lock:
         _known[path] = table, delta_log.stamp(path, table.version())
-    return table
 
 
 def _searched(table: DeltaTable) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from lakehouse.logs import warn_once
 
@@ -38,13 +38,17 @@ def append_line(path: Path, text: str) -> None:
 
 
 def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
-    """The lines of JSON objects of a file, last first.
+    """The lines of JSON objects of a file, last first; none if it is not there.
 
     A torn one (a crash while writing) is left out.
     """
-    if not path.exists():
-        return
-    with path.open("rb") as file:
+    with suppress(FileNotFoundError):
+        yield from backwards(path.open("rb"), block)
+
+
+def backwards(opened: BinaryIO, block: int = 1 << 16) -> Iterator[str]:
+    """As `lines_backwards`, of an open file, which is closed in the end."""
+    with opened as file:
         position, rest = file.seek(0, os.SEEK_END), b""
         while position:
             step = min(block, position)

@@ -29,7 +29,6 @@ from lakehouse.errors import CommitError
 from lakehouse.storage.delta import deletion_vectors, delta_log, log_state, table_creation
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.delta.row_keys import KEY
-from lakehouse.storage.disk.locks import alone
 from lakehouse.storage.keyed import key_index
 from lakehouse.storage.keyed.key_index import File, Index, keys_of
 
@@ -165,29 +164,26 @@ def _commit(
 
     It is given the index or, for the `whole` table, the log's state alone.
     """
-    # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so
-    # they must not look meanwhile
-    with alone(delta_log.commit_lock(path)):
-        for _ in range(_ATTEMPTS):
-            index = None if whole else _opened(path)
-            state = log_state.newest(path) if index is None else index.state
-            _check_first(state, path, app, batch)
-            actions, files = change(state if index is None else index)
-            version, now = state.version + 1, _now()
-            actions = [
-                _info(app, batch, metadata, mode, state.version, now),
-                _transaction(app, batch, now),
-                *actions,
-            ]
-            if not _create(path, version, actions):
-                continue  # a writer that asks for no lock, as deltalake's vacuum, was faster
-            if index is None:
-                forget(path)
-            else:
-                _follow(index, version, actions, files)
-            if version % table_creation.CHECKPOINTS == 0:
-                open_table(path).create_checkpoint()
-            return version
+    for _ in range(_ATTEMPTS):
+        index = None if whole else _opened(path)
+        state = log_state.newest(path) if index is None else index.state
+        _check_first(state, path, app, batch)
+        actions, files = change(state if index is None else index)
+        version, now = state.version + 1, _now()
+        actions = [
+            _info(app, batch, metadata, mode, state.version, now),
+            _transaction(app, batch, now),
+            *actions,
+        ]
+        if not _create(path, version, actions):
+            continue  # a writer that asks for no lock, as deltalake's vacuum, was faster
+        if index is None:
+            forget(path)
+        else:
+            _follow(index, version, actions, files)
+        if version % table_creation.CHECKPOINTS == 0:
+            open_table(path).create_checkpoint()
+        return version
     raise CommitError(
         f"table={path.name}, batch={batch}: other writers have committed {_ATTEMPTS} times meanwhile; end them, "
         "and run this again"

@@ -354,5 +354,4 @@ def _renew_commit_log(
                 version=NOTHING if line.version == NOTHING else version,
             )
         )
-    for number, line in enumerate(lines):
-        commit_log.append(replace(line, at=at + number * _MOMENT))
+    commit_log.append(*(replace(line, at=at + n * _MOMENT) for n, line in enumerate(lines)))
