@@ -162,6 +162,30 @@ def test_runs_of_batch_runs_of_earlier_versions_are_known(tmp_path):
     assert (commit.run, commit.left, commit.generation, commit.batch) == (3, 2, 0, 0)
 
 
+def test_commits_of_earlier_versions_whose_lines_are_gone_are_said(tmp_path, capfd):
+    told = Told(Settings(root=tmp_path, tables=SENSORS))
+    older = json.dumps({"app": f"{TABLE.name}:stream:1", "batch": 0, "inputs": {}})
+    told.commits.append(
+        replace(told.next(), version=small_commits.commit([], told.path, "older", 0, older))
+    )
+    told.log.append(told.commits[0])
+    told.log.path.unlink()
+    assert list(told.log) == told.commits and not capfd.readouterr().err
+    told.log.path.unlink()
+    told.log.note.unlink()
+    assert not list(told.log)
+    assert "1 commits of the stream were made by an earlier version" in capfd.readouterr().err
+
+
+def test_a_cache_whose_last_line_is_torn_is_read_again_before_the_note_goes(tmp_path):
+    told = Told(Settings(root=tmp_path, tables=SENSORS))
+    for action in ("commit", "line"):
+        told.do(action)
+    told.log.path.write_bytes(told.log.path.read_bytes()[:-40])
+    assert flush(told.settings, [TABLE]) == 2 and not told.log.note.exists()
+    assert list(told.log) == told.commits[::-1]
+
+
 def test_a_cache_of_a_long_history_is_read_again_in_part(tmp_path, monkeypatch):
     monkeypatch.setattr(commit_cache, "_MANY", 5)
     told = Told(Settings(root=tmp_path, tables=SENSORS))

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lakehouse.logs import warn_once
 from lakehouse.ranges import EPOCH, floor
 from lakehouse.storage.delta import delta_log, delta_tables
 from lakehouse.storage.disk import layout
@@ -51,8 +52,12 @@ _AT = re.compile(r'"at":"[^"]*"')  # of the first fields of a line
 _VERSION = re.compile(r'"version":(-?\d+)')
 
 
-def is_there(log: "CommitLog") -> bool:
-    return (size := _size(log.path)) is not None and size > 0
+def is_whole(log: "CommitLog") -> bool:
+    """Whether the cache is there, and its last line is not torn."""
+    with suppress(OSError), log.path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+    return False
 
 
 def opened(log: "CommitLog") -> Iterator[str] | None:
@@ -86,7 +91,7 @@ def has_noted(log: "CommitLog") -> bool:
 
 def add(log: "CommitLog", commits: Sequence[Commit], *, recorded: bool) -> None:
     """Adds commits to the cache, and those before them that a crash kept from it. What is `recorded` may be there already."""
-    gone = not is_there(log)
+    gone = not is_whole(log)
     if gone:
         read_again(log)  # with these, if the table is there
     known = read_on(log, commits[0].version) if recorded or gone else set()
@@ -118,10 +123,8 @@ def read_on(log: "CommitLog", until: int | None = None) -> set[str]:
 def _append(log: "CommitLog", lines: Sequence[str]) -> None:
     """Adds lines, which need not survive a crash of the machine, to a cache that is there; to none if it is not."""
     with suppress(FileNotFoundError), log.path.open("rb+", buffering=0) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 1, 0))
-        torn = file.read(1) != b"\n"
-        file.write((b"\n" if torn else b"") + "".join(f"{line}\n" for line in lines).encode())
+        file.seek(0, os.SEEK_END)
+        file.write("".join(f"{line}\n" for line in lines).encode())
 
 
 def read_again(log: "CommitLog") -> None:
@@ -149,8 +152,15 @@ def _all(log: "CommitLog") -> tuple[int, list[Commit], list[Commit]]:
     noted = reversed(list(values_backwards(log.note, partial(typed, Commit))))
     # what is known from before was of another table of that name, which was removed
     rest = [each for each in noted if _key(each) not in known and each.at >= made[1]]
-    records = [_recorded(log, v) for v in delta_log.versions(table_path(log.settings, log.table))]
-    records = [each for each in records if each[0]]
+    versions = list(delta_log.versions(table_path(log.settings, log.table)))
+    records = [each for each in (_recorded(log, version) for version in versions) if each[0]]
+    last = max((commit.version for commit in (*copied, *rest)), default=NOTHING)
+    if lost := [version for version in versions if version > last and _is_older(log, version)]:
+        message = (
+            f"{len(lost)} commits of the stream were made by an earlier version of the library, and their lines are gone "
+            "before `_commits` had them; rows and positions are in the table, their counts are unknown"
+        )
+        warn_once(_log, f"commit log={log.path}: {message}", log.path, "earlier")
     by_stream = [place for place, (commits, _) in enumerate(records) if commits[0].role == "stream"]
     numbers = {_number(commit) for commit in (*copied, *rest)}
     begins = copied[-_MANY].at if len(copied) >= _MANY else EPOCH
@@ -163,8 +173,18 @@ def _all(log: "CommitLog") -> tuple[int, list[Commit], list[Commit]]:
 
 
 def _recorded(log: "CommitLog", version: int) -> tuple[list[Commit], bool]:
+    return records_of(log.table.name, version, _metadata(log, version))
+
+
+def _is_older(log: "CommitLog", version: int) -> bool:
+    """Whether an earlier version of the library, which recorded nothing, wrote a batch of the stream."""
+    metadata = _metadata(log, version)
+    return f'"{log.table.name}:stream:' in metadata and '"records"' not in metadata
+
+
+def _metadata(log: "CommitLog", version: int) -> str:
     info = delta_log.commit_info(table_path(log.settings, log.table), version) or {}
-    return records_of(log.table.name, version, info.get("userMetadata"))
+    return info.get("userMetadata") or ""
 
 
 def _copied(log: "CommitLog", since: datetime | None) -> tuple[int, list[Commit]]:

@@ -19,12 +19,7 @@ from lakehouse.ranges import PARTITION_LENGTHS, floor
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import (
-    append_line,
-    remove,
-    replace_bytes,
-    values_backwards,
-)
+from lakehouse.storage.disk.files import append_line, values_backwards
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.disk.locks import READ_ONLY, alone
 from lakehouse.storage.log import commit_cache
@@ -68,7 +63,7 @@ class CommitLog:
         if not self.exists:
             return
         with self.writing():
-            if commit_cache.is_there(self) and commit_cache.has_noted(self):
+            if commit_cache.is_whole(self) and commit_cache.has_noted(self):
                 commit_cache.read_on(self)
             else:
                 commit_cache.read_again(self)
@@ -77,14 +72,6 @@ class CommitLog:
     def exists(self) -> bool:
         """Whether the table is there, without which nothing is known of its commits but what the cache has."""
         return delta_log.exists(table_path(self.settings, self.table))
-
-    def forget_noted(self, size: int) -> None:
-        """Removes the first lines of the note, of so many bytes: `_commits` has them."""
-        with self.writing():
-            if left := self.note.read_bytes()[size:]:
-                replace_bytes(self.note, left)
-            else:
-                remove(self.note)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

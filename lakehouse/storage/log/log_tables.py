@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import remove
 from lakehouse.storage.disk.locks import READ_ONLY, alone
 from lakehouse.storage.log import commit_cache
 from lakehouse.storage.log.commit_log import CommitLog
@@ -75,26 +77,25 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
     from deltalake import CommitProperties, Transaction
 
     log_table = open_table(path) if delta_log.exists(path) else None
-    rows, reached = [], []
-    noted: list[tuple[CommitLog, int]] = []
-    for log in (CommitLog(settings, table) for table in tables):
-        log.read_on()
-        if not log.path.exists():
-            continue
-        with log.writing():
-            size = log.note.stat().st_size if log.note.exists() else 0
+    rows, reached, copied = [], [], list[CommitLog]()
+    # a cache that is read again meanwhile would be copied to another position
+    with ExitStack() as writing:
+        for log in (CommitLog(settings, table) for table in tables):
+            log.read_on()
+            if not log.path.exists():
+                continue
+            writing.enter_context(log.writing())
             new = commit_cache.behind(log, _copied(log_table, log.table))
-        if new is None:  # it is read again, and copied the next time
-            continue
-        noted.append((log, size))
-        if new[0]:
-            rows += [json.loads(encoded(commit)) for commit in new[0]]
-            reached.append(Transaction(_app(log.table), new[1]))
-    if rows:
-        append(path, rows, Commit, CommitProperties(app_transactions=reached))
-    for log, size in noted:
-        if size:
-            log.forget_noted(size)
+            if new is None:  # it is read again, and copied the next time
+                continue
+            copied.append(log)
+            if new[0]:
+                rows += [json.loads(encoded(commit)) for commit in new[0]]
+                reached.append(Transaction(_app(log.table), new[1]))
+        if rows:
+            append(path, rows, Commit, CommitProperties(app_transactions=reached))
+        for log in copied:
+            remove(log.note)
     return len(rows)
 
 
