@@ -4,12 +4,13 @@ import json
 import subprocess
 import sys
 
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from lakehouse.storage.delta import delta_log, table_creation
 
-COMMITS = 30
+SLOW = [pytest.mark.slow, pytest.mark.parallel]
 WRITER = """
 import sys
 from pathlib import Path
@@ -22,22 +23,23 @@ for batch in range(commits):
 """
 
 
-def test_commits_of_several_processes_are_each_a_version_of_their_own(tmp_path):
+@pytest.mark.parametrize("commits", [30, pytest.param(334, marks=SLOW, id="a thousand")])
+def test_commits_of_three_processes_are_each_a_version(tmp_path, commits):
     columns = [StructField("n", LongType()), StructField("_partition", StringType())]
     table_creation.create(tmp_path / "t", StructType(columns), True, "n")
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path / "t"), app, str(COMMITS)],
+            [sys.executable, "-c", WRITER, str(tmp_path / "t"), app, str(commits)],
             stdout=subprocess.PIPE,
             text=True,
         )
         for app in ("a", "b", "c")
     ]
     versions = [int(line) for each in writers for line in each.communicate(timeout=120)[0].split()]
-    assert sorted(versions) == list(range(1, 3 * COMMITS + 1))
+    assert sorted(versions) == list(range(1, 3 * commits + 1))
     rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
     found = sorted(zip(rows["_partition"].to_pylist(), rows["n"].to_pylist(), strict=True))
-    assert found == [(app, batch) for app in ("a", "b", "c") for batch in range(COMMITS)]
-    for version, app in zip(versions, ["a"] * COMMITS + ["b"] * COMMITS, strict=False):
+    assert found == [(app, batch) for app in ("a", "b", "c") for batch in range(commits)]
+    for version, app in zip(versions, ["a"] * commits + ["b"] * commits, strict=False):
         info = delta_log.commit_info(tmp_path / "t", version)
         assert info and json.loads(info["userMetadata"])["app"] == app

@@ -29,11 +29,10 @@ from pyspark.sql.types import StructType
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import delta_log, log_state, write_cache
-from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.delta.delta_log import PATIENCE, open_table
 from lakehouse.storage.disk.files import link
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_ATTEMPTS = 20
 _LONGEST = 32  # characters of a text that a statistic holds whole
 # the log of each table as it was read last, and the stamp of that version
 _known: dict[Path, tuple[DeltaTable, str]] = {}
@@ -141,7 +140,8 @@ def _commit(
         app_transactions=list(batches),
         max_commit_retries=0,
     )
-    for _ in range(_ATTEMPTS):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         table = _table(path)
         try:
             check(table)
@@ -160,12 +160,13 @@ def _commit(
         except CommitFailedError:
             if delta_log.latest(path) < version:
                 raise
+            _keep(path, table)
             continue  # another writer was faster
         table.update_incremental()
         _keep(path, table)
         return version
     raise CommitError(
-        f"table={path.name}: other writers have committed {_ATTEMPTS} times meanwhile; end them, and run this again"
+        f"table={path.name}: other writers have committed for {PATIENCE:.0f} s without a pause; end them, and run this again"
     )
 
 

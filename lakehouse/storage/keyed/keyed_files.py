@@ -27,7 +27,7 @@ from pyroaring import BitMap
 
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import deletion_vectors, delta_log, log_state, table_creation
-from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.delta.delta_log import PATIENCE, open_table
 from lakehouse.storage.delta.row_keys import KEY
 from lakehouse.storage.keyed import key_index
 from lakehouse.storage.keyed.key_index import File, Index, keys_of
@@ -44,7 +44,6 @@ _MANY = 6  # small files of about one size, which are merged
 _GROWTH = 4  # small files are of about one size if the rows of one are less than so many times those of another
 _LEAST = 1_024  # rows; smaller files are of one size
 _DEAD = 1 / 3  # of a file, above which it is written again
-_ATTEMPTS = 20
 _STAGED = "_staged-"
 _DAY = 86_400
 _known: dict[Path, Index] = {}
@@ -164,7 +163,8 @@ def _commit(
 
     It is given the index or, for the `whole` table, the log's state alone.
     """
-    for _ in range(_ATTEMPTS):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         index = None if whole else _opened(path)
         state = log_state.newest(path) if index is None else index.state
         _check_first(state, path, app, batch)
@@ -176,7 +176,7 @@ def _commit(
             *actions,
         ]
         if not _create(path, version, actions):
-            continue  # a writer that asks for no lock, as deltalake's vacuum, was faster
+            continue  # another writer was faster
         if index is None:
             forget(path)
         else:
@@ -185,7 +185,7 @@ def _commit(
             open_table(path).create_checkpoint()
         return version
     raise CommitError(
-        f"table={path.name}, batch={batch}: other writers have committed {_ATTEMPTS} times meanwhile; end them, "
+        f"table={path.name}, batch={batch}: other writers have committed for {PATIENCE:.0f} s without a pause; end them, "
         "and run this again"
     )
 
