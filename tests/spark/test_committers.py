@@ -35,7 +35,7 @@ def test_commits_of_three_processes_are_each_a_version(tmp_path, commits):
         )
         for app in ("a", "b", "c")
     ]
-    versions = [int(line) for each in writers for line in each.communicate(timeout=120)[0].split()]
+    versions = [int(line) for each in writers for line in each.communicate(timeout=240)[0].split()]
     assert sorted(versions) == list(range(1, 3 * commits + 1))
     rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
     found = sorted(zip(rows["_partition"].to_pylist(), rows["n"].to_pylist(), strict=True))
