@@ -109,7 +109,10 @@ def replace(
 
 
 def _changes(path: Path, version: int, partitions: Collection[str] | None) -> bool:
-    for action in delta_log.actions(path, version) or []:
+    actions = delta_log.actions(path, version)
+    if actions is None:  # the log was cut meanwhile
+        return True
+    for action in actions:
         file = action.get("add") or action.get("remove")
         if "metaData" in action or (file and partitions is None):
             return True
