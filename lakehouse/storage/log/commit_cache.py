@@ -60,6 +60,20 @@ def is_whole(log: "CommitLog") -> bool:
     return False
 
 
+def is_needless(log: "CommitLog") -> bool:
+    """Whether the table has no commit yet: who only looks makes no file for that."""
+    is_new = delta_log.latest(table_path(log.settings, log.table)) == 0
+    return is_new and not log.note.exists() and not _position(log)
+
+
+def _position(log: "CommitLog") -> int:
+    """Up to where the cache was copied to `_commits`."""
+    path = layout.log_table(log.settings, "_commits")
+    if not delta_log.exists(path):
+        return 0
+    return delta_log.open_table(path).transaction_version(f"commit log:{log.table.name}") or 0
+
+
 def opened(log: "CommitLog") -> Iterator[str] | None:
     """The lines of the cache, last first; None if it is gone or empty. Who deletes it then takes nothing from them."""
     try:

@@ -97,6 +97,8 @@ class CommitLog:
 
     def _texts(self) -> Iterator[str]:
         while not (lines := commit_cache.opened(self)) and self.exists:
+            if commit_cache.is_needless(self):
+                break
             try:
                 self.read_on()
             except OSError as err:
