@@ -186,6 +186,12 @@ def test_a_cache_whose_last_line_is_torn_is_read_again_before_the_note_goes(tmp_
     assert list(told.log) == told.commits[::-1]
 
 
+def test_who_looks_at_a_table_without_a_commit_makes_no_file(tmp_path):
+    told = Told(Settings(root=tmp_path, tables=SENSORS))
+    assert not list(told.log)
+    assert not layout.commit_logs(told.settings).exists()
+
+
 def test_a_cache_of_a_long_history_is_read_again_in_part(tmp_path, monkeypatch):
     monkeypatch.setattr(commit_cache, "_MANY", 5)
     told = Told(Settings(root=tmp_path, tables=SENSORS))
