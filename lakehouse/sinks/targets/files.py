@@ -91,15 +91,10 @@ def file_folder(
     :raises DeclarationError: for values that do not fit each other.
     """
     one_of("format", format, ("parquet", "csv", "json"))
-    one_of("corrections", corrections, ("send", "hold", "ignore"))
     keys = columns_of(key)
     parts = columns_of(partition_by)
     named = name or Path(path).name
-    if not keys or not named:
-        raise DeclarationError(
-            f"path={path!r}, key={list(keys)}: a folder, and at least one column that identifies a row"
-        )
-    if unknown := [each for each in parts if each not in keys]:
+    if unknown := [name for name in parts if name not in keys]:
         raise DeclarationError(
             f"target={named}, partition_by={unknown[0]!r}: a row stays in its partition, so that its deletion is found there; "
             f"add {unknown[0]} to key={list(keys)}"

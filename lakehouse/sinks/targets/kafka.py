@@ -96,13 +96,10 @@ def kafka_topic(
     :raises DeclarationError: for values that do not fit each other.
     """
     one_of("format", format, ("json", *TYPES))
-    one_of("corrections", corrections, ("send", "hold", "ignore"))
     keys = columns_of(key)
     order = columns_of(order_by) or keys
-    if not keys or partitions < 1:
-        raise DeclarationError(
-            f"target={topic}, key={list(keys)}, partitions={partitions}: at least one column and one partition"
-        )
+    if partitions < 1:
+        raise DeclarationError(f"target={topic}, partitions={partitions}: at least one; raise it")
     if unknown := [name for name in order if name not in keys]:
         raise DeclarationError(
             f"target={topic}, order_by={unknown[0]!r}: a key stays in one partition, so that its deletion comes after its row; "

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
@@ -69,18 +68,16 @@ def opensearch(
     :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
     :raises DeclarationError: for values that cannot be used.
     """
-    one_of("corrections", corrections, ("send", "hold", "ignore"))
-    keys, parts = columns_of(key), urlsplit(url)
-    if not keys or not _INDEX.fullmatch(index):
+    parts = urlsplit(url)
+    if not _INDEX.fullmatch(index):
         raise DeclarationError(
-            f"index={index!r}, key={list(keys)}: small letters, digits, '.', '_' and '-', beginning with a letter or a digit, "
-            "and at least one column that identifies a row; give both"
+            f"index={index!r}: small letters, digits, '.', '_' and '-', beginning with a letter or a digit; rename it"
         )
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise DeclarationError(
             f"target={name or index}, url: an address is http://HOST:PORT or https://HOST:PORT; write it so"
         )
-    return OpenSearchIndex(name or index, keys, corrections, index, url)
+    return OpenSearchIndex(name or index, columns_of(key), corrections, index, url)
 
 
 class OpenSearchSink(Sink):

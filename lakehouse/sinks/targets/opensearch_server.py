@@ -9,8 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from lakehouse.errors import SinkError
 from lakehouse.runtime.http_client import Client, Unanswered
-from lakehouse.sinks.claims import away
-from lakehouse.sinks.variables import filled
+from lakehouse.sinks.claims import away, filled
 
 _WITHIN = 60.0  # seconds for an answer
 _NOT_NOW = (408, 429, 502, 503, 504)

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
@@ -71,18 +70,14 @@ def postgres(
     :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
     :raises DeclarationError: for values that cannot be used.
     """
-    one_of("corrections", corrections, ("send", "hold", "ignore"))
-    keys = columns_of(key)
     parts = into.split(".")
-    if not keys or not all(parts) or len(parts) > 2:
-        raise DeclarationError(
-            f"into={into!r}, key={list(keys)}: a table, or schema.table, and at least one column that identifies a row"
-        )
+    if not all(parts) or len(parts) > 2:
+        raise DeclarationError(f"into={into!r}: a table, or schema.table; write one of them")
     if cut := too_long(parts):
         raise DeclarationError(
             f"into={cut}: {RULE}, so that two tables may be one; name it shorter"
         )
-    return PostgresTable(name or into, keys, corrections, into, dsn)
+    return PostgresTable(name or into, columns_of(key), corrections, into, dsn)
 
 
 def _columns_of(noted: str | None) -> list[str]:
