@@ -258,7 +258,7 @@ class FilesSink(Sink):
             state["files"].append(self._store(partition, version, list(rows.values())))
 
     def _store(self, partition: str, version: int, rows: Sequence[Row]) -> dict[str, Any]:
-        """A new file, and what the manifest says of it."""
+        """Writes a new file, and returns its entry in the manifest."""
         self._written += 1
         name = f"v{version}-{self._epoch}-{self._written}.{self._target.format}"
         path = f"{partition}/{name}" if partition else name
@@ -274,7 +274,7 @@ class FilesSink(Sink):
         }
 
     def _rows_of(self, content: bytes) -> dict[str, Row]:
-        """The rows of a file by key."""
+        """Returns the rows of a file by key."""
         types = self._state()["columns"]
         if self._schema is not None:
             types = {field.name: str(field.type) for field in self._schema}

@@ -1,4 +1,4 @@
-"""The folder of a target: its manifest, whose turn it is to write, and its files."""
+"""The folder of a target: its manifest, the epoch of its writer, and its files."""
 
 import hashlib
 import json
@@ -73,15 +73,15 @@ class Folder:
         return "" if hashlib.sha256(content).hexdigest() == entry["sha256"] else "damaged file"
 
     def sound(self, entry: Mapping[str, Any]) -> bytes:
-        """The content of a file. Raises SinkError if it is missing or damaged."""
+        """Returns the content of a file. Raises SinkError if it is missing or damaged."""
         if fault := self.fault(entry):
             raise self.refusal(f"{entry['path']} is a {fault}")
         return self.content(entry)
 
     def there(self) -> set[str]:
-        """The files of the folder but for the target's own, by their names in it."""
-        found = (path for path in self.path.rglob("*") if path.is_file())
-        names = {path.relative_to(self.path).as_posix() for path in found}
+        """Returns the names of the files in the folder, without the target's own."""
+        files = (path for path in self.path.rglob("*") if path.is_file())
+        names = {path.relative_to(self.path).as_posix() for path in files}
         return {name for name in names if not name.startswith("_")}
 
     def turn(self) -> int:
@@ -109,7 +109,7 @@ class Folder:
 
 
 def _sync(folder: Path) -> None:
-    """Has the names in a folder outlast a crash of the machine."""
+    """Makes the names in a folder outlast a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

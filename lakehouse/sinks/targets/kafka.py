@@ -1,8 +1,7 @@
 """Topics of Kafka as targets: each version of a table is one transaction, and its position is in it.
 
-The position is a record of a compacted topic of its own, `<topic>.position`. A follower first takes
-the transactional id over, which ends the transaction of the process before and refuses that process
-from then on, and only then reads the position.
+The position is a record of a compacted topic of its own, `<topic>.position`. A follower first claims the transactional
+id, which ends the transaction of the former process and refuses it from then on. Then it reads the position.
 """
 
 import time

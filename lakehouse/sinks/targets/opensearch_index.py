@@ -23,7 +23,7 @@ _THERE = "resource_already_exists_exception"  # another process was faster
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The document with the position, and by what a write sees whether another came between."""
+    """The document with the position, and the condition under which a write replaces it and no other."""
 
     epoch: int = 0
     position: str | None = None
@@ -32,15 +32,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A row by its key, or with no text the deletion of it."""
+    """A row by its key; without text, its deletion."""
 
     key: str
     text: str = ""
 
     def line(self, version: int) -> str:
-        """As a request for several documents has it."""
-        what = {"_id": self.key, "version": version, "version_type": "external_gte"}
-        action = json.dumps({"index" if self.text else "delete": what}, ensure_ascii=False)
+        """Returns the lines of a request for several documents."""
+        target = {"_id": self.key, "version": version, "version_type": "external_gte"}
+        action = json.dumps({"index" if self.text else "delete": target}, ensure_ascii=False)
         return f"{action}\n{self.text}\n" if self.text else f"{action}\n"
 
 
@@ -53,11 +53,12 @@ class Index:
         self._named = f"target={target}, index={name}"
 
     def make(self) -> int:
-        """Creates the index unless it is there, and makes one that is there fit. The number of its shards is returned.
+        """Creates the index, or fits one that is there, and returns the number of its shards.
 
         Raises SinkError for one with documents of somebody else.
         """
-        if not (found := self.described()):
+        found = self.described()
+        if not found:
             status, said = self.server.ask("PUT", f"/{self.name}", _MADE, (400,))
             if status == 400 and kind(said.get("error")) != _THERE:
                 raise SinkError(
@@ -74,7 +75,7 @@ class Index:
         return int(of_index["number_of_shards"])
 
     def described(self) -> dict[str, Any]:
-        """Aliases, mappings and settings of the index; nothing if it is not there."""
+        """Returns aliases, mappings and settings of the index; nothing if it is not there."""
         status, found = self.server.ask("GET", f"/{self.name}", answers=(404,))
         if status == 404:
             return {}
@@ -85,21 +86,20 @@ class Index:
         return found[self.name]
 
     def add_fields(self, wanted: Properties) -> None:
-        """Those that it lacks. Raises SinkError if it cannot have them."""
+        """Adds the fields that it lacks. Raises SinkError if it cannot have them."""
         self._map(lacking(wanted, self.described()["mappings"].get("properties", {})))
 
     def refresh(self) -> None:
-        """Lets searches see what was written so far."""
-        failed = self.server.ask("POST", f"/{self.name}/_refresh")[1]["_shards"]["failed"]
-        if failed:
+        """Lets searches see all writes so far."""
+        if failed := self.server.ask("POST", f"/{self.name}/_refresh")[1]["_shards"]["failed"]:
             raise SinkAway(
                 f"{self._named}: all shards must be refreshed, and {failed} were not; its follower does it again"
             )
 
     def place(self, realtime: bool) -> Place | None:
-        """The document with the position: as it was written last, or as searches see it."""
-        asked = f"/{self.name}/_doc/{PLACE}?realtime={str(realtime).lower()}"
-        status, found = self.server.ask("GET", asked, answers=(404,))
+        """Returns the document with the position: as it was written last, or as searches see it."""
+        path = f"/{self.name}/_doc/{PLACE}?realtime={str(realtime).lower()}"
+        status, found = self.server.ask("GET", path, answers=(404,))
         if status == 404:
             return None
         try:
@@ -112,7 +112,7 @@ class Index:
             ) from err
 
     def put_place(self, by: str, place: Place, known: Place) -> Place | str:
-        """The document as it is then, written by the name `by`; or what the server said, if it is not as `known`."""
+        """Writes the document by the name `by` and returns it; returns the server's reason if it is not as `known`."""
         held = {PLACE: {"epoch": place.epoch, "position": place.position}}
         path = f"/{by}/_doc/{PLACE}?{known.unchanged}"
         status, said = self.server.ask("PUT", path, held, (400, 404, 409))
@@ -121,16 +121,16 @@ class Index:
         return Place(place.epoch, place.position, _unchanged(said))
 
     def give_alias(self, alias: str, beginning: str) -> None:
-        """The only one of those with that beginning."""
+        """Gives the index an alias, and removes all others with that beginning."""
         known = self.server.ask("GET", f"/{self.name}/_alias")[1][self.name]["aliases"]
-        gone = [each for each in known if each.startswith(beginning)]
-        steps = [{"remove": {"index": self.name, "alias": each}} for each in gone]
+        former = [name for name in known if name.startswith(beginning)]
+        steps = [{"remove": {"index": self.name, "alias": name}} for name in former]
         steps.append({"add": {"index": self.name, "alias": alias}})
         self.server.ask("POST", "/_aliases", {"actions": steps})
 
     def write(self, by: str, version: int, documents: Sequence[Document]) -> list[dict[str, Any]]:
-        """What became of each document: a status, and an error if it is not as it was sent."""
-        body = "".join(each.line(version) for each in documents)
+        """Returns a status for each document, and an error if it is not as it was sent."""
+        body = "".join(document.line(version) for document in documents)
         path = f"/{by}/_bulk?filter_path=error,items.*.status,items.*.error"
         status, found = self.server.ask("POST", path, body, (400, 404, 429))
         if status != 200:
@@ -138,7 +138,7 @@ class Index:
         return [next(iter(item.values())) for item in found["items"]]
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """All of them as searches see them at this moment, but the one with the position."""
+        """Yields the documents as searches see them at this moment, without the one that holds the position."""
         body = {
             "size": READ_AT_ONCE,
             "sort": ["_doc"],

@@ -1,4 +1,4 @@
-"""What a server of OpenSearch is asked over HTTP, and what its answers mean for a target."""
+"""A server of OpenSearch: requests over HTTP, and the meaning of its answers for a target."""
 
 import base64
 import json
@@ -30,21 +30,18 @@ class Server:
     def ask(
         self, method: str, path: str, body: object = None, answers: tuple[int, ...] = ()
     ) -> tuple[int, dict[str, Any]]:
-        """The status of the answer, which is 200, 201 or one of `answers`, and what it says.
+        """Returns status and content of the answer. The status is 200, 201 or one of `answers`.
 
-        `body`: text goes as it is, one JSON a line; anything else as JSON. Raises SinkAway where the server cannot answer now,
-        and SinkError for any other answer.
+        Text as `body` goes as it is, one JSON a line; anything else as JSON. Raises SinkAway where the server cannot answer
+        now, and SinkError for any other answer.
         """
         self._prepare()
         lines = isinstance(body, str)
-        kind = "application/x-ndjson" if lines else "application/json"
         text = str(body) if lines else json.dumps(body, ensure_ascii=False)
-        headers = self._headers | {"Content-Type": kind}
-        content = None if body is None else text.encode()
+        headers = self._headers | {"Content-Type": f"application/{'x-nd' if lines else ''}json"}
+        content, url = None if body is None else text.encode(), self._base + path
         try:
-            with self._client.ask(
-                method, self._base + path, content, headers, within=_WITHIN
-            ) as answer:
+            with self._client.ask(method, url, content, headers, within=_WITHIN) as answer:
                 status, said = answer.status, _parsed(answer.read())
         except Unanswered as err:
             if isinstance(err.why, ssl.SSLCertVerificationError):
@@ -62,7 +59,7 @@ class Server:
         self._client.close()
 
     def _prepare(self) -> None:
-        """Fills in the variables when the server is needed first."""
+        """Fills in the variables, when the server is needed first."""
         if self._base:
             return
         parts = urlsplit(self._url)
@@ -89,12 +86,12 @@ class Server:
 
 
 def kind(error: object) -> str:
-    """The kind of an error in an answer, as OpenSearch names it."""
+    """Returns the kind of an error in an answer, as OpenSearch names it."""
     return str(error.get("type", "")) if isinstance(error, Mapping) else ""
 
 
 def reason(error: object) -> str:
-    """What an error in an answer says, with its cause."""
+    """Returns the text of an error in an answer, with its cause."""
     if not isinstance(error, Mapping):
         return str(error or "")[:_LONGEST]
     said = f"{error.get('type')}: {error.get('reason')}"
@@ -103,7 +100,7 @@ def reason(error: object) -> str:
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
-    """What an answer says; the text of one that is no JSON, such as a proxy's, as its error."""
+    """Returns the content of an answer. Text that is no JSON, such as a proxy's, becomes its error."""
     text = content.decode(errors="replace")
     try:
         found = json.loads(text or "{}")

@@ -1,4 +1,4 @@
-"""Who writes an index of OpenSearch: one process at a time, by an alias that goes with it."""
+"""The writer of an index of OpenSearch: one process at a time, by an alias that goes with it."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ _GONE = ("index_not_found_exception", "invalid_index_name_exception")
 
 
 class Writer:
-    """Writes an index, once it has taken it over."""
+    """Writes an index after it has claimed it."""
 
     def __init__(self, named: str, index: Index) -> None:
         self._named, self.index = named, index
@@ -29,14 +29,14 @@ class Writer:
 
     @property
     def alias(self) -> str:
-        """The alias of this process, which whoever takes over removes.
+        """The alias of this process, which the next one removes.
 
         It has a capital letter, which no index may have: a write by an alias that is gone creates no index.
         """
         return f"{self.index.name}-Writer-{self.place.epoch}"
 
     def take_over(self, there: Place) -> None:
-        """With a higher epoch than anyone before. Their aliases go."""
+        """Claims the index with a higher epoch than anyone before, and removes their aliases."""
         place = Place(there.epoch + 1, there.position)
         done = self.index.put_place(self.index.name, place, there)
         if isinstance(done, str):
@@ -74,17 +74,18 @@ class Writer:
         self, version: int, documents: Iterable[Document], going_on: Callable[[], None]
     ) -> None:
         """Sends documents, and calls `going_on` meanwhile."""
-        some, size = list[Document](), 0
-        for each in documents:
-            some.append(each)
-            size += len(each.key) + len(each.text)
-            if size > _BYTES or len(some) == _DOCUMENTS:
-                self._send_some(version, some, going_on)
+        batch: list[Document] = []
+        size = 0
+        for document in documents:
+            batch.append(document)
+            size += len(document.key) + len(document.text)
+            if size > _BYTES or len(batch) == _DOCUMENTS:
+                self._send_batch(version, batch, going_on)
                 going_on()
-                some, size = [], 0
-        self._send_some(version, some, going_on)
+                batch, size = [], 0
+        self._send_batch(version, batch, going_on)
 
-    def _send_some(
+    def _send_batch(
         self, version: int, documents: Sequence[Document], going_on: Callable[[], None]
     ) -> None:
         """Sends them until the index has each."""

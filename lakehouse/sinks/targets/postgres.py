@@ -81,7 +81,7 @@ def postgres(
 
 
 def _columns_of(noted: str | None) -> list[str]:
-    """The columns that are filled; none if that was not noted, as by earlier versions of the library."""
+    """Returns the columns that are filled; none if they were not noted, as by earlier versions of the library."""
     with suppress(ValueError, AttributeError):
         return json.loads(noted or "{}").get("columns", [])
     return []
@@ -169,14 +169,14 @@ class PostgresSink(Sink):
         self._db.close()
 
     def _noted(self) -> str | None:
-        """The position as it stands in the database, and beside it the names of the columns that are filled."""
+        """Returns the position as it stands in the database, with the names of the columns that are filled."""
         made = self._db.run("SELECT to_regclass(%s) IS NOT NULL", [POSITIONS])[0][0]
         asked = f"SELECT position FROM {POSITIONS} WHERE target = %s"
         noted = self._db.run(asked, [self._target.name]) if made else []
         return noted[0][0] if noted else None
 
     def _fault(self, has_position: bool) -> str:
-        """That the table was dropped, or the position was and rows of earlier versions would stay; empty if all is well."""
+        """Returns a text if the table was dropped, or the position was, so that earlier rows would stay; empty if all is well."""
         is_there = bool(self._held.columns())
         if not is_there and has_position:
             return f"{self._target.into} is gone, and {POSITIONS} says which version it held"

@@ -57,7 +57,7 @@ class Database:
         return self._made
 
     def run(self, query: Any, values: Sequence[object] = ()) -> list[tuple]:
-        """The rows that a statement returns."""
+        """Returns the rows of a statement."""
         done = self.connection.execute(query, values or None)
         return done.fetchall() if done.description else []
 
@@ -66,7 +66,7 @@ class Database:
             self._made.close()
 
     def failing(self, doing: str) -> AbstractContextManager[None]:
-        """Says what failed, and why. Nothing of the transaction stays."""
+        """Raises what an error of the database means. Nothing of the transaction stays."""
         import psycopg
 
         return translated(psycopg.Error, partial(self._error, doing))
@@ -94,7 +94,7 @@ class Database:
         )
 
     def _holders(self) -> str:
-        """Who has locked what this target writes, as far as the database says so."""
+        """Returns the processes that lock what this target writes, as far as the database says so."""
         import psycopg
 
         held = (
@@ -111,7 +111,7 @@ class Database:
         return " and ".join(shown) or "another transaction"
 
 
-# what a server, or libpq, says of a connection that will be refused each time: no code comes with it
+# texts of a server, or of libpq, about a connection that will be refused each time: no code comes with them
 _REFUSALS = (
     "authentication failed",
     "no password supplied",
@@ -123,8 +123,8 @@ _REFUSALS = (
 
 
 def is_refusal(said: str) -> bool:
-    """Whether a connection that failed would be refused again, rather than that the server is away.
+    """Returns True if a connection that failed would be refused again; False if the server is away.
 
-    By the text in English. A server that says it in another language counts as away.
+    The text decides, in English. A server that says it in another language counts as away.
     """
-    return any(each in said for each in _REFUSALS)
+    return any(text in said for text in _REFUSALS)

@@ -29,7 +29,7 @@ class Held:
         self._types: dict[str, str] = {}
 
     def columns(self) -> dict[str, str]:
-        """The columns of the table, in their order, with their types; none if there is no such table."""
+        """Returns the columns of the table, in their order, with their types; none if there is no such table."""
         return dict(
             self._db.run(
                 "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -101,7 +101,7 @@ class Held:
         return [key_part(name, self._types[name], table) for name in self._target.key]
 
     def _copy(self, into: str, names: Sequence[str], rows: Changes) -> None:
-        """Puts these columns of the rows into a table of this transaction alone."""
+        """Puts these columns of the rows into a temporary table of this transaction."""
         made = sql(
             "CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} LIMIT 0",
             into,
@@ -116,7 +116,7 @@ class Held:
 
 
 def content(target: Target, cells: pa.Table, types: Mapping[str, str]) -> bytes:
-    """These cells, `types` as PostgreSQL names those of their columns.
+    """Returns these cells for COPY; `types` are those of their columns, as PostgreSQL names them.
 
     Raises SinkError for a key that is null and for a text that PostgreSQL cannot hold.
     """
@@ -147,5 +147,5 @@ def _check_texts(target: Target, cells: pa.Table, name: str) -> None:
 
 
 def _hex(text: str | None) -> str | None:
-    """Bytes as PostgreSQL reads them, of their text in `encoding`."""
+    """Returns bytes as PostgreSQL reads them, from their text in `encoding`."""
     return None if text is None else f"\\x{base64.b64decode(text).hex()}"
