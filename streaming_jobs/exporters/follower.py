@@ -1,8 +1,8 @@
 """A follower: `python -m streaming_jobs.exporters.follower TARGET` publishes a table to one target, version by version.
 
-It starts no JVM. SIGTERM and SIGINT end it after the version that it is at, with code 0. Killed in
-any other way, the next one takes the target over and goes on from the position there. Exit codes: 0
-stopped; 1 failed; 2 refused (settings, declaration, a second process).
+It starts no JVM. SIGTERM and SIGINT end it after the version that it is at, with code 0. Killed in any other way, the
+next one claims the target and goes on from the position there. Exit codes: 0 stopped; 1 failed; 2 refused (settings,
+declaration, a second process).
 """
 
 import logging
@@ -36,7 +36,7 @@ _LOOK = 0.05  # seconds between two looks for the next version
 
 
 class Job:
-    """The process of one target: follows the table, and reports how far it is from a thread of its own."""
+    """The process of one target: follows the table, and reports its position from a thread of its own."""
 
     def __init__(self, lakehouse: Lakehouse, target: str, turn: Lease) -> None:
         self.settings, self.name = lakehouse.settings, follower_of(target)
@@ -132,7 +132,7 @@ class Job:
             self.follower.end()
 
     def _waits(self) -> str:
-        """That the target has not answered for long; empty if it has. Nobody else can say so: the follower waits for it."""
+        """Returns a remark on a target that has not answered for long; empty if it has. The follower itself waits for it."""
         since, position = self.busy_since, self.follower.position
         if since is None or datetime.now(UTC) - parse_instant(since, "busy_since") < _SLOW:
             return ""
@@ -159,7 +159,7 @@ class Job:
             raise Stopped
 
     def _beat(self, ended: threading.Event) -> None:
-        """Says that it lives, and looks whether it is to stop: who wants that may be on another host."""
+        """Renews the status, and stops once the job is to be stopped: the wish may come from another host."""
         while not ended.wait(_HEARTBEAT):
             try:
                 self.say()

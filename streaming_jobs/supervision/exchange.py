@@ -1,7 +1,7 @@
-"""A table and the version beside it change places. A job that is to run ends for that, and goes on under the present code.
+"""The exchange of a table and the version beside it. A job that is to run ends for that, and goes on under the present code.
 
-What takes long is done while the job runs: Spark starts, the version beside reads up to the present,
-and the job's next process comes up. Once the job has ended, that version reads the little that came since.
+The long work is done while the job runs: Spark starts, the version beside reads up to the present, and the job's next
+process comes up. Once the job has ended, that version reads the few rows that came since.
 """
 
 import logging
@@ -35,13 +35,13 @@ def exchange(
     catch_up: Callable[[Table], None],
     by: str = "",
 ) -> tuple[Upgrade, int | None]:
-    """Promotes the version beside a table, or rolls it back; what was cut off before goes on.
+    """Promotes the version beside a table, or rolls it back; an exchange that was cut off goes on.
 
-    The job of the table is ended and started again if it is to run; then its new process is
-    returned as well, by its pid. One that was stopped stays so.
+    A job that is to run is ended and started again; then the pid of its new process is returned as well. A stopped job
+    stays so.
 
-    :param catch_up: has the version that is to take the place read what came since, with Spark. It is
-        not called where that was done before the exchange was cut off.
+    :param catch_up: has the new version read what came since, with Spark. It is not called where that was done before the
+        exchange was cut off.
     :raises JobError: if there is nothing to exchange, another process is at it, or the job runs and
         would not start again under this code.
     """
@@ -73,7 +73,7 @@ def exchange(
 
 
 def stands(settings: Settings, table: Table) -> str:
-    """How things are when an exchange of the table has ended before it was done."""
+    """Returns the state of the table after an exchange that ended before it was done."""
     begun = upgrades.upgrade(settings, table)
     return (
         "its readers see one version or the other, whole, and nothing starts until it is done"
@@ -87,7 +87,7 @@ def _shown(table: Table, command: Command) -> str:
 
 
 def _to_be_started(lakehouse: Lakehouse, table: Table, command: Command) -> Upgrade | None:
-    """The exchange that this command has done, if it was cut off before it started the job again."""
+    """Returns the exchange that this command has done, if it was cut off before it started the job again."""
     settings, pipeline = lakehouse.settings, table.pipeline
     if desired.ended_for(settings, pipeline) != _shown(table, command):
         return None
@@ -97,7 +97,7 @@ def _to_be_started(lakehouse: Lakehouse, table: Table, command: Command) -> Upgr
 
 
 def _started(lakehouse: Lakehouse, table: Table, command: Command) -> int:
-    """The pid of the job's process. Raises DeclarationError if the job cannot start under this code."""
+    """Starts the job and returns its pid. Raises DeclarationError if the job cannot start under this code."""
     settings, pipeline = lakehouse.settings, table.pipeline
     declared_state.check(lakehouse, lakehouse.catalog.of_pipeline(pipeline))
     with upgrades.alone(settings, table), _acting(lakehouse, table):
@@ -105,7 +105,7 @@ def _started(lakehouse: Lakehouse, table: Table, command: Command) -> int:
 
 
 def _goes_on(lakehouse: Lakehouse, table: Table) -> bool:
-    """Whether the table's job is to run, and can do so under this code once the versions are exchanged.
+    """Returns True if the table's job is to run, and can do so under this code once the versions are exchanged.
 
     Raises JobError if it runs now, and could not.
     """
@@ -128,7 +128,7 @@ def _goes_on(lakehouse: Lakehouse, table: Table) -> bool:
 
 
 def _read_ahead(read: Callable[[], None]) -> None:
-    """Reads again until a reading was short: in the next one there is little to read."""
+    """Reads again until a reading was short, so that the next one reads few rows."""
     for _ in range(_READINGS):
         began = time.monotonic()
         read()
@@ -138,7 +138,7 @@ def _read_ahead(read: Callable[[], None]) -> None:
 
 @contextmanager
 def _acting(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
-    """The right to end and start the table's job. Raises JobError, with who is at it, if another has it."""
+    """Holds the right to end and start the table's job. Raises JobError with the process that has it."""
     with ExitStack() as held:
         try:
             held.enter_context(desired.acting(lakehouse.settings, table.pipeline))
@@ -161,13 +161,13 @@ def _between(
 ) -> tuple[Upgrade, int]:
     """Swaps between two processes of the job: the present one is ended, and one under this code goes on.
 
-    What fails in between leaves the job ended: this code could not go on with the table as it was.
+    A failure in between leaves the job ended: this code could not go on with the table as it was.
     """
     pipeline = table.pipeline
     wanted = desired.wish(settings, pipeline, "running", by)
     why = f"exchange of versions asked for by {wanted.by}"
     event = Event(progress.now(), "exchanging", why, command=_shown(table, command))
-    desired.note(settings, pipeline, event)  # who is killed before the start leaves this
+    desired.note(settings, pipeline, event)  # a process killed before the start leaves this
     supervisor.end(settings, pipeline, why, supervisor.DRAIN)
     try:
         with supervisor.alone(settings, pipeline, why):

@@ -23,8 +23,8 @@ def rescale(
 ) -> "tuple[JobStatus, list[Rescaled]]":
     """Ends the pipeline's job, divides the state of its tables as the settings say, and starts it with these.
 
-    Spark is started before the job ends. Killed in between this leaves tables that any start goes on
-    with; the same call does the rest.
+    Spark starts before the job ends. If this is killed in between, any start goes on with the tables as they are, and the
+    same call does the rest.
 
     :param wait: seconds within which the job must run, by default those of `start_within`.
     :param says: is called with what is being done.
