@@ -21,6 +21,7 @@ from lakehouse.errors import BrokerError
 from lakehouse.runtime import cds_archive, kafka_address, kafka_client, kafka_properties
 from lakehouse.runtime.jars import Jars
 from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
+from lakehouse.runtime.kafka_options import Properties
 from lakehouse.settings import Settings, java
 from lakehouse.storage.disk import layout, locks, text_logs
 from lakehouse.storage.disk.root import make as make_root
@@ -43,12 +44,11 @@ _JVM = (
 
 
 def start(settings: Settings, jars: Jars, jvm: Sequence[str] | None = None) -> Broker:
-    """The embedded broker of `settings.root`, started unless it runs, once it answers.
-
-    :param jvm: options of its JVM beside the usual ones. Default: those of the archive of its
-        classes.
+    """Returns the embedded broker of `settings.root`, started unless it runs, once it answers.
 
     Raises BrokerError with the end of its log if it does not answer within READY_LIMIT seconds.
+
+    :param jvm: options of its JVM beside the usual ones. Default: those of the archive of its classes.
     """
     home = layout.broker(settings)
     make_root(settings)
@@ -58,9 +58,8 @@ def start(settings: Settings, jars: Jars, jvm: Sequence[str] | None = None) -> B
         if broker is None or not _answers(broker):  # the second: it was about to end
             address = kafka_properties.write(home)
             _format(home, jars)
-            broker = _launch(
-                home, jars, address, cds_archive.options("kafka") if jvm is None else jvm
-            )
+            options = cds_archive.options("kafka") if jvm is None else jvm
+            broker = _launch(home, jars, address, options)
             kafka_address.write(settings, broker)
             if not _answers(broker):
                 raise BrokerError(
@@ -70,10 +69,7 @@ def start(settings: Settings, jars: Jars, jvm: Sequence[str] | None = None) -> B
 
 
 def stop(settings: Settings) -> bool:
-    """End the embedded broker: SIGTERM, and SIGKILL after STOP_LIMIT seconds.
-
-    False if none was running.
-    """
+    """Ends the embedded broker by SIGTERM, by SIGKILL after STOP_LIMIT seconds; returns False if none was running."""
     home = layout.broker(settings)
     if not home.exists():
         return False
@@ -104,12 +100,9 @@ def shorten_log(settings: Settings, longest: int = _LOG_BYTES) -> None:
 def ensure_topics(
     settings: Settings, partitions: Mapping[str, int], config: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Create the topics of `partitions` that are missing, with the topic properties `config`.
+    """Creates the topics of `partitions` that are missing, with the topic properties `config`, and returns their names.
 
-    The names created.
-
-    A topic that is there stays as it is, also with another number of partitions. Raises
-    AccessError, BrokerError.
+    A topic that is there stays as it is, also with another number of partitions. Raises AccessError, BrokerError.
     """
     there = kafka_client.topics(settings, READY_LIMIT) if partitions else frozenset()
     # one that is there is not asked for: it may take a right that only its owner has
@@ -196,17 +189,9 @@ def _launch(home: Path, jars: Jars, address: str, jvm: Sequence[str] = ()) -> Br
 
 
 def _answers(broker: Broker) -> bool:
-    """Wait until the broker answers; False if its process ends instead.
-
-    Raises BrokerError after READY_LIMIT.
-    """
-    admin = AdminClient(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "log_level": "0",
-            "reconnect.backoff.max.ms": "200",
-        }
-    )
+    """Waits until the broker answers; returns False if its process ends instead. Raises BrokerError after READY_LIMIT."""
+    quick: Properties = {"log_level": "0", "reconnect.backoff.max.ms": "200"}
+    admin = AdminClient(quick | {"bootstrap.servers": broker.bootstrap_servers})
     deadline = time.monotonic() + READY_LIMIT
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""What the broker says of topics: their ids, their partitions, and their offsets."""
+"""Topics at the broker: their ids, their partitions, and their offsets."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -19,16 +19,13 @@ _NO_LEADER_YET = (5, 6)  # LEADER_NOT_AVAILABLE, NOT_LEADER_FOR_PARTITION
 
 
 def admin(settings: Settings) -> "AdminClient":
-    """A client of a broker that answers. Raises AccessError, BrokerError, SettingsError."""
+    """Returns a client of a broker that answers. Raises AccessError, BrokerError, SettingsError."""
     kafka_client.check(settings, _WITHIN)
     return kafka_client.admin(settings)
 
 
 def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
-    """Topic -> its id, empty of a broker that gives none, and its partitions.
-
-    Raises AccessError, BrokerError.
-    """
+    """Returns the id of each topic, empty if the broker gives none, and its partitions. Raises AccessError, BrokerError."""
     from confluent_kafka import TopicCollection
 
     futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=_WITHIN)
@@ -37,11 +34,8 @@ def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
         described = _answered(topic, "describe it", future)
         if not described.partitions:  # as of a broker that went away meanwhile
             raise _unanswered(topic, "name its partitions", "it named none")
-        identity = str(described.topic_id or "")
-        by_topic[topic] = (
-            "" if identity in _NO_ID else identity,
-            [p.id for p in described.partitions],
-        )
+        id = str(described.topic_id or "")
+        by_topic[topic] = "" if id in _NO_ID else id, [p.id for p in described.partitions]
     return by_topic
 
 
@@ -52,9 +46,9 @@ def listed(
     options: Mapping[str, Any],
     least: int = 0,
 ) -> dict[str, dict[str, int]]:
-    """Topic -> partition -> offset, at least that one.
+    """Returns the offset of each partition by topic; an offset below `least` is asked for again.
 
-    A partition that was created a moment ago may have no leader yet: it is asked again.
+    So is a partition that was created a moment ago and may have no leader yet.
     """
     from confluent_kafka import KafkaException, TopicPartition
 

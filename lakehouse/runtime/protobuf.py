@@ -28,7 +28,7 @@ _SECONDS = 60.0  # for protoc, which needs a tenth of one
 
 @lru_cache(maxsize=256)
 def compiled(schema: Schema) -> bytes:
-    """The descriptors of a schema and of all that it imports.
+    """Returns the descriptors of a schema and of its imports.
 
     :raises ValueError: if protoc cannot read it, with what protoc says.
     :raises SettingsError: if protoc is not installed.
@@ -69,11 +69,10 @@ def _write(folder: Path, name: str, text: str) -> None:
 
 @lru_cache(maxsize=256)
 def messages(descriptors: bytes) -> "Mapping[Indexes, type[Message]]":
-    """The messages of a compiled schema.
+    """Returns the messages of a compiled schema.
 
-    Clients do not agree whether the entries of a map take a place among the messages within a
-    message: for Java they take none, for Go and Python one each. What is another message for one than
-    for the other is left out.
+    Clients do not agree whether the entries of a map take a place among the messages within a message: for Java they take
+    none, for Go and Python one each. A place with two meanings is left out.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -103,7 +102,7 @@ def _names(
 
 
 def split(payload: bytes) -> tuple[Indexes, bytes]:
-    """The indexes of the message and its bytes, of what follows the schema's id.
+    """Returns the indexes of the message and its bytes, from the bytes after the schema's id.
 
     :raises ValueError: if there are no indexes.
     """
@@ -118,7 +117,7 @@ def split(payload: bytes) -> tuple[Indexes, bytes]:
 
 
 def _number(payload: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends: seven bits a byte, zigzag as in Avro."""
+    """Returns a number and its end: seven bits a byte, zigzag as in Avro."""
     found = shift = 0
     while at < len(payload) and shift < 35:
         byte, at = payload[at], at + 1

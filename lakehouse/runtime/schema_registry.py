@@ -1,4 +1,4 @@
-"""The schema registry, asked over HTTP as Confluent's is: other registries have the same interface."""
+"""The schema registry over HTTP, with Confluent's interface, which other registries have as well."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ _ERROR = {"error_code": int}
 
 
 class _Refused(Exception):
-    """The registry says no, and why."""
+    """The registry refuses a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Registry:
     properties: Mapping[str, str]
 
     def schema(self, number: int) -> Schema | None:
-        """The schema of that id; None if the registry has none. Raises RegistryAway."""
+        """Returns the schema of that id; None if the registry has none. Raises RegistryAway."""
         if number > _LARGEST:
             return None
         path = f"/schemas/ids/{number}"
@@ -47,27 +47,27 @@ class Registry:
         return self._whole(number, found) if found else None
 
     def newest(self, subject: str) -> Schema | None:
-        """The newest schema of a subject; None if the registry has no such subject. Raises RegistryAway."""
+        """Returns the newest schema of a subject; None if the registry has no such subject. Raises RegistryAway."""
         found = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", _NEWEST)
         return self._whole(found["id"], found) if found else None
 
     def _whole(self, number: int, found: Mapping[str, Any]) -> Schema | None:
-        """A schema, one of Protobuf with what it imports; None if the registry does not know a schema that it refers to."""
+        """Returns a schema, of Protobuf with its imports; None if the registry does not know one of these."""
         imports: dict[str, str] = {}
         waiting = list(_imported(found))
         while waiting:
-            each = waiting.pop()
-            if each["name"] not in imports:
-                subject = quote(each["subject"], safe="")
-                there = self._ask(f"/subjects/{subject}/versions/{each['version']}", _SCHEMA)
-                if there is None:
+            reference = waiting.pop()
+            if reference["name"] not in imports:
+                subject, version = quote(reference["subject"], safe=""), reference["version"]
+                imported = self._ask(f"/subjects/{subject}/versions/{version}", _SCHEMA)
+                if imported is None:
                     return None
-                imports[each["name"]] = there["schema"]
-                waiting += _imported(there)
+                imports[reference["name"]] = imported["schema"]
+                waiting += _imported(imported)
         return Schema(number, _type(found), found["schema"], tuple(sorted(imports.items())))
 
     def register(self, subject: str, text: str, type: str) -> int:
-        """The id of a schema, which becomes the newest of the subject unless the subject has it already.
+        """Returns the id of a schema, which becomes the newest of the subject unless the subject has it already.
 
         :param type: as the registry names it: AVRO, PROTOBUF.
         :raises SinkError: if the registry refuses it, as one that is not compatible with those before.
@@ -88,7 +88,7 @@ class Registry:
     def _ask(
         self, path: str, expected: Mapping[str, type], body: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """The registry's answer, with what is expected of it; None if it has no such thing."""
+        """Returns the registry's answer, which has the fields `expected`; None if it has no such thing."""
         url, headers = self.url.rstrip("/") + path, self._headers()
         sent = json.dumps(body).encode() if body else None
         if sent:
@@ -144,7 +144,7 @@ class Registry:
 
 
 def registry(settings: Settings) -> Registry:
-    """Raises SettingsError if the settings name none."""
+    """Returns the registry of the settings. Raises SettingsError if they name none."""
     url = settings.registry.get("url", "")
     if url.startswith(("http://", "https://")) and "@" not in url:
         return Registry(url, settings.registry)
@@ -173,9 +173,9 @@ def _has(found: Any, expected: Mapping[str, type]) -> bool:
 
 
 def _imported(found: Mapping[str, Any]) -> list[Any]:
-    """What a schema of Protobuf refers to. Avro's is asked for whole, with that in it."""
-    there = found.get("references") or []
-    return there if _type(found) == "PROTOBUF" and isinstance(there, list) else []
+    """Returns the references of a schema of Protobuf. One of Avro is asked for with its references in it."""
+    references = found.get("references") or []
+    return references if _type(found) == "PROTOBUF" and isinstance(references, list) else []
 
 
 def _type(found: Mapping[str, Any]) -> str:
