@@ -23,7 +23,6 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse.declare.targets import Target
 from lakehouse.errors import DeclarationError
@@ -94,6 +93,8 @@ class _KillTest:
     """The table, its versions, and the processes that publish it."""
 
     def __init__(self, settings: Settings, target: Target, seed: int) -> None:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         self.settings, self.target, self.seed = settings, target, seed
         self.lakehouse, self.table = declared(settings, target)
         self.path = self.lakehouse.path(self.table)
