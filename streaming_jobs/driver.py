@@ -126,12 +126,12 @@ class Job:
             self._to_the_present(session, queries)
         else:
             # one after the other: the first is at work while the last is made ready
-            for each in queries:
-                self.queries[each.table.name] = each
-                if error := self._not_ready(session, each.table):
-                    each.pause(error)
-                elif not each.paused:
-                    each.start()
+            for query in queries:
+                self.queries[query.table.name] = query
+                if error := self._not_ready(session, query.table):
+                    query.pause(error)
+                elif not query.paused:
+                    query.start()
             self.references.start()
             self.previews.start()
             self._await(self.stopping.is_set)
@@ -152,7 +152,7 @@ class Job:
 
         Raises JobError at the end if any failed; the others are not held up by it.
         """
-        ready = {each.table.name: self._not_ready(session, each.table) for each in queries}
+        ready = {query.table.name: self._not_ready(session, query.table) for query in queries}
         failed = {name: error for name, error in ready.items() if error}
         for query in queries:
             name = query.table.name

@@ -32,7 +32,7 @@ class ProgressLog:
         for query in queries:
             commit_log = query.session.commit_log(query.table)
             line = next(commit_log.by_stream(), None)
-            rows = int(any(each.written for each in commit_log))
+            rows = int(any(commit.written for commit in commit_log))
             waits = waiting(query.session, query.table, rows)
             query.status = replace(query.status, waits=waits)
             _log.info(_line(query.status, line.inputs if line else {}))

@@ -88,12 +88,12 @@ class SupervisedQuery:
                 raise
             self._refused(err)  # the others go on
             return
-        begun = checkpoints.beginning(self.session.settings, self.table)
+        generation = checkpoints.beginning(self.session.settings, self.table)
         # its micro-batches may be numbered from 0 on
-        if begun and (at := datetime.fromisoformat(begun.at)) > self.began:
+        if generation and (at := datetime.fromisoformat(generation.at)) > self.began:
             self.began, self.noted = at, -1
             self.status = replace(
-                self.status, batch=-1, begun=f"generation {begun.generation}: {begun.why}"
+                self.status, batch=-1, begun=f"generation {generation.generation}: {generation.why}"
             )
         self._enter("running")
 
@@ -144,8 +144,8 @@ class SupervisedQuery:
         """Restarts the query, or pauses it. Raises JobError if the process had better start again."""
         now = datetime.now(UTC)
         self.failures = [*self.failures[-100:], Failure(now, stuck and stuck[0], error, access)]
-        most = self.session.settings.query_restarts
-        match healing.after_failure(self.failures, most):
+        limit = self.session.settings.query_restarts
+        match healing.after_failure(self.failures, limit):
             case "end":
                 raise JobError(f"table={self.table.name}: its query failed; {error}")
             case "restart":
@@ -157,7 +157,7 @@ class SupervisedQuery:
                     error += f"; {_remedy(self.session, self.table)}"
                 self._enter("paused", error=error, offsets=stuck[1] if stuck else "")
                 at = f" at {stuck[1]}" if stuck else ""
-                _warn(self.table, f"paused: its query failed {most + 1} times{at}; {error}")
+                _warn(self.table, f"paused: its query failed {limit + 1} times{at}; {error}")
 
     def pause(self, why: str) -> None:
         """Stops the query until the job is started again, with the reason in its status."""
@@ -275,7 +275,7 @@ def cause(text: str) -> str:
     return message[:500]
 
 
-def _reports(query: StreamingQuery | StepLoop, noted: int) -> list:
+def _reports(query: StreamingQuery | StepLoop, after_batch: int) -> list:
     """Returns the reports after micro-batch `noted`, and the last one: each takes a while to come from Spark."""
     if isinstance(query, StepLoop):
         return query.recentProgress
@@ -283,7 +283,7 @@ def _reports(query: StreamingQuery | StepLoop, noted: int) -> list:
     reports: list[StreamingQueryProgress] = []
     for place in range(len(recent) - 1, -1, -1):
         reports.insert(0, StreamingQueryProgress.fromJson(json.loads(recent[place].json())))
-        if reports[0].batchId <= noted:
+        if reports[0].batchId <= after_batch:
             break
     return reports
 
@@ -326,9 +326,9 @@ def _in_flight(session: Session, table: Table) -> tuple[int, str] | None:
     checkpoint = checkpoint_files.newest(session.settings, table)
     if checkpoint is None:
         return None
-    begun, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
-    if not begun or begun[-1] in done:
+    batches, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
+    if not batches or batches[-1] in done:
         return None
-    ends = (" ".join(checkpoint_files.sources(checkpoint, batch)) for batch in begun[-2:])
+    ends = (" ".join(checkpoint_files.sources(checkpoint, batch)) for batch in batches[-2:])
     first, last = ["the start", *ends][-2:]
-    return begun[-1], f"batch {begun[-1]}, offsets from {first} to {last}"
+    return batches[-1], f"batch {batches[-1]}, offsets from {first} to {last}"

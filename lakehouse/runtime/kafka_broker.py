@@ -104,12 +104,12 @@ def ensure_topics(
 
     A topic that is there stays as it is, also with another number of partitions. Raises AccessError, BrokerError.
     """
-    there = kafka_client.topics(settings, READY_LIMIT) if partitions else frozenset()
+    present = kafka_client.topics(settings, READY_LIMIT) if partitions else frozenset()
     # one that is there is not asked for: it may take a right that only its owner has
     topics = [
         NewTopic(name, n, replication_factor=-1, config=dict(config or {}))
         for name, n in partitions.items()
-        if name not in there
+        if name not in present
     ]
     if not topics:
         return ()

@@ -68,7 +68,7 @@ def listed(
                 continue
             if offset >= least:
                 by_topic[at.topic][str(at.partition)] = offset
-                requests = {each: spec for each in requests if each != at}
+                requests = {partition: spec for partition in requests if partition != at}
             elif late:  # as of a broker that goes away
                 raise _unanswered(
                     at.topic, "name its offsets", f"offset {offset} for partition {at.partition}"

@@ -51,8 +51,8 @@ def compiled(schema: Schema) -> bytes:
             timeout=_SECONDS,
         )
         if done.returncode:
-            said = done.stderr.replace(f"{folder}/", "").replace(f"{_OWN}:", "line ").strip()
-            raise ValueError(said.partition("\n")[0] or f"protoc ended with {done.returncode}")
+            output = done.stderr.replace(f"{folder}/", "").replace(f"{_OWN}:", "line ").strip()
+            raise ValueError(output.partition("\n")[0] or f"protoc ended with {done.returncode}")
         return (Path(folder) / "found").read_bytes()
 
 
@@ -78,9 +78,9 @@ def messages(descriptors: bytes) -> "Mapping[Indexes, type[Message]]":
 
     pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
-    for each in files:
-        pool.AddSerializedFile(each.SerializeToString())
-    own = next(each for each in files if each.name == _OWN)
+    for file in files:
+        pool.AddSerializedFile(file.SerializeToString())
+    own = next(file for file in files if file.name == _OWN)
     return {
         indexes: message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
         for indexes, name in _names(own.message_type, own.package, ())
@@ -88,12 +88,12 @@ def messages(descriptors: bytes) -> "Mapping[Indexes, type[Message]]":
 
 
 def _names(
-    of: "Sequence[DescriptorProto]", around: str, before: Indexes
+    siblings: "Sequence[DescriptorProto]", around: str, before: Indexes
 ) -> Iterator[tuple[Indexes, str]]:
-    plain = [each for each in of if not each.options.map_entry]
-    for place, either in enumerate(of):
+    plain = [sibling for sibling in siblings if not sibling.options.map_entry]
+    for place, either in enumerate(siblings):
         both = (either, *plain[place : place + 1])
-        meant = {each.name: each for each in both if not each.options.map_entry}
+        meant = {sibling.name: sibling for sibling in both if not sibling.options.map_entry}
         if len(meant) == 1:
             ((name, message),) = meant.items()
             full = f"{around}.{name}" if around else name
@@ -109,22 +109,22 @@ def split(payload: bytes) -> tuple[Indexes, bytes]:
     if payload[:1] == b"\0":  # of the first message, the short form
         return FIRST, payload[1:]
     count, at = _number(payload, 0)
-    found = []
+    indexes = []
     for _ in range(count):
         index, at = _number(payload, at)
-        found.append(index)
-    return tuple(found), payload[at:]
+        indexes.append(index)
+    return tuple(indexes), payload[at:]
 
 
 def _number(payload: bytes, at: int) -> tuple[int, int]:
     """Returns a number and its end: seven bits a byte, zigzag as in Avro."""
-    found = shift = 0
+    number = shift = 0
     while at < len(payload) and shift < 35:
         byte, at = payload[at], at + 1
-        found |= (byte & 0x7F) << shift
+        number |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if found & 1:
+            if number & 1:
                 break  # it is negative
-            return found >> 1, at
+            return number >> 1, at
         shift += 7
     raise ValueError("no message index follows the id")

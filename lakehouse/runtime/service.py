@@ -81,11 +81,11 @@ class Service:
 
         Raises LookupFailed if it is to end before all are there.
         """
-        known = {} if fresh else {key: kept for key in keys if (kept := self._cached(key))}
-        if known:
-            self.counts.cached += len(known)
-            yield known
-        asked = [key for key in keys if key not in known]
+        cached = {} if fresh else {key: answer for key in keys if (answer := self._cached(key))}
+        if cached:
+            self.counts.cached += len(cached)
+            yield cached
+        asked = [key for key in keys if key not in cached]
         came: queue.SimpleQueue[tuple[Key, Answer]] = queue.SimpleQueue()
         asking = asyncio.run_coroutine_threadsafe(self._all(asked, came.put), _loop())
         self.counts.waiting = len(asked)

@@ -266,7 +266,9 @@ class _KillTest:
             return
         compared = compare(self.lakehouse, self.table, self.target)
         differences = compared.differences
-        different = ", ".join(f"{each.key} ({each.cause})" for each in differences[:5])
+        different = ", ".join(
+            f"{difference.key} ({difference.cause})" for difference in differences[:5]
+        )
         assert not differences, self._text(
             f"after {after}, the target is at version {compared.version}, and {len(differences)} keys differ from it: "
             f"{different}; rows and position must become visible in one step"

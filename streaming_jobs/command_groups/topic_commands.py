@@ -44,10 +44,12 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
     with console.working(f"comparing {table} with what it reads"):
         checks = check(lakehouse, lakehouse.catalog.table(table))
     if as_json:
-        console.print_json([asdict(each) for each in checks])
+        console.print_json([asdict(compared) for compared in checks])
     else:
-        console.print_rows(Checked.__dataclass_fields__, (asdict(each).values() for each in checks))
-    if any(each.missing or each.doubled for each in checks):
+        console.print_rows(
+            Checked.__dataclass_fields__, (asdict(compared).values() for compared in checks)
+        )
+    if any(compared.missing or compared.doubled for compared in checks):
         raise typer.Exit(1)
 
 
@@ -83,10 +85,10 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
         # the generation first: after a crash between the two the topic is still another one, and
         # this is run again
         why = f"{', '.join(changed)} was created again (`lakehouse topic accept-new`)"
-        begun = checkpoints.begin(lakehouse.settings, declared, None, why)
+        generation = checkpoints.begin(lakehouse.settings, declared, None, why)
         positions.declare_recreated(lakehouse.settings, declared, present, after)
     console.print_text(
-        f"{table}: generation {begun.generation} reads from the beginning; `lakehouse stream start {declared.pipeline}`"
+        f"{table}: generation {generation.generation} reads from the beginning; `lakehouse stream start {declared.pipeline}`"
     )
 
 

@@ -125,8 +125,10 @@ class Job:
                 with suppress(LakehouseError):
                     self.follower.sink.close()
                 self.stopping.wait(max(pause, getattr(err, "after", 0.0)))
-                of = self.follower
-                self.follower = Follower(of.lakehouse, of.table, of.target, of.going_on)
+                follower = self.follower
+                self.follower = Follower(
+                    follower.lakehouse, follower.table, follower.target, follower.going_on
+                )
         self.state = "stopping"
         if self.refusal is None and not self.away:
             self.follower.end()

@@ -109,7 +109,7 @@ class Lineage:
             for event in events:
                 self._emit(event)
             if events:
-                replace_file(self._notes, {name: asdict(each) for name, each in notes.items()})
+                replace_file(self._notes, {name: asdict(value) for name, value in notes.items()})
             count += len(events)
         return count
 
@@ -192,13 +192,13 @@ class Lineage:
             outputs=[OutputDataset(**output, outputFacets=statistics)],
         )
 
-    def _dataset(self, of: Table, name: str, version: object) -> dict[str, Any]:
+    def _dataset(self, table: Table, name: str, version: object) -> dict[str, Any]:
         """Returns an input or the output of a table as OpenLineage names it; the `version` of a topic is its offsets."""
         facets: dict = {}
         if version is not None:
             facet = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(str(version))
             facets["version"] = facet
-        source = self.catalog.sources_of(of).get(name) or self.catalog.sources.get(name)
+        source = self.catalog.sources_of(table).get(name) or self.catalog.sources.get(name)
         if source:
             namespace, address = source.dataset(self._broker)
             return {"namespace": namespace, "name": address, "facets": facets}

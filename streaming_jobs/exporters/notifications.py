@@ -216,21 +216,21 @@ def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
     except locks.Locked:
         yield None
         return
-    noted = layout.notification_file(settings, "sent.json")
+    path = layout.notification_file(settings, "sent.json")
     with lock:
-        yield read_value(noted, _tried, "what was sent within a day may be sent again") or {}
+        yield read_value(path, _tried, "what was sent within a day may be sent again") or {}
 
 
 def _tried(given: dict) -> dict[str, Tried]:
     tried: dict[str, Tried] = checked(dict[str, Tried], given)
-    for each in tried.values():
-        datetime.fromisoformat(each.at)
+    for attempts in tried.values():
+        datetime.fromisoformat(attempts.at)
     return tried
 
 
 def _note(settings: Settings, sent: dict[str, Tried], now: datetime) -> None:
-    kept = {key: asdict(tried) for key, tried in sent.items() if tried.moment > now - MEMORY}
-    replace_file(layout.notification_file(settings, "sent.json"), kept)
+    recent = {key: asdict(tried) for key, tried in sent.items() if tried.moment > now - MEMORY}
+    replace_file(layout.notification_file(settings, "sent.json"), recent)
 
 
 def _notifications(settings: Settings) -> Iterator[Notification]:

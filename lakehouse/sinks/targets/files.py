@@ -132,18 +132,18 @@ class FilesSink(Sink):
     def open(self) -> None:
         with self._folder.alone():
             try:
-                found, readable = self._folder.read(), True
+                manifest, readable = self._folder.read(), True
             except SinkError:  # the position says so
-                found, readable = None, False
-            there = self._folder.there()
-            ours = {name for name in there if _OURS.fullmatch(name)}
-            if found:  # what a process wrote that died before its commit
-                for name in ours - _known(found):
+                manifest, readable = None, False
+            names = self._folder.there()
+            ours = {name for name in names if _OURS.fullmatch(name)}
+            if manifest:  # what a process wrote that died before its commit
+                for name in ours - _known(manifest):
                     self._folder.remove(name)
             elif readable and not ours:
-                if there:
+                if names:
                     raise SinkError(
-                        f"target={self._target.name}, path={self._folder.path}: it has files already ({min(there)}), and a "
+                        f"target={self._target.name}, path={self._folder.path}: it has files already ({min(names)}), and a "
                         "folder belongs to the target alone; name an empty one"
                     )
                 self._folder.publish(_nothing())  # its absence is a loss from now on
@@ -152,9 +152,9 @@ class FilesSink(Sink):
             self._folder.take(self._epoch)
 
     def position(self) -> Position | None:
-        self._manifest = found = self._folder.read()
-        if found is not None:
-            at = found["position"]
+        self._manifest = manifest = self._folder.read()
+        if manifest is not None:
+            at = manifest["position"]
             return Position.from_json(json.dumps(at)) if at else None
         if any(map(_OURS.fullmatch, self._folder.there())):
             raise self._folder.refusal(f"it has files of a follower, and no {MANIFEST}")
@@ -168,8 +168,8 @@ class FilesSink(Sink):
         for change in changes:
             partition = _partition(change.row, self._target.partition_by)
             by_partition.setdefault(partition, []).append(change)
-        for partition, found in by_partition.items():
-            self._change(partition, version, found)
+        for partition, partition_changes in by_partition.items():
+            self._change(partition, version, partition_changes)
 
     def commit(self, position: Position) -> None:
         now = datetime.now(UTC)

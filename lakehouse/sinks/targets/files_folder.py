@@ -28,13 +28,15 @@ class Folder:
 
     def read(self) -> dict[str, Any] | None:
         try:
-            found = json.loads((self.path / MANIFEST).read_bytes())
-            if found["position"]:
-                Position.from_json(json.dumps(found["position"]))
+            manifest = json.loads((self.path / MANIFEST).read_bytes())
+            if manifest["position"]:
+                Position.from_json(json.dumps(manifest["position"]))
                 for name, value in self.layout.items():
-                    if found[name] != value:
-                        raise self.refusal(f"its files have {name}={found[name]!r}, not {value!r}")
-            return found | {name: found[name] for name in ("columns", "files", "left")}
+                    if manifest[name] != value:
+                        raise self.refusal(
+                            f"its files have {name}={manifest[name]!r}, not {value!r}"
+                        )
+            return manifest | {name: manifest[name] for name in ("columns", "files", "left")}
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as err:

@@ -129,13 +129,13 @@ class KafkaSink(Sink):
         topics = {self._target.name: self._target.partitions, self._positions: 1}
         ensure_topics(self._settings, topics, {"cleanup.policy": "compact"})
         deadline = time.monotonic() + ANSWER
-        there = len(self._topics.partitions(self._target.name))
-        while not there and time.monotonic() < deadline:  # it was made just now
+        partitions = len(self._topics.partitions(self._target.name))
+        while not partitions and time.monotonic() < deadline:  # it was made just now
             time.sleep(WAIT)
-            there = len(self._topics.partitions(self._target.name))
-        if there != self._target.partitions:
+            partitions = len(self._topics.partitions(self._target.name))
+        if partitions != self._target.partitions:
             raise SinkError(
-                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {there}, and with another "
+                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {partitions}, and with another "
                 "number a key would change its partition, and lose its order; declare the number that is there"
             )
         own: dict[str, Any] = {
@@ -182,7 +182,7 @@ class KafkaSink(Sink):
         self._begin()
         for part in encoded.of(changes).parts():
             keys, order = part.keys(self._target.key), part.keys(self._target.order_by)
-            places = [zlib.crc32(each.encode()) % self._target.partitions for each in order]
+            places = [zlib.crc32(text.encode()) % self._target.partitions for text in order]
             rows = zip(part.kinds, keys, places, self._values.of(part), strict=True)
             self._send(
                 self._target.name,
@@ -201,7 +201,7 @@ class KafkaSink(Sink):
         self._begun = False
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
-        found: dict[str, tuple[str, bool]] = {}
+        rows: dict[str, tuple[str, bool]] = {}
         for message in self._topics.messages(self._target.name):
             headers = dict(message.headers() or ())
             ours = headers.get(TABLE) == self._table.encode()
@@ -209,10 +209,10 @@ class KafkaSink(Sink):
                 continue
             key, value = (message.key() or b"").decode(errors="replace"), message.value()
             if value is None:
-                found.pop(key, None)
+                rows.pop(key, None)
             else:
-                found[key] = self._values.text(value), ours
-        yield from ((key, value, ours) for key, (value, ours) in found.items())
+                rows[key] = self._values.text(value), ours
+        yield from ((key, value, ours) for key, (value, ours) in rows.items())
 
     def close(self) -> None:
         if self._begun:

@@ -78,7 +78,7 @@ def mail(
     :raises DeclarationError: for values that cannot be.
     """
     recipients = columns_of(to)
-    if not recipients or not all("@" in each for each in (*recipients, sender)):
+    if not recipients or not all("@" in address for address in (*recipients, sender)):
         raise DeclarationError(
             f"target={name}, to={list(recipients)}, sender={sender!r}: addresses of mail have an @; write them so"
         )
@@ -136,7 +136,7 @@ class _Sender(Performer):
         self._port = port or _SCHEMES[parts.scheme]
         # filled after the address was taken apart: a password may have any character
         self._user, self._password = (
-            filled(target.name, unquote(each or "")) for each in (parts.username, parts.password)
+            filled(target.name, unquote(part or "")) for part in (parts.username, parts.password)
         )
         self._server: smtplib.SMTP | None = None
 
@@ -201,14 +201,14 @@ class _Sender(Performer):
         return server
 
     def _message(self, action: Action) -> EmailMessage:
-        known = {name: getattr(action, name) for name in _OF_ALL} | dict(action.row)
+        fields = {name: getattr(action, name) for name in _OF_ALL} | dict(action.row)
         message = EmailMessage()
         message["From"], message["To"] = self._target.sender, ", ".join(self._target.to)
         # a line of a header ends with it
-        message["Subject"] = " ".join(_filled_in(self._target.subject, known).split())
+        message["Subject"] = " ".join(_filled_in(self._target.subject, fields).split())
         message["Date"] = formatdate()
         message["Message-ID"] = f"<{action.id}@{self._target.sender.rpartition('@')[2]}>"
-        message.set_content(_filled_in(self._target.text, known))
+        message.set_content(_filled_in(self._target.text, fields))
         return message
 
     def _reset(self) -> None:

@@ -92,17 +92,17 @@ class OpenSearchSink(Sink):
 
     def open(self) -> None:
         self._shards = self._index.make()
-        there = self._index.place(realtime=True) or Place()
+        place = self._index.place(realtime=True) or Place()
         seen = self._index.place(realtime=False) or Place()
-        self._writer.take_over(there)
-        if there.position is None:
+        self._writer.take_over(place)
+        if place.position is None:
             self._remove_rows()  # of a process that died before it had committed
-        elif there.position != seen.position:
+        elif place.position != seen.position:
             self._index.refresh()  # it died when all of a version was written, and not to be seen
 
     def position(self) -> Position | None:
-        there = self._index.place(realtime=False) or Place()
-        return position_of(self._target.name, f"the document {PLACE}", there.position)
+        place = self._index.place(realtime=False) or Place()
+        return position_of(self._target.name, f"the document {PLACE}", place.position)
 
     def columns(self, schema: "pa.Schema") -> None:
         if PLACE in schema.names:
@@ -119,14 +119,18 @@ class OpenSearchSink(Sink):
         self._writer.commit(position)
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
-        for found in self._index.documents():
-            if "_source" not in found:
+        for document in self._index.documents():
+            if "_source" not in document:
                 raise SinkError(
                     f"{self._named}: {self._target.index} must keep documents as they were sent, and its mapping has "
                     "_source switched off; create it with _source"
                 )
-            epoch, of = divmod(found["_version"], EPOCH)
-            yield found["_id"], value_of(found["_source"]), epoch > 0 and of <= version
+            epoch, of_version = divmod(document["_version"], EPOCH)
+            yield (
+                document["_id"],
+                value_of(document["_source"]),
+                epoch > 0 and of_version <= version,
+            )
 
     def mend(self) -> None:
         self._index.refresh()  # so that rows of a write that was cut are seen, and repaired
@@ -155,6 +159,6 @@ class OpenSearchSink(Sink):
 
     def _remove_rows(self) -> None:
         self._index.refresh()
-        if keys := [found["_id"] for found in self._index.documents()]:
+        if keys := [document["_id"] for document in self._index.documents()]:
             self._writer.send(0, map(Document, keys), self.going_on)
             self._index.refresh()

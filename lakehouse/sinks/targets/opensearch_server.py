@@ -103,7 +103,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
     """Returns the content of an answer. Text that is no JSON, such as a proxy's, becomes its error."""
     text = content.decode(errors="replace")
     try:
-        found = json.loads(text or "{}")
+        parsed = json.loads(text or "{}")
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"error": " ".join(text.split())}
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {"error": " ".join(text.split())}

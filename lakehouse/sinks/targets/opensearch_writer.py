@@ -35,10 +35,10 @@ class Writer:
         """
         return f"{self.index.name}-Writer-{self.place.epoch}"
 
-    def take_over(self, there: Place) -> None:
+    def take_over(self, former: Place) -> None:
         """Claims the index with a higher epoch than anyone before, and removes their aliases."""
-        place = Place(there.epoch + 1, there.position)
-        done = self.index.put_place(self.index.name, place, there)
+        place = Place(former.epoch + 1, former.position)
+        done = self.index.put_place(self.index.name, place, former)
         if isinstance(done, str):
             raise SinkAway(
                 f"{self._named}: one process writes a target, and another takes it over at this moment ({done}); the "
@@ -61,13 +61,13 @@ class Writer:
 
     def check_is_own(self) -> None:
         """Raises SinkError if another process has taken the target over."""
-        there = self.index.place(realtime=True)
-        if there is None:
+        place = self.index.place(realtime=True)
+        if place is None:
             raise SinkAway(
                 f"{self._named}: {self.index.name} must hold its position, and was emptied or deleted; its follower "
                 "fills it again"
             )
-        if there.epoch != self.place.epoch:
+        if place.epoch != self.place.epoch:
             raise taken_over(self._named, "its version was not committed")
 
     def send(
@@ -92,12 +92,12 @@ class Writer:
         deadline, refusals, epochs = time.monotonic() + _PATIENCE, 0, 0
         while documents:
             number = self.place.epoch * EPOCH + version
-            found = self.index.write(self.alias, number, documents)
-            answers = [each for each in zip(documents, found, strict=True) if "error" in each[1]]
+            statuses = self.index.write(self.alias, number, documents)
+            answers = [each for each in zip(documents, statuses, strict=True) if "error" in each[1]]
             for document, answer in answers:
                 self._check(version, document, answer)
-            newer = [of for of, answer in answers if answer["status"] == _NEWER]
-            busy = [of for of, answer in answers if answer["status"] in _BUSY]
+            newer = [document for document, answer in answers if answer["status"] == _NEWER]
+            busy = [document for document, answer in answers if answer["status"] in _BUSY]
             if newer:  # somebody else wrote them: a higher epoch is above that
                 self.check_is_own()
                 epochs += 1

@@ -80,10 +80,10 @@ def postgres(
     return PostgresTable(name or into, columns_of(key), corrections, into, dsn)
 
 
-def _columns_of(noted: str | None) -> list[str]:
+def _columns_of(text: str | None) -> list[str]:
     """Returns the columns that are filled; none if they were not noted, as by earlier versions of the library."""
     with suppress(ValueError, AttributeError):
-        return json.loads(noted or "{}").get("columns", [])
+        return json.loads(text or "{}").get("columns", [])
     return []
 
 
@@ -104,49 +104,49 @@ class PostgresSink(Sink):
             self._db.run(
                 f"CREATE TABLE IF NOT EXISTS {POSITIONS} (target text PRIMARY KEY, epoch bigint NOT NULL, position text)"
             )
-            taken = self._db.run(
+            claimed = self._db.run(
                 f"INSERT INTO {POSITIONS} AS p VALUES (%s, 1, NULL) ON CONFLICT (target) DO UPDATE SET epoch = p.epoch + 1 "
                 "RETURNING epoch",
                 [self._target.name],
             )
-            self._epoch = taken[0][0]
+            self._epoch = claimed[0][0]
             self._db.connection.commit()
 
     def position(self) -> Position | None:
         with self._db.failing("reading its position"):
-            found = self._noted()
-            fault = self._fault(found is not None)
+            text = self._noted()
+            fault = self._fault(text is not None)
             self._db.connection.rollback()
         if fault:
             raise SinkError(
                 f"target={self._target.name}: {fault}; `lakehouse reconcile sink {self._target.name} --repair` makes it equal to "
                 "the newest version"
             )
-        self._columns = _columns_of(found)
-        return position_of(self._target.name, f"its row in {POSITIONS}", found)
+        self._columns = _columns_of(text)
+        return position_of(self._target.name, f"its row in {POSITIONS}", text)
 
     def columns(self, schema: "pa.Schema") -> None:
         with self._db.failing("making its table"):
             self._columns = self._held.fit(schema)
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
-        found = encoded.of(changes)
+        encoded_changes = encoded.of(changes)
         # of a key the last one counts
-        last = {key: place for place, key in enumerate(found.keys(self._target.key))}
+        last = {key: place for place, key in enumerate(encoded_changes.keys(self._target.key))}
         places: dict[bool, list[int]] = {True: [], False: []}
-        kinds = found.kinds
+        kinds = encoded_changes.kinds
         for place in sorted(last.values()):
             places[kinds[place] == "delete"].append(place)
         with self._db.failing(f"writing version {version}"):
-            self._held.delete(found.take(places[True]))
-            self._held.upsert(found.take(places[False]))
+            self._held.delete(encoded_changes.take(places[True]))
+            self._held.upsert(encoded_changes.take(places[False]))
 
     def commit(self, position: Position) -> None:
-        noted = json.dumps(asdict(position) | {"columns": self._columns})
+        text = json.dumps(asdict(position) | {"columns": self._columns})
         with self._db.failing(f"committing version {position.version}"):
             done = self._db.run(
                 f"UPDATE {POSITIONS} SET position = %s WHERE target = %s AND epoch = %s RETURNING epoch",
-                [noted, self._target.name, self._epoch],
+                [text, self._target.name, self._epoch],
             )
             if not done:
                 self._db.connection.rollback()
@@ -157,11 +157,11 @@ class PostgresSink(Sink):
         with self._db.failing("reading it"):
             filled = _columns_of(self._noted())
             columns = [name for name in self._held.columns() if not filled or name in filled]
-            found = (
+            rows = (
                 self._db.run(sql("SELECT {} FROM {}", columns, self._db.table)) if columns else []
             )
             self._db.connection.rollback()
-        for values in found:
+        for values in rows:
             row = dict(zip(columns, values, strict=True))
             yield key_of(row, self._target.key), value_of(row), True
 
@@ -172,8 +172,8 @@ class PostgresSink(Sink):
         """Returns the position as it stands in the database, with the names of the columns that are filled."""
         made = self._db.run("SELECT to_regclass(%s) IS NOT NULL", [POSITIONS])[0][0]
         asked = f"SELECT position FROM {POSITIONS} WHERE target = %s"
-        noted = self._db.run(asked, [self._target.name]) if made else []
-        return noted[0][0] if noted else None
+        rows = self._db.run(asked, [self._target.name]) if made else []
+        return rows[0][0] if rows else None
 
     def _fault(self, has_position: bool) -> str:
         """Returns a text if the table was dropped, or the position was, so that earlier rows would stay; empty if all is well."""

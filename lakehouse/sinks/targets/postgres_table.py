@@ -47,16 +47,16 @@ class Held:
         Raises SinkError for a column of another type.
         """
         self._types = {field.name: type_of(field.type) for field in schema}
-        there = self.columns()
-        if not there:
+        existing = self.columns()
+        if not existing:
             self._make()
-        for name, of in self._types.items() if there else ():
-            if name not in there:
-                self._db.run(sql("ALTER TABLE {} ADD COLUMN {} " + of, self._db.table, name))
-            elif there[name] != of:
+        for name, type_ in self._types.items() if existing else ():
+            if name not in existing:
+                self._db.run(sql("ALTER TABLE {} ADD COLUMN {} " + type_, self._db.table, name))
+            elif existing[name] != type_:
                 raise SinkError(
-                    f"target={self._target.name}, column={name}: it is {there[name]} in {self._into}, and its values are {of}; "
-                    "change the column, or publish to another table"
+                    f"target={self._target.name}, column={name}: it is {existing[name]} in {self._into}, and its values are "
+                    f"{type_}; change the column, or publish to another table"
                 )
         return list(self._types)
 
@@ -88,7 +88,7 @@ class Held:
     def _make(self) -> None:
         """Makes the table. A primary key has no expressions, and the key of a window is one."""
         key = self._target.key
-        columns = [sql("{} " + of, name) for name, of in self._types.items()]
+        columns = [sql("{} " + type_, name) for name, type_ in self._types.items()]
         is_plain = all(self._types[name] != "json" for name in key)
         columns += [sql("PRIMARY KEY ({})", key)] if is_plain else []
         self._db.run(sql("CREATE TABLE {} ({})", self._db.table, columns))
@@ -139,7 +139,7 @@ def _check_texts(target: Target, cells: pa.Table, name: str) -> None:
     has_nul = pc.match_substring(cells[name], "\0")
     if pc.any(has_nul).as_py():
         [first, *_] = cells.filter(has_nul.fill_null(False)).to_pylist()
-        key = ", ".join(f"{each}={first[each]!r}" for each in target.key)
+        key = ", ".join(f"{column}={first[column]!r}" for column in target.key)
         raise SinkError(
             f"target={target.name}, column={name}, {key}: PostgreSQL holds no text with the character NUL (\\u0000); "
             "replace it in the table's function, or leave such rows out of the table"

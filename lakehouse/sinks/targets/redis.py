@@ -188,9 +188,9 @@ class RedisSink(Sink):
     def _check_nothing_there(self) -> None:
         """Raises SinkError if there are rows and no position: keys that have left the table would never be removed."""
         pattern = _escaped(self._target.prefix) + ":*"
-        if there := next(self._redis.scan_iter(pattern, count=_SCANNED), None):
+        if key := next(self._redis.scan_iter(pattern, count=_SCANNED), None):
             raise SinkError(
-                f"target={self._target.name}: the server has keys with its prefix ({there}), and {self._place} has no position, "
+                f"target={self._target.name}: the server has keys with its prefix ({key}), and {self._place} has no position, "
                 "so they are somebody else's, or the position was removed; take another prefix, or have "
                 f"`lakehouse reconcile sink {self._target.name} --repair` remove what is not of the table"
             )
@@ -209,10 +209,10 @@ class RedisSink(Sink):
                     asked.hgetall(name)
                 elif kind == wanted:
                     asked.get(name)
-            found = iter(asked.execute(raise_on_error=False))
+            answers = iter(asked.execute(raise_on_error=False))
         values: list[str | None] = []
         for kind in kinds:
-            value = next(found) if kind == wanted else None
+            value = next(answers) if kind == wanted else None
             if kind == "none" or (kind == wanted and not value):
                 values.append(None)
             elif isinstance(value, dict):

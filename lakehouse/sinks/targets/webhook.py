@@ -138,8 +138,8 @@ class _Poster(Performer):
         }
         if self._secret:
             at = str(int(time.time()))
-            of = f"{action.id}.{at}.".encode() + body
-            signed = base64.b64encode(hmac.digest(self._secret, of, hashlib.sha256)).decode()
+            message = f"{action.id}.{at}.".encode() + body
+            signed = base64.b64encode(hmac.digest(self._secret, message, hashlib.sha256)).decode()
             headers |= {
                 "webhook-id": action.id,
                 "webhook-timestamp": at,
