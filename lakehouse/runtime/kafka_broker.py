@@ -8,8 +8,8 @@ import base64
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import psutil
@@ -134,17 +134,14 @@ def ensure_topics(
 _RIGHT = "CREATE on the topic, or DESCRIBE if it is there"
 
 
-@contextmanager
-def _lock(home: Path) -> Iterator[None]:
+def _lock(home: Path) -> AbstractContextManager[object]:
     limit = READY_LIMIT + 2 * STOP_LIMIT
     try:
-        lock = locks.alone(home / _LOCK, limit)
+        return locks.alone(home / _LOCK, limit)
     except locks.Locked as err:
         raise BrokerError(
             f"broker={home}: one process at a time starts or stops it; another has for {limit:.0f} s"
         ) from err
-    with lock:
-        yield
 
 
 def _command(jars: Jars, jvm: Sequence[str], main: str, *arguments: str) -> list[str]:

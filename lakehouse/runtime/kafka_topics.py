@@ -26,12 +26,15 @@ def admin(settings: Settings) -> "AdminClient":
 
 def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
     """Returns the id of each topic, empty if the broker gives none, and its partitions. Raises AccessError, BrokerError."""
-    from confluent_kafka import TopicCollection
+    from confluent_kafka import KafkaException, TopicCollection
 
     futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=_WITHIN)
     by_topic = {}
     for topic, future in futures.items():
-        described = _answered(topic, "describe it", future)
+        try:
+            described = future.result()
+        except KafkaException as err:
+            raise _unanswered(topic, "describe it", err.args[0]) from err
         if not described.partitions:  # as of a broker that went away meanwhile
             raise _unanswered(topic, "name its partitions", "it named none")
         id = str(described.topic_id or "")
@@ -76,15 +79,6 @@ def listed(
         if requests:
             time.sleep(_AGAIN)
     return by_topic
-
-
-def _answered(topic: str, what: str, future):
-    from confluent_kafka import KafkaException
-
-    try:
-        return future.result()
-    except KafkaException as err:
-        raise _unanswered(topic, what, err.args[0]) from err
 
 
 def _unanswered(topic: str, what: str, why: "KafkaError | str") -> LakehouseError:

@@ -47,7 +47,7 @@ class Job:
         self.sent = self.ignored = 0
         self.away = ""  # why the target is waited for
         self.busy_since: str | None = None
-        self.said = ""  # of a target that has not answered for long
+        self.waits = ""  # the remark on a target that has not answered for long
         self.refusal: Exception | None = None
         self.began = datetime.now(UTC)
 
@@ -77,23 +77,25 @@ class Job:
     def say(self, error: str = "") -> None:
         """Renews the status file. Raises JobError if another process has taken over."""
         position = self.follower.position
-        held = position.held if position else ()
-        remarks = [self.away] if self.away else []
+        held = ", ".join(map(str, position.held)) if position else ""
         waits = self._waits()
-        if waits and waits != self.said:
+        if waits and waits != self.waits:
             _log.warning(waits)
-        self.said = waits
-        remarks += [waits] if waits else []
-        remarks += [f"held back: versions {', '.join(map(str, held))}"] if held else []
-        remarks += self.follower.sink.remarks()
-        remarks += [f"ignored: {self.ignored} rows of corrections"] if self.ignored else []
+        self.waits = waits
+        remarks = (
+            self.away,
+            waits,
+            f"held back: versions {held}" if held else "",
+            *self.follower.sink.remarks(),
+            f"ignored: {self.ignored} rows of corrections" if self.ignored else "",
+        )
         query = QueryStatus(
             self.follower.table.name,
             self.state == "running",
             batch=position.version if position else -1,
             rows=self.sent,
             lag=self.follower.behind(),
-            trouble="; ".join(remarks),
+            trouble="; ".join(filter(None, remarks)),
             busy_since=self.busy_since,
         )
         self.process.say(

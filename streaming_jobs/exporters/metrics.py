@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from socketserver import ThreadingMixIn
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import psutil
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from lakehouse import own_host
@@ -278,11 +278,7 @@ def registry(lakehouse: Lakehouse) -> CollectorRegistry:
     return registry
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Server6(_Server):
+class _Server6(ThreadingWSGIServer):
     address_family = socket.AF_INET6
 
 
@@ -291,7 +287,7 @@ class _QuietHandler(WSGIRequestHandler):
         """Says nothing of a request."""
 
 
-def serve(lakehouse: Lakehouse) -> tuple[_Server, threading.Thread]:
+def serve(lakehouse: Lakehouse) -> tuple[ThreadingWSGIServer, threading.Thread]:
     """Serves `/metrics` at the host and port of the settings, and returns the server and its thread. Raises SettingsError."""
     from prometheus_client import make_wsgi_app
 
@@ -300,7 +296,7 @@ def serve(lakehouse: Lakehouse) -> tuple[_Server, threading.Thread]:
     # the first scrape reads every certificate there is; it need not be Prometheus that waits
     list(metrics.collect())
     app = own_host.guarded(make_wsgi_app(metrics), host)
-    kind = _Server6 if ":" in host else _Server
+    kind = _Server6 if ":" in host else ThreadingWSGIServer
     try:
         server = make_server(host, port, app, kind, handler_class=_QuietHandler)
     except OSError as err:

@@ -5,8 +5,8 @@
 <root>/_jobs/<pipeline>/actor         the lock of the process that starts or ends the job's process
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -158,21 +158,18 @@ class Busy(JobError):
     """Another process starts or ends the job's process, which takes moments."""
 
 
-@contextmanager
-def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> Iterator[None]:
+def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> AbstractContextManager[object]:
     """Holds the right to start or end the job's process, which one process at a time has.
 
     Raises JobError if another holds it for longer than `wait` seconds.
     """
     make_root(settings)
     try:
-        lock = locks.alone(layout.job_file(settings, pipeline, "actor"), wait)
+        return locks.alone(layout.job_file(settings, pipeline, "actor"), wait)
     except locks.Locked as err:
         raise Busy(
             f"pipeline={pipeline!r}: one at a time starts or ends its process, and another is at it; try again in a moment"
         ) from err
-    with lock:
-        yield
 
 
 def restarts(events: Sequence[Event], since: datetime) -> list[Event]:

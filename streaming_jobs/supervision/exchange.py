@@ -6,8 +6,8 @@ process comes up. Once the job has ended, that version reads the few rows that c
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
@@ -136,19 +136,16 @@ def _read_ahead(read: Callable[[], None]) -> None:
             return
 
 
-@contextmanager
-def _acting(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
+def _acting(lakehouse: Lakehouse, table: Table) -> AbstractContextManager[object]:
     """Holds the right to end and start the table's job. Raises JobError with the process that has it."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(desired.acting(lakehouse.settings, table.pipeline))
-        except desired.Busy as err:
-            others = upgrades.under_way(lakehouse, table)
-            if not others:
-                raise
-            shown = ", ".join(f"pid={pid} upgrades {name}" for name, pid in others.items())
-            raise desired.Busy(f"{err} ({shown}, of that pipeline)") from err
-        yield
+    try:
+        return desired.acting(lakehouse.settings, table.pipeline)
+    except desired.Busy as err:
+        others = upgrades.under_way(lakehouse, table)
+        if not others:
+            raise
+        shown = ", ".join(f"pid={pid} upgrades {name}" for name, pid in others.items())
+        raise desired.Busy(f"{err} ({shown}, of that pipeline)") from err
 
 
 def _between(

@@ -130,7 +130,7 @@ class FilesSink(Sink):
         self._written = 0
 
     def open(self) -> None:
-        with self._folder.alone():
+        with self._folder.lock():
             try:
                 manifest, readable = self._folder.read(), True
             except SinkError:  # the position says so
@@ -189,7 +189,7 @@ class FilesSink(Sink):
             "left": {name: left for name, left in state["left"].items() if name not in expired},
             "position": json.loads(position.to_json()),
         }
-        with self._folder.alone():
+        with self._folder.lock():
             if self._folder.turn() != self._epoch:
                 raise taken_over(
                     f"target={self._target.name}", "nothing of what it wrote is in the manifest"

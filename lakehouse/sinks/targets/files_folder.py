@@ -3,8 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,11 +101,10 @@ class Folder:
             "writes it again"
         )
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[object]:
+        """Holds the lock of the folder. Raises SinkAway if another process has it for too long."""
         try:
-            with alone(self.path / _LOCK, wait=_LOCKED):
-                yield
+            return alone(self.path / _LOCK, wait=_LOCKED)
         except Locked as err:
             raise SinkAway(f"target={self.target}: {err}") from err
 
