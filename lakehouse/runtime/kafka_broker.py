@@ -171,14 +171,8 @@ def _format(home: Path, jars: Jars) -> None:
 
 def _launch(home: Path, jars: Jars, address: str, jvm: Sequence[str] = ()) -> Broker:
     text_logs.set_aside(home / _LOG, _LOGS)
-    # By way of a shell that ends at once: in a session of its own no terminal reaches the broker,
-    # and as nobody's child it leaves no zombie behind, whoever started it.
-    detached = ["/bin/sh", "-c", f'"$@" </dev/null >>{_LOG} 2>&1 & echo $!', "sh"]
-    command = detached + _command(jars, jvm, "kafka.Kafka", "server.properties")
-    run = subprocess.run(
-        command, cwd=home, stdout=subprocess.PIPE, check=True, start_new_session=True
-    )
-    pid = int(run.stdout)
+    command = _command(jars, jvm, "kafka.Kafka", "server.properties")
+    pid = processes.detached(command, home / _LOG, cwd=home)
     start_time = processes.started(pid)
     if not start_time:
         raise BrokerError(f"broker={home}: it ended at once. {_end_of(str(home / _LOG))}")

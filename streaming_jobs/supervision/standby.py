@@ -6,7 +6,6 @@ that ends before that, killed or not, closes them, and the process ends.
 
 import os
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -31,21 +30,10 @@ _LOOK = 1.0  # seconds between two looks at what it does
 
 def spawn(settings: Settings, pipeline: str, *more: str, pipes: Sequence[int] = ()) -> int:
     """Starts a process of the job, detached, and returns its pid without waiting for it."""
-    log = fresh_log(settings, pipeline)
-    # By way of a shell that ends at once: in a session of its own no terminal reaches the job, and
-    # as nobody's child it leaves no zombie behind, whoever started it.
-    detached = ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 & echo $!', str(log)]
     # -P: as for the script `lakehouse`, the current folder is no place of modules
-    command = [*detached, sys.executable, "-P", "-m", jobs.module_of(pipeline), pipeline, *more]
-    run = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        check=True,
-        env=os.environ | to_environment(settings),
-        start_new_session=True,
-        pass_fds=pipes,
-    )
-    return int(run.stdout)
+    command = [sys.executable, "-P", "-m", jobs.module_of(pipeline), pipeline, *more]
+    env = os.environ | to_environment(settings)
+    return processes.detached(command, fresh_log(settings, pipeline), env=env, pass_fds=pipes)
 
 
 @dataclass(frozen=True, slots=True)
