@@ -76,6 +76,17 @@ def running(pid: int, start: float) -> psutil.Process | None:
         return None
 
 
+def wait(pid: int, seconds: float) -> bool:
+    """Waits for the end of a process, at most so many seconds, and returns True if it is gone."""
+    try:
+        psutil.Process(pid).wait(seconds)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return False
+    return True
+
+
 def cpu_seconds(*pids: int) -> float:
     """Returns the CPU time of the processes, without those that are gone."""
     total = 0.0

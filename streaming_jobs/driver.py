@@ -14,9 +14,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import psutil
-from py4j.protocol import Py4JNetworkError
-
 from lakehouse import processes
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
@@ -330,10 +327,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _jvm_ended(status: JobStatus, err: Exception) -> bool:
     """Returns True if the JVM is gone; one that answers no more is given the moments that its end takes."""
-    with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-        lost = isinstance(err, ConnectionError | Py4JNetworkError)
-        if lost and progress.is_alive(status.jvm, status.jvm_started):
-            psutil.Process(status.jvm).wait(_END_OF_JVM)
+    if isinstance(err, OF_THE_PROCESS) and progress.is_alive(status.jvm, status.jvm_started):
+        processes.wait(status.jvm, _END_OF_JVM)
     return not progress.is_alive(status.jvm, status.jvm_started)
 
 

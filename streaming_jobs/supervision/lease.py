@@ -19,8 +19,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import psutil
-
 from lakehouse import processes
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
@@ -181,13 +179,7 @@ def others(settings: Settings, job: str) -> set[str]:
 def _await_end_of_jvm(settings: Settings, pipeline: str) -> None:
     """Waits until the JVM of a killed driver has noticed; until then it may still be in the middle of a commit."""
     before = progress.read(settings, pipeline)
-    if before is None or not before.jvm_alive:
-        return
-    try:
-        psutil.Process(before.jvm).wait(timeout=_END_OF_JVM)
-    except psutil.NoSuchProcess:
-        return
-    except psutil.TimeoutExpired as err:
+    if before and before.jvm_alive and not processes.wait(before.jvm, _END_OF_JVM):
         raise JobError(
             f"pipeline={pipeline!r}, jvm={before.jvm}: the JVM of the process before still runs and may write; end it first"
-        ) from err
+        )

@@ -4,10 +4,7 @@ Dagster's schedule ticks, and `lakehouse stream start` runs one besides. The pro
 """
 
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
-
-import psutil
 
 from lakehouse import processes
 from lakehouse.errors import JobError
@@ -50,13 +47,11 @@ def await_end(settings: Settings, pipeline: str, pid: int) -> JobStatus:
         control_loop.step(settings, pipeline)
         if elsewhere:
             time.sleep(_LOOK)
-            continue
-        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-            psutil.Process(pid).wait(_LOOK)
+        else:
+            processes.wait(pid, _LOOK)
     now = supervisor.status(settings, pipeline)
     if now and now.jvm_alive:  # it ends when it sees the pipe to its parent closed
-        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-            psutil.Process(now.jvm).wait(_END_OF_JVM)
+        processes.wait(now.jvm, _END_OF_JVM)
     if now and now.pid == pid and now.state == "stopped":
         return now
     why = why_ended(settings, pipeline, pid)

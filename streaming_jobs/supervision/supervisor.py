@@ -208,12 +208,11 @@ def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
         return
     if timeout and progress.is_alive(pid, born):
         ask_to_end(settings, pipeline, why)
-        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-            psutil.Process(pid).wait(timeout)
+        if processes.wait(pid, timeout):
             # its JVM ends when it sees the pipe to its parent closed, moments later
             now = status(settings, pipeline)
             if now and now.jvm_alive:
-                psutil.Process(now.jvm).wait(timeout)
+                processes.wait(now.jvm, timeout)
     kill(settings, pipeline, why)
 
 
