@@ -85,7 +85,7 @@ def run(
         settings = from_environment()
         logs.configure(settings, timed=True)
         settings, job, begin = prepared(settings)
-        with lease.held(settings, job) as turn:
+        with lease.acquire(settings, job) as turn:
             if foreground:
                 desired.wish(settings, job, "unsupervised", jobs.command("run", job))
             work = begin(turn)

@@ -22,7 +22,7 @@ def position_of(target: str, place: str, text: str | bytes | None) -> Position |
         ) from err
 
 
-def taken_over(named: str, left: str = "nothing of its transaction is visible") -> SinkError:
+def replaced(named: str, left: str = "nothing of its transaction is visible") -> SinkError:
     """Returns the error of a process that was replaced. `left` says what it leaves behind."""
     return SinkError(
         f"{named}: another process has taken it over; one process writes a target, so this one ends, and {left}"

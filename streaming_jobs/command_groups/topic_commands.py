@@ -185,7 +185,7 @@ def _held(name: str) -> "Iterator[tuple[Lakehouse, Table, Commit | None]]":
     table = lakehouse.catalog.table(name)
     if not lakehouse.catalog.sources_of(table):
         raise _no_source(lakehouse.catalog, table)
-    with lease.held(lakehouse.settings, table.pipeline):
+    with lease.acquire(lakehouse.settings, table.pipeline):
         yield lakehouse, table, next(lakehouse.commit_log(table).by_stream(), None)
 
 

@@ -47,7 +47,7 @@ def step(settings: Settings, pipeline: str) -> Decision:
     if desired.read(settings, pipeline) is None:
         return Decision("nothing", "nobody has asked for it")
     try:
-        with desired.acting(settings, pipeline):
+        with desired.lock_process(settings, pipeline):
             return _acted(settings, pipeline)
     except (JobError, OSError) as err:  # another is at it; it survived SIGKILL; the disk is full
         return Decision("nothing", str(err), trouble=not isinstance(err, desired.Busy))

@@ -122,7 +122,7 @@ def _events(given: object) -> tuple[Event, ...]:
 
 
 def note(settings: Settings, pipeline: str, event: Event) -> None:
-    """Adds to the history. The caller is `acting`."""
+    """Adds to the history. The caller holds `lock_process`."""
     if wanted := read(settings, pipeline):
         event = replace(event, wished=wanted.since)
     kept = (*history(settings, pipeline), event)[-_KEPT:]
@@ -158,7 +158,9 @@ class Busy(JobError):
     """Another process starts or ends the job's process, which takes moments."""
 
 
-def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> AbstractContextManager[object]:
+def lock_process(
+    settings: Settings, pipeline: str, wait: float = 0.0
+) -> AbstractContextManager[object]:
     """Holds the right to start or end the job's process, which one process at a time has.
 
     Raises JobError if another holds it for longer than `wait` seconds.

@@ -139,7 +139,7 @@ def _read_ahead(read: Callable[[], None]) -> None:
 def _acting(lakehouse: Lakehouse, table: Table) -> AbstractContextManager[object]:
     """Holds the right to end and start the table's job. Raises JobError with the process that has it."""
     try:
-        return desired.acting(lakehouse.settings, table.pipeline)
+        return desired.lock_process(lakehouse.settings, table.pipeline)
     except desired.Busy as err:
         others = upgrades.under_way(lakehouse, table)
         if not others:
@@ -167,7 +167,7 @@ def _between(
     desired.note(settings, pipeline, event)  # a process killed before the start leaves this
     supervisor.end(settings, pipeline, why, supervisor.DRAIN)
     try:
-        with supervisor.alone(settings, pipeline, why):
+        with supervisor.lock_pipelines(settings, pipeline, why):
             done = swap()
     except BaseException:
         _log.warning(

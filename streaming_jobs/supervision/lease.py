@@ -82,7 +82,7 @@ class Lease:
 
 
 @contextmanager
-def held(settings: Settings, job: str) -> Iterator[Lease]:
+def acquire(settings: Settings, job: str) -> Iterator[Lease]:
     """Holds the right to run the pipelines of a job, which one process has. Raises JobError with the name of that."""
     make_root(settings)
     with ExitStack() as locked:

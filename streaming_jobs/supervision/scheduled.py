@@ -35,7 +35,7 @@ def run(settings: Settings, pipeline: str, *, by: str) -> JobStatus:
     """
     if why := off(settings, pipeline):
         raise JobError(f"pipeline={pipeline!r}: {why}")
-    with desired.acting(settings, pipeline, supervisor.ACTING):
+    with desired.lock_process(settings, pipeline, supervisor.ACTING):
         pid = supervisor.begin(settings, pipeline, f"asked for by {by}")
     return await_end(settings, pipeline, pid)
 

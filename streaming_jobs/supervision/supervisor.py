@@ -52,7 +52,7 @@ def start(
     """
     _check(settings, pipeline)
     wanted = desired.wish(settings, pipeline, "running", by)
-    with desired.acting(settings, pipeline, ACTING):
+    with desired.lock_process(settings, pipeline, ACTING):
         pid = begin(settings, pipeline, f"asked for by {wanted.by}")
     return await_running(settings, pipeline, pid, wait)
 
@@ -60,7 +60,7 @@ def start(
 def begin(settings: Settings, pipeline: str, why: str) -> int:
     """Returns the pid of a process that runs the job as fresh as the settings say: the one there is, or a new one.
 
-    A process with another freshness, or one that is stopping, is drained first. The caller is `acting`.
+    A process with another freshness, or one that is stopping, is drained first. The caller holds `lock_process`.
     """
     now, freshness = status(settings, pipeline), str(settings.freshness_of(pipeline))
     if running(settings, pipeline):
@@ -81,7 +81,7 @@ def stop(
     A process that has not ended after `timeout` seconds is killed: it resumes all the same.
     """
     wanted = desired.wish(settings, pipeline, "stopped", by)
-    with desired.acting(settings, pipeline, ACTING):
+    with desired.lock_process(settings, pipeline, ACTING):
         end(settings, pipeline, f"asked for by {wanted.by}", 0 if now else timeout)
     return status(settings, pipeline)
 
@@ -115,12 +115,12 @@ def restart(
         if beside:
             beside.await_ready()
         wanted = desired.wish(settings, pipeline, "running", by)
-        with desired.acting(settings, pipeline, ACTING):
+        with desired.lock_process(settings, pipeline, ACTING):
             why = f"restart asked for by {wanted.by}"
             end(settings, pipeline, why, 0 if now else timeout)
             try:
                 if meanwhile:
-                    with alone(settings, pipeline, why):
+                    with lock_pipelines(settings, pipeline, why):
                         meanwhile()
             finally:
                 pid = launch(settings, pipeline, why, beside=beside)
@@ -132,13 +132,13 @@ def all_stopped(settings: Settings, pipelines: Iterable[str]) -> Iterator[None]:
     """Keeps all these jobs from being started. Raises JobError for one that runs."""
     with ExitStack() as held:
         for pipeline in pipelines:
-            held.enter_context(desired.acting(settings, pipeline))
+            held.enter_context(desired.lock_process(settings, pipeline))
             check_ended(settings, pipeline)
         yield
 
 
 def check_ended(settings: Settings, pipeline: str) -> None:
-    """Raises JobError if the job runs. The caller is `acting`: else it may start at once."""
+    """Raises JobError if the job runs. The caller holds `lock_process`: else it may start at once."""
     if lives(settings, pipeline) or lease.others(settings, pipeline):
         raise JobError(
             f"pipeline={pipeline!r}: its job runs, and would write on into tables that are to be replaced; stop it first "
@@ -147,10 +147,10 @@ def check_ended(settings: Settings, pipeline: str) -> None:
 
 
 @contextmanager
-def alone(settings: Settings, pipeline: str, why: str) -> Iterator[None]:
-    """Holds the lease of the pipelines of a job that was ended, so that no process fills their tables. The caller is `acting`."""
+def lock_pipelines(settings: Settings, pipeline: str, why: str) -> Iterator[None]:
+    """Keeps every process from the tables of a job that was ended, by their lease. The caller holds `lock_process`."""
     _end_others(settings, pipeline, why)
-    with lease.held(settings, pipeline):
+    with lease.acquire(settings, pipeline):
         yield
 
 
@@ -177,7 +177,7 @@ def launch(
     """Starts the job's process, or lets go the one `beside`, and returns its pid without waiting for it.
 
     A process that runs the same pipelines under another name, since the settings had them together or apart, is drained
-    first. The caller is `acting`.
+    first. The caller holds `lock_process`.
     """
     _end_others(settings, pipeline, why)
     at = progress.now()
@@ -193,12 +193,12 @@ def launch(
 
 def _end_others(settings: Settings, pipeline: str, why: str) -> None:
     for other in lease.others(settings, pipeline):
-        with desired.acting(settings, other, ACTING):
+        with desired.lock_process(settings, other, ACTING):
             end(settings, other, f"{why}, in the process {pipeline!r}", DRAIN)
 
 
 def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
-    """Drains the job's process for at most `timeout` seconds, then kills it. Raises JobError. The caller is `acting`.
+    """Drains the job's process for at most `timeout` seconds, then kills it. Raises JobError. The caller holds `lock_process`.
 
     A process elsewhere drains because of the desired state, and is waited for.
     """
@@ -217,7 +217,7 @@ def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
 
 
 def ask_to_end(settings: Settings, pipeline: str, why: str) -> None:
-    """Lets the job's process, which is here, begin to drain. The caller is `acting`."""
+    """Lets the job's process, which is here, begin to drain. The caller holds `lock_process`."""
     pid, born = identity(settings, pipeline)
     desired.note(settings, pipeline, Event(progress.now(), "stopping", why, pid, born))
     with suppress(psutil.NoSuchProcess):
@@ -225,7 +225,7 @@ def ask_to_end(settings: Settings, pipeline: str, why: str) -> None:
 
 
 def kill(settings: Settings, pipeline: str, why: str) -> None:
-    """Kills the job's process and its JVM. The caller is `acting`.
+    """Kills the job's process and its JVM. The caller holds `lock_process`.
 
     Raises JobError if one survives SIGKILL (it waits for a disk, say): then no other may start.
     """

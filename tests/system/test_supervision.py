@@ -366,13 +366,13 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp
         pa.Table.from_pylist([dict(zip(columns.names, row, strict=True))], columns)
     )
     log = BatchLog(BEGINNING, datetime(2030, 1, 1, tzinfo=UTC), {"sensor-readings": {"0": 1}})
-    with lease.held(stage.session.settings, "sensors") as turn:
+    with lease.acquire(stage.session.settings, "sensors") as turn:
         asleep = stream_run(
             stage.session, record, lambda point: turn.check() if point == "begin" else None
         )
         # a file system that does not lock
         layout.job_file(stage.session.settings, "sensors", "lease").unlink()
-        with lease.held(stage.session.settings, "sensors"):
+        with lease.acquire(stage.session.settings, "sensors"):
             stage.feed("sensor_readings", [reading])
             with pytest.raises(JobError, match="runs it now"):
                 ingest.ingest_batch(asleep, raw_records(asleep, {"sensor_topic": records}), 0, log)

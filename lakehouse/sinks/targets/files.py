@@ -33,7 +33,7 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import taken_over
+from lakehouse.sinks.claims import replaced
 from lakehouse.sinks.formats.encoding import key_of, text_of, value_of
 from lakehouse.sinks.formats.file_formats import Format, decoded, encoded
 from lakehouse.sinks.targets.files_folder import MANIFEST, Folder
@@ -135,7 +135,7 @@ class FilesSink(Sink):
                 manifest, readable = self._folder.read(), True
             except SinkError:  # the position says so
                 manifest, readable = None, False
-            names = self._folder.there()
+            names = self._folder.names()
             ours = {name for name in names if _OURS.fullmatch(name)}
             if manifest:  # what a process wrote that died before its commit
                 for name in ours - _known(manifest):
@@ -148,15 +148,15 @@ class FilesSink(Sink):
                     )
                 self._folder.publish(_nothing())  # its absence is a loss from now on
             # the number may be gone, and no name of a file may come again
-            self._epoch = max([self._folder.turn(), *map(_epoch_of, ours)]) + 1
-            self._folder.take(self._epoch)
+            self._epoch = max([self._folder.epoch(), *map(_epoch_of, ours)]) + 1
+            self._folder.write_epoch(self._epoch)
 
     def position(self) -> Position | None:
         self._manifest = manifest = self._folder.read()
         if manifest is not None:
             at = manifest["position"]
             return Position.from_json(json.dumps(at)) if at else None
-        if any(map(_OURS.fullmatch, self._folder.there())):
+        if any(map(_OURS.fullmatch, self._folder.names())):
             raise self._folder.refusal(f"it has files of a follower, and no {MANIFEST}")
         return None
 
@@ -190,8 +190,8 @@ class FilesSink(Sink):
             "position": json.loads(position.to_json()),
         }
         with self._folder.lock():
-            if self._folder.turn() != self._epoch:
-                raise taken_over(
+            if self._folder.epoch() != self._epoch:
+                raise replaced(
                     f"target={self._target.name}", "nothing of what it wrote is in the manifest"
                 )
             self._folder.publish(manifest)
@@ -210,7 +210,7 @@ class FilesSink(Sink):
         for entry in state["files"]:
             if fault := self._folder.fault(entry):
                 yield entry["path"], fault
-        for name in sorted(self._folder.there() - _known(state)):
+        for name in sorted(self._folder.names() - _known(state)):
             if not _OURS.fullmatch(name):
                 yield name, "foreign file"
 
@@ -233,7 +233,7 @@ class FilesSink(Sink):
         entries = [entry for entry in state["files"] if entry["partition"] == partition]
         if partition not in self._keys:
             self._keys[partition] = {
-                key for entry in entries for key in self._rows_of(self._folder.sound(entry))
+                key for entry in entries for key in self._rows_of(self._folder.sound_content(entry))
             }
         known = self._keys[partition]
         came = {key_of(change.row, self._target.key): change for change in changes}
@@ -243,7 +243,7 @@ class FilesSink(Sink):
         else:
             rows = {}
             for entry in entries:
-                rows |= self._rows_of(self._folder.sound(entry))
+                rows |= self._rows_of(self._folder.sound_content(entry))
             for key, change in came.items():
                 if change.kind == "delete":
                     rows.pop(key, None)

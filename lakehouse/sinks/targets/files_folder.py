@@ -74,26 +74,26 @@ class Folder:
             return "missing file"
         return "" if hashlib.sha256(content).hexdigest() == entry["sha256"] else "damaged file"
 
-    def sound(self, entry: Mapping[str, Any]) -> bytes:
+    def sound_content(self, entry: Mapping[str, Any]) -> bytes:
         """Returns the content of a file. Raises SinkError if it is missing or damaged."""
         if fault := self.fault(entry):
             raise self.refusal(f"{entry['path']} is a {fault}")
         return self.content(entry)
 
-    def there(self) -> set[str]:
+    def names(self) -> set[str]:
         """Returns the names of the files in the folder, without the target's own."""
         files = (path for path in self.path.rglob("*") if path.is_file())
         names = {path.relative_to(self.path).as_posix() for path in files}
         return {name for name in names if not name.startswith("_")}
 
-    def turn(self) -> int:
+    def epoch(self) -> int:
         try:
             return int((self.path / _EPOCH).read_text())
         except (FileNotFoundError, ValueError):
             return 0
 
-    def take(self, turn: int) -> None:
-        replace_bytes(self.path / _EPOCH, str(turn).encode())
+    def write_epoch(self, epoch: int) -> None:
+        replace_bytes(self.path / _EPOCH, str(epoch).encode())
 
     def refusal(self, what: str) -> SinkError:
         return SinkError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.errors import AccessError, BrokerError, LakehouseError, SinkAway, SinkError
 from lakehouse.runtime import kafka_client, kafka_topics
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import away, taken_over, translated
+from lakehouse.sinks.claims import away, replaced, translated
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -128,7 +128,7 @@ class Topics:
                 return err
             return _away(topic, doing, error.str())
         if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-            return taken_over(f"topic={topic}")
+            return replaced(f"topic={topic}")
         return SinkError(
             f"topic={topic}: {doing} failed, {error.name()}: {error.str()}; the next process goes on "
             "from the position"

@@ -94,7 +94,7 @@ class OpenSearchSink(Sink):
         self._shards = self._index.make()
         place = self._index.place(realtime=True) or Place()
         seen = self._index.place(realtime=False) or Place()
-        self._writer.take_over(place)
+        self._writer.claim(place)
         if place.position is None:
             self._remove_rows()  # of a process that died before it had committed
         elif place.position != seen.position:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from lakehouse.backoff import Backoff
 from lakehouse.declare.targets import Position
 from lakehouse.errors import SinkAway, SinkError
-from lakehouse.sinks.claims import taken_over
+from lakehouse.sinks.claims import replaced
 from lakehouse.sinks.targets.opensearch_index import PLACE, Document, Index, Place
 from lakehouse.sinks.targets.opensearch_server import kind, reason
 
@@ -35,7 +35,7 @@ class Writer:
         """
         return f"{self.index.name}-Writer-{self.place.epoch}"
 
-    def take_over(self, former: Place) -> None:
+    def claim(self, former: Place) -> None:
         """Claims the index with a higher epoch than anyone before, and removes their aliases."""
         place = Place(former.epoch + 1, former.position)
         done = self.index.put_place(self.index.name, place, former)
@@ -68,7 +68,7 @@ class Writer:
                 "fills it again"
             )
         if place.epoch != self.place.epoch:
-            raise taken_over(self._named, "its version was not committed")
+            raise replaced(self._named, "its version was not committed")
 
     def send(
         self, version: int, documents: Iterable[Document], going_on: Callable[[], None]
@@ -106,7 +106,7 @@ class Writer:
                         f"{self._named}, key={newer[0].key!r}: only its follower may write {self.index.name}, and "
                         "somebody else does again and again; end that"
                     )
-                self.take_over(self.place)
+                self.claim(self.place)
             if busy:
                 if time.monotonic() > deadline:
                     raise SinkAway(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import position_of, taken_over
+from lakehouse.sinks.claims import position_of, replaced
 from lakehouse.sinks.formats import encoded
 from lakehouse.sinks.formats.encoding import key_of, value_of
 from lakehouse.sinks.targets.postgres_database import POSITIONS, Database
@@ -150,7 +150,7 @@ class PostgresSink(Sink):
             )
             if not done:
                 self._db.connection.rollback()
-                raise taken_over(f"target={self._target.name}")
+                raise replaced(f"target={self._target.name}")
             self._db.connection.commit()
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:

@@ -15,7 +15,7 @@ from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import away, filled, position_of, taken_over, translated
+from lakehouse.sinks.claims import away, filled, position_of, replaced, translated
 from lakehouse.sinks.formats.encoding import key_of, text_of, value_of
 from lakehouse.sinks.formats.kinds import kind_of
 
@@ -133,7 +133,7 @@ class RedisSink(Sink):
                     "the follower looks at what is left"
                 )
             if int(epoch) != self._epoch:
-                raise taken_over(self._named)
+                raise replaced(self._named)
             if last != self._last:
                 raise SinkAway(
                     f"target={self._target.name}: the server has gone back to {last or 'nothing'}, as after a restart with an "
@@ -147,7 +147,7 @@ class RedisSink(Sink):
             try:
                 together.execute()
             except redis.WatchError as err:
-                raise taken_over(self._named) from err
+                raise replaced(self._named) from err
         self._last, self._pending = text, {}
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
