@@ -273,21 +273,21 @@ def logs(
     pipeline: str, lines: Annotated[int, typer.Option(help="The number of lines")] = 40
 ) -> None:
     """Print the end of a streaming job's log."""
-    from streaming_jobs.supervision import desired, supervisor
+    from streaming_jobs.supervision import desired, job_logs
 
     settings, (name,) = _chosen([pipeline])
     if (wanted := desired.read(settings, name)) and wanted.state == "unsupervised":
         console.print_note(
             f"{name}: `{wanted.by}` logs where it runs; these lines are of a process before"
         )
-    print(supervisor.log_tail(settings, name, lines))
+    print(job_logs.log_tail(settings, name, lines))
 
 
 def _show_started(settings: "Settings", status: "JobStatus") -> None:
-    from streaming_jobs.supervision import scheduled, supervisor
+    from streaming_jobs.supervision import job_logs, scheduled
 
     name = status.pipeline
-    log = supervisor.log_path(settings, name)
+    log = job_logs.log_path(settings, name)
     console.print_text(f"{name}: {status.state}, pid {status.pid}, log {log}")
     if status.ui and status.alive:
         console.print_text(f"{name}: Spark's pages {status.ui}")

@@ -33,8 +33,7 @@ from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.progress_log import ProgressLog
 from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, said
 from streaming_jobs.references import References
-from streaming_jobs.supervision import desired, healing, standby, supervisor
-from streaming_jobs.supervision.job_logs import PROGRESS
+from streaming_jobs.supervision import desired, healing, job_logs, standby
 from streaming_jobs.supervision.lease import Lease
 
 _log = logging.getLogger("streaming_jobs.driver")  # it runs as __main__
@@ -118,7 +117,7 @@ class Job:
             for t in tables
         ]
         started = f"started, pid {self.process.status.pid}, {len(tables)} tables"
-        _log.info(f"{PROGRESS}pipeline={self.pipeline}: {started}")
+        _log.info(f"{job_logs.PROGRESS}pipeline={self.pipeline}: {started}")
         if self.available_now:
             self._to_the_present(session, queries)
         else:
@@ -229,7 +228,7 @@ class Job:
             self.process.obey()
             if time.monotonic() - self.flushed > _FLUSH:
                 log_tables.flush(self.settings, [q.table for q in self.queries.values()])
-                supervisor.shorten_log(self.settings, self.pipeline)
+                job_logs.shorten_log(self.settings, self.pipeline)
                 kafka_broker.shorten_log(self.settings)
                 self.flushed = time.monotonic()
             self.progress_log.note(self.queries.values())

@@ -20,13 +20,11 @@ from lakehouse import processes
 from lakehouse.errors import BrokerError
 from lakehouse.runtime import cds_archive, kafka_address, kafka_client, kafka_properties
 from lakehouse.runtime.jars import Jars
-from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
+from lakehouse.runtime.kafka_address import Broker, running
 from lakehouse.runtime.kafka_options import Properties
 from lakehouse.settings import Settings, java
 from lakehouse.storage.disk import layout, locks, text_logs
 from lakehouse.storage.disk.root import make as make_root
-
-__all__ = ["Broker", "bootstrap_servers", "ensure_topics", "running", "start", "stop"]
 
 READY_LIMIT = 60.0  # seconds for a started broker to answer
 STOP_LIMIT = 20.0  # seconds for a broker to end after SIGTERM, before SIGKILL

@@ -23,7 +23,7 @@ _TARGETS = Annotated[list[str] | None, typer.Argument(help="Targets; by default 
 @group.command()
 def start(targets: _TARGETS = None) -> None:
     """Start a follower for each target: a process of its own, which goes on when this command ends."""
-    from streaming_jobs.supervision import supervisor
+    from streaming_jobs.supervision import job_logs, supervisor
     from streaming_jobs.supervision.jobs import follower_of
 
     settings, _, named = _chosen(targets)
@@ -32,7 +32,7 @@ def start(targets: _TARGETS = None) -> None:
     for target in named:
         with console.working(f"starting {target}"):
             status = supervisor.start(settings, follower_of(target), by="lakehouse publish start")
-        log = supervisor.log_path(settings, status.pipeline)
+        log = job_logs.log_path(settings, status.pipeline)
         console.print_text(f"{target}: {status.state}, pid {status.pid}, log {log}")
 
 
@@ -101,11 +101,11 @@ def logs(
     lines: Annotated[int, typer.Option(help="The number of lines")] = 40,
 ) -> None:
     """Print the end of a follower's log."""
-    from streaming_jobs.supervision import supervisor
+    from streaming_jobs.supervision import job_logs
     from streaming_jobs.supervision.jobs import follower_of
 
     settings, _, _ = _chosen([target])
-    print(supervisor.log_tail(settings, follower_of(target), lines))
+    print(job_logs.log_tail(settings, follower_of(target), lines))
 
 
 @group.command()

@@ -16,7 +16,7 @@ from lakehouse.stopping import Stop
 from lakehouse.storage.disk import root
 from streaming_jobs import progress
 from streaming_jobs.progress import JobStatus, State
-from streaming_jobs.supervision import desired, healing, holders, supervisor
+from streaming_jobs.supervision import desired, healing, holders, job_logs, supervisor
 from streaming_jobs.supervision.desired import Event
 from streaming_jobs.supervision.healing import Bounds, Decision, Observed
 
@@ -109,7 +109,7 @@ def observe(settings: Settings, pipeline: str) -> Observed:
     status = supervisor.status(settings, pipeline)
     if launched:
         alive, place = supervisor.is_launching(settings, pipeline, launched), launched.place
-        error = "" if alive or not place.is_here else supervisor.last_error(settings, pipeline)
+        error = "" if alive or not place.is_here else job_logs.last_error(settings, pipeline)
         state: State = "starting" if alive else "failed" if error else "dead"
         seen = Observed(
             pipeline, state, alive, launched.moment, launched.moment, error=error, room=room

@@ -12,7 +12,7 @@ from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from streaming_jobs import progress
 from streaming_jobs.progress import JobStatus
-from streaming_jobs.supervision import control_loop, desired, supervisor
+from streaming_jobs.supervision import control_loop, desired, job_logs, supervisor
 
 _LOOK = 1.0  # seconds between two looks at a run
 _END_OF_JVM = 20.0
@@ -93,5 +93,5 @@ def why_ended(settings: Settings, pipeline: str, pid: int) -> str:
     """Returns the reason why a run ended badly."""
     now, done = supervisor.status(settings, pipeline), desired.history(settings, pipeline)
     killed = next((e.why for e in reversed(done) if e.what == "killed" and e.pid == pid), "")
-    spoken = now.error if now and now.pid == pid else supervisor.last_error(settings, pipeline)
+    spoken = now.error if now and now.pid == pid else job_logs.last_error(settings, pipeline)
     return killed or spoken or "its process died without an error message"

@@ -23,10 +23,7 @@ from streaming_jobs import progress
 from streaming_jobs.progress import AT_WORK, JobStatus
 from streaming_jobs.supervision import desired, holders, jobs, lease, standby
 from streaming_jobs.supervision.desired import Event
-from streaming_jobs.supervision.job_logs import last_error as last_error
-from streaming_jobs.supervision.job_logs import log_path as log_path
 from streaming_jobs.supervision.job_logs import log_tail
-from streaming_jobs.supervision.job_logs import shorten_log as shorten_log
 from streaming_jobs.supervision.places import Place, here
 from streaming_jobs.supervision.standby import Standby
 

@@ -35,7 +35,7 @@ from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.stream.reading.raw_records import raw_records
 from lakehouse.testing import COMMIT_POINTS, Stage
 from streaming_jobs import progress
-from streaming_jobs.supervision import control_loop, desired, lease, rescaling, supervisor
+from streaming_jobs.supervision import control_loop, desired, job_logs, lease, rescaling, supervisor
 from streaming_jobs.supervision.desired import Event
 from support.sensors_job import (
     arrived,
@@ -106,7 +106,7 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
         assert [first.epoch, second.epoch, third.epoch, fourth.epoch] == [1, 2, 3, 4]
         # as if it had slept while another took over, without any lock
         winner = lease.Holder(5, 1, 0.0, progress.now())
-        log = supervisor.log_path(settings, "sensors")
+        log = job_logs.log_path(settings, "sensors")
         replace_file(layout.job_file(settings, "sensors", "epoch.json"), asdict(winner))
         awaited(
             lambda: not progress.is_alive(fourth.pid, fourth.process_started), "the loser ends", 30
