@@ -17,6 +17,7 @@ from streaming_jobs.command_groups import (
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings
+    from lakehouse.storage.lakehouse import Lakehouse
     from streaming_jobs.progress import JobStatus
 
 stream = console.group("Streaming jobs: start, stop, watch and supervise them.")
@@ -56,7 +57,8 @@ def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     """
     from streaming_jobs.supervision import supervisor
 
-    settings, named = _chosen(pipelines)
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
     for pipeline in named:
         _remark(settings, pipeline)
         with console.working(f"starting {pipeline}"):
@@ -80,14 +82,13 @@ def stop(
     """
     from datetime import UTC, datetime
 
-    from lakehouse.storage.lakehouse import load
     from lakehouse.storage.versions import savepoints
     from lakehouse.stream import pauses
     from streaming_jobs.supervision import supervisor
 
-    settings, named = _chosen(pipelines)
-    lakehouse = load(settings)
-    if savepoint:  # a name that is taken is refused before anything stops
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
+    if savepoint:  # an existing name is refused before anything stops
         savepoints.check_name(settings, savepoint)
     for pipeline in reversed(named):
         with console.working(f"stopping {pipeline}"):
@@ -110,7 +111,8 @@ def restart(
     """Stop and start streaming jobs; paused queries are tried again."""
     from streaming_jobs.supervision import supervisor
 
-    settings, named = _chosen(pipelines)
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
     for pipeline in named:
         _remark(settings, pipeline)
         with console.working(f"restarting {pipeline}"):
@@ -130,7 +132,8 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     """
     from streaming_jobs.supervision import rescaling
 
-    settings, named = _chosen(pipelines)
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
     differ = []
     for pipeline in named:
         with console.working(f"stopping {pipeline}") as says:
@@ -148,8 +151,7 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
         from lakehouse.stream.rescaling import REMEDY  # with Spark, which it has by now
 
         console.print_error(
-            f"table={name}: its state, divided again, does not hold what it held, so the job goes on with the one of before; "
-            f"{REMEDY}"
+            f"table={name}: the repartitioned state differs from the original, so the job keeps the original; {REMEDY}"
         )
     if differ:
         raise typer.Exit(1)
@@ -164,7 +166,8 @@ def status(pipelines: _PIPELINES = None, as_json: AsJson = False) -> None:
     from streaming_jobs.command_groups import views
     from streaming_jobs.supervision import scheduled, supervisor
 
-    settings, named = _chosen(pipelines)
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
     statuses = [(name, supervisor.status(settings, name)) for name in named]
     if as_json:
         for name, each in statuses:
@@ -203,7 +206,8 @@ def top(
 
     from streaming_jobs.command_groups import views
 
-    settings, named = _chosen(pipelines)
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
     end = time.monotonic() + seconds if seconds is not None else float("inf")
     try:
         with Live(views.top(settings, named), console=console.out(), auto_refresh=False) as live:
@@ -227,15 +231,14 @@ def supervise(
     """Keep streaming jobs, and the followers of their tables, in their desired state until Ctrl-C, as Dagster's sensor does."""
     import signal
 
-    from lakehouse.declare import catalog
     from lakehouse.stopping import Stop
     from streaming_jobs import progress
     from streaming_jobs.exporters import notifications
     from streaming_jobs.supervision import control_loop, notices
     from streaming_jobs.supervision.jobs import with_followers
 
-    settings, chosen = _chosen(pipelines)
-    named = with_followers(catalog.load(settings), chosen)
+    lakehouse, chosen = _chosen(pipelines)
+    settings, named = lakehouse.settings, with_followers(lakehouse.catalog, chosen)
     stopping = Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
@@ -264,8 +267,8 @@ def run(pipeline: Annotated[str, typer.Argument(help="The pipeline")]) -> None:
     """
     from streaming_jobs.supervision import foreground
 
-    settings, (name,) = _chosen([pipeline])
-    raise typer.Exit(foreground.run(settings, name))
+    lakehouse, _ = _chosen([pipeline])
+    raise typer.Exit(foreground.run(lakehouse.settings, pipeline))
 
 
 @stream.command()
@@ -275,12 +278,13 @@ def logs(
     """Print the end of a streaming job's log."""
     from streaming_jobs.supervision import desired, job_logs
 
-    settings, (name,) = _chosen([pipeline])
-    if (wanted := desired.read(settings, name)) and wanted.state == "unsupervised":
+    settings = _chosen([pipeline])[0].settings
+    wanted = desired.read(settings, pipeline)
+    if wanted and wanted.state == "unsupervised":
         console.print_note(
-            f"{name}: `{wanted.by}` logs where it runs; these lines are of a process before"
+            f"{pipeline}: `{wanted.by}` logs where it runs; these lines are of a former process"
         )
-    print(job_logs.log_tail(settings, name, lines))
+    print(job_logs.log_tail(settings, pipeline, lines))
 
 
 def _show_started(settings: "Settings", status: "JobStatus") -> None:
@@ -313,8 +317,8 @@ def _by(command: str) -> str:
     return f"{psutil.Process().username()} (lakehouse {command})"
 
 
-def _chosen(pipelines: list[str] | None) -> "tuple[Settings, list[str]]":
+def _chosen(pipelines: list[str] | None) -> "tuple[Lakehouse, list[str]]":
     lakehouse = opening.lakehouse()
     for name in pipelines or ():
         lakehouse.catalog.of_pipeline(name)
-    return lakehouse.settings, pipelines or lakehouse.catalog.pipelines()
+    return lakehouse, pipelines or lakehouse.catalog.pipelines()
