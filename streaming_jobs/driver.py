@@ -15,12 +15,11 @@ from functools import partial
 from typing import Any
 
 from lakehouse import processes
-from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError
 from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.settings import Settings
-from lakehouse.storage.lakehouse import load
+from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.log import commit_log_repair, log_tables
 from lakehouse.storage.position import declared_state
 from lakehouse.storage.session import Session
@@ -47,8 +46,12 @@ _END_OF_JVM = 5.0
 class Job:
     """The process of one pipeline: starts its queries, reports how they do, ends them."""
 
-    def __init__(self, settings: Settings, pipeline: str, available_now: bool, turn: Lease) -> None:
-        self.settings, self.pipeline, self.available_now = settings, pipeline, available_now
+    def __init__(
+        self, lakehouse: Lakehouse, pipeline: str, available_now: bool, turn: Lease
+    ) -> None:
+        self.catalog, self.settings = lakehouse.catalog, lakehouse.settings
+        self.pipeline, self.available_now = pipeline, available_now
+        settings = self.settings
         self.paused = _paused(settings, pipeline)
         self.process = Process(
             settings,
@@ -92,15 +95,15 @@ class Job:
         self.say(state="failed", error=(error if expected else cause(error))[:2000])
 
     def _run(self) -> None:
-        loaded = catalog.load(self.settings)
-        tables = loaded.of_pipeline(self.pipeline)
-        if topics := loaded.topics(tables):
+        tables = self.catalog.of_pipeline(self.pipeline)
+        if topics := self.catalog.topics(tables):
             _check_topics(self.settings, topics)
         self._stage("Spark comes up")
-        session = Session(self.settings, loaded, standby.session(self.settings, self.pipeline))
-        gateway: Any = session.spark._jvm
+        spark = standby.session(self.settings, self.pipeline)
+        session = Session(self.settings, self.catalog, spark)
+        gateway: Any = spark._jvm
         jvm = gateway.java.lang.ProcessHandle.current().pid()
-        ui = session.spark.sparkContext.uiWebUrl or ""
+        ui = spark.sparkContext.uiWebUrl or ""
         self.say(jvm=jvm, jvm_started=processes.started(jvm), ui=ui)
         self._stage("reference tables")
         self.references = References(session, tables, self.process.turn.check)
@@ -319,7 +322,7 @@ def main(arguments: list[str] | None = None) -> int:
         for message in declared_state.remarks(lakehouse, tables):
             _log.warning(message)
         available_now = args.available_now or settings.freshness_of(pipeline).cron is not None
-        return settings, pipeline, partial(Job, settings, pipeline, available_now)
+        return settings, pipeline, partial(Job, lakehouse, pipeline, available_now)
 
     return process.run(_log, args.foreground, prepared)
 
