@@ -143,10 +143,10 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
         _show_started(settings, status)
         if rescaled:
             columns = ("table", "partitions before", "now", "rows", "checksum", "before and now")
-            console.print_rows(columns, (tuple(asdict(each).values()) for each in rescaled))
+            console.print_rows(columns, (tuple(asdict(table).values()) for table in rescaled))
         else:
             console.print_text(f"{pipeline}: no state had to be divided again")
-        differ += [each.table for each in rescaled if each.verdict == "DIFFERENT"]
+        differ += [table.table for table in rescaled if table.verdict == "DIFFERENT"]
     for name in differ:
         from lakehouse.stream.rescaling import REMEDY  # with Spark, which it has by now
 
@@ -170,25 +170,25 @@ def status(pipelines: _PIPELINES = None, as_json: AsJson = False) -> None:
     settings = lakehouse.settings
     statuses = [(name, supervisor.status(settings, name)) for name in named]
     if as_json:
-        for name, each in statuses:
+        for name, job in statuses:
             due = scheduled.next_run(settings, name)
             knob = {
                 "freshness": str(settings.freshness_of(name)),
                 "next_run": due and ranges.text(due),
             }
             console.print_json(
-                [(asdict(each) if each else {"pipeline": name, "state": "never ran"}) | knob]
+                [(asdict(job) if job else {"pipeline": name, "state": "never ran"}) | knob]
             )
         return
     console.out().print(views.queries_table(statuses))
     about = "counts begin when a job starts; `lakehouse table list` counts from the beginning of each table"
     console.print_text(Text(about, style="dim"))
-    for name, each in statuses:
+    for name, job in statuses:
         if line := views.freshness(settings, name):
             console.print_text(line)
-        for line in filter(None, (*views.lookups(each), views.place(each))):
+        for line in filter(None, (*views.lookups(job), views.place(job))):
             console.print_text(f"{name}: {line}")
-        for line in views.troubles(settings, name, each):
+        for line in views.troubles(settings, name, job):
             console.print_text(Text(f"{name}: {line}", style="red"))
 
 

@@ -23,9 +23,9 @@ PROGRAMS = ("spark", "kafka")
 """The programs with an archive: Spark's driver and the embedded broker."""
 
 
-def options(of: str) -> tuple[str, ...]:
-    """Returns the options of the JVM of `of`, one of PROGRAMS; none if there is no archive."""
-    path = archive(of)
+def options(program: str) -> tuple[str, ...]:
+    """Returns the options of the JVM of a program, one of PROGRAMS; none if there is no archive."""
+    path = archive(program)
     if not path.exists():
         return ()
     return (f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")

@@ -102,9 +102,9 @@ def denied(error: "KafkaError", what: str, right: str) -> AccessError | None:
     return not_allowed(what, error.str(), right) if error.name() in _DENIED else None
 
 
-def not_allowed(what: str, said: str, right: str) -> AccessError:
+def not_allowed(what: str, reason: str, right: str) -> AccessError:
     return AccessError(
-        f"{what}: the broker does not allow it ({said}); the user must have {right}; grant it at the broker"
+        f"{what}: the broker does not allow it ({reason}); the user must have {right}; grant it at the broker"
     )
 
 
@@ -116,9 +116,9 @@ def is_of_group(error: "KafkaError") -> bool:
     return error.name() == "GROUP_AUTHORIZATION_FAILED"
 
 
-def turned_away(said: Collection[str]) -> str:
+def turned_away(reports: Collection[str]) -> str:
     """Returns the first of these reports by which a broker turned its client away; empty if there is none."""
-    for report in said:
+    for report in reports:
         if any(t in report for t in _TURNED_AWAY) and not any(t in report for t in _AWAY):
             return report
     return ""

@@ -28,14 +28,14 @@ _LOST = re.compile(  # texts of Spark and Kafka's client for messages, or a topi
 def refusal(settings: Settings, topics: Sequence[str], err: BaseException) -> AccessError | None:
     """Returns the error of a job that the broker turned away, or did not let read these topics; None for another failure."""
     text = _text(err)
-    for name, said in _RAISED.findall(text):
+    for name, reason in _RAISED.findall(text):
         if name == "TopicAuthorization":
             what = f"topic={', '.join(topics)}, reading it by Spark"
-            return kafka_client.not_allowed(what, said, "READ and DESCRIBE on the topic")
+            return kafka_client.not_allowed(what, reason, "READ and DESCRIBE on the topic")
         if name in _KINDS:
             untrusted = _UNTRUSTED.search(text)
             kind = kafka_client.CERTIFICATE if untrusted else _KINDS[name]
-            why = untrusted[1] if untrusted else said
+            why = untrusted[1] if untrusted else reason
             return kafka_client.refused(settings, kind, f"Spark's client: {why}")
     return None
 
@@ -48,5 +48,5 @@ def is_loss(err: BaseException) -> bool:
 def _text(err: BaseException) -> str:
     """Returns the text of an exception in the JVM with its causes, which Spark leaves out for some errors."""
     # an error of a JVM that is gone cannot be asked for its text
-    said = "".join(traceback.format_exception_only(err))
-    return f"{said}\n{getattr(err, '_stackTrace', '')}"
+    raised = "".join(traceback.format_exception_only(err))
+    return f"{raised}\n{getattr(err, '_stackTrace', '')}"

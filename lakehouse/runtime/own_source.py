@@ -296,11 +296,11 @@ def _raised(source: PythonSource, err: Exception) -> str:
         if code and frame.filename == code.co_filename
     ]
     at = f" in line {own[-1].lineno} of {source.reader.__module__}" if own else ""
-    said = " ".join(str(err).split())[:_SHOWN]
-    return f"raised {type(err).__name__}{f': {said}' if said else ''}{at}"
+    reason = " ".join(str(err).split())[:_SHOWN]
+    return f"raised {type(err).__name__}{f': {reason}' if reason else ''}{at}"
 
 
-def _whole(value: object, most: int) -> int | None:
+def _whole(value: object, largest: int) -> int | None:
     """Returns a whole number from 0 to `most`, also one of numpy's; None for all else."""
     if isinstance(value, bool):
         return None
@@ -308,7 +308,7 @@ def _whole(value: object, most: int) -> int | None:
         number = operator.index(value)  # type: ignore[arg-type]  # it says so
     except TypeError:
         return None
-    return number if 0 <= number <= most else None
+    return number if 0 <= number <= largest else None
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

@@ -140,5 +140,5 @@ def _text(record: Raw | None) -> str:
         return "not there"
     _, key, value, timestamp = record
     beside = {"key": key, "timestamp": timestamp and timestamp.isoformat()}
-    more = "".join(f", {name} {each!r}" for name, each in beside.items() if each is not None)
+    more = "".join(f", {name} {part!r}" for name, part in beside.items() if part is not None)
     return f"{value!r}{more}"

@@ -48,8 +48,12 @@ def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
     for name in ("functions", "PythonUtils", "PythonSQLUtils"):
         setattr(jvm, name, getattr(jvm, name))
     setattr(jvm, "org.apache.spark.sql.functions", jvm.functions)
-    for of, method in ((jvm.functions, "col"), (jvm.functions, "lit"), (jvm.PythonUtils, "toSeq")):
-        setattr(of, method, getattr(of, method))
+    for holder, method in (
+        (jvm.functions, "col"),
+        (jvm.functions, "lit"),
+        (jvm.PythonUtils, "toSeq"),
+    ):
+        setattr(holder, method, getattr(holder, method))
     local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
     local.setWriteChecksum(False)
     return spark

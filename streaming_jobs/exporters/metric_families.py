@@ -131,7 +131,7 @@ class Families:
                 self._family(name).add_metric(tuple(labels), value, **since)
 
     def add_state(self, name: str, labels: Iterable[str], state: str) -> None:
-        states = {each: each == state for each in _STATES[name]}
+        states = {one: one == state for one in _STATES[name]}
         self._family(name).add_metric(tuple(labels), states)
 
     def results(self, name: str, help: str, keys: Iterable[str]) -> GaugeMetricFamily:

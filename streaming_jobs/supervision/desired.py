@@ -125,8 +125,8 @@ def note(settings: Settings, pipeline: str, event: Event) -> None:
     """Adds to the history. The caller holds `lock_process`."""
     if wanted := read(settings, pipeline):
         event = replace(event, wished=wanted.since)
-    kept = (*history(settings, pipeline), event)[-_KEPT:]
-    replace_file(layout.job_file(settings, pipeline, "history.json"), [asdict(e) for e in kept])
+    events = (*history(settings, pipeline), event)[-_KEPT:]
+    replace_file(layout.job_file(settings, pipeline, "history.json"), [asdict(e) for e in events])
 
 
 def _wished(events: Sequence[Event]) -> str:

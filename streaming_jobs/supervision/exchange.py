@@ -53,10 +53,10 @@ def exchange(
     with ExitStack() as held:
         held.enter_context(upgrades.alone(lakehouse.settings, table))
         held.enter_context(publishing(lakehouse.settings, table))
-        begun = upgrades.check(lakehouse, table, command)
+        is_begun = upgrades.check(lakehouse, table, command)
 
         def swap() -> Upgrade:
-            if not begun:
+            if not is_begun:
                 catch_up(table)
             return upgrades.exchange(lakehouse, table, command)
 
@@ -65,7 +65,7 @@ def exchange(
             supervisor.check_ended(lakehouse.settings, table.pipeline)
             return swap(), None
         beside = held.enter_context(standby(lakehouse.settings, table.pipeline))
-        if not begun:
+        if not is_begun:
             _read_ahead(lambda: catch_up(table))
         beside.await_ready()
         held.enter_context(_acting(lakehouse, table))
@@ -74,10 +74,10 @@ def exchange(
 
 def stands(settings: Settings, table: Table) -> str:
     """Returns the state of the table after an exchange that ended before it was done."""
-    begun = upgrades.upgrade(settings, table)
+    upgrade = upgrades.upgrade(settings, table)
     return (
         "its readers see one version or the other, whole, and nothing starts until it is done"
-        if begun and begun.command
+        if upgrade and upgrade.command
         else "the table is as it was"
     )
 
@@ -91,9 +91,9 @@ def _to_be_started(lakehouse: Lakehouse, table: Table, command: Command) -> Upgr
     settings, pipeline = lakehouse.settings, table.pipeline
     if desired.ended_for(settings, pipeline) != _shown(table, command):
         return None
-    noted = upgrades.upgrade(settings, table)
-    is_done = noted and not noted.command and noted.state == upgrades.DONE[command]
-    return noted if is_done and not supervisor.lives(settings, pipeline) else None
+    upgrade = upgrades.upgrade(settings, table)
+    is_done = upgrade and not upgrade.command and upgrade.state == upgrades.DONE[command]
+    return upgrade if is_done and not supervisor.lives(settings, pipeline) else None
 
 
 def _started(lakehouse: Lakehouse, table: Table, command: Command) -> int:
@@ -116,8 +116,8 @@ def _goes_on(lakehouse: Lakehouse, table: Table) -> bool:
     lives = supervisor.lives(settings, pipeline)
     if lives:
         supervisor.check_here(settings, pipeline, "and is to be started again under this code")
-    others = [each for each in lakehouse.catalog.of_pipeline(pipeline) if each != table]
-    changed = [each.name for each in others if declared_state.changes(lakehouse, each)]
+    others = [other for other in lakehouse.catalog.of_pipeline(pipeline) if other != table]
+    changed = [other.name for other in others if declared_state.changes(lakehouse, other)]
     if changed and lives:
         raise JobError(
             f"pipeline={pipeline!r}: its job runs, and would not start again under this code, in which {', '.join(changed)} "

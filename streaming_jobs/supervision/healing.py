@@ -168,8 +168,8 @@ def _end(
 ) -> Decision:
     if not seen.alive:
         return Decision("nothing", "it is stopped")
-    said = max(seen.heartbeat, since) if seen.heartbeat and seen.state == "stopping" else since
-    if is_overdue(now - said, bounds.stop, seen.computed, seen.share):
+    asked_at = max(seen.heartbeat, since) if seen.heartbeat and seen.state == "stopping" else since
+    if is_overdue(now - asked_at, bounds.stop, seen.computed, seen.share):
         return Decision("kill", f"it did not end within {_shown(bounds.stop)} of being asked to")
     if seen.state == "stopping" or any(e.what == "stopping" and e.moment >= since for e in history):
         return Decision("nothing", "it drains")

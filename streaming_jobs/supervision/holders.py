@@ -40,22 +40,22 @@ def holder(path: Path) -> Holder | None:
     return read_value(path, partial(typed, Holder, later=True), meaning)
 
 
-def left(settings: Settings, job: str, said: Place) -> float:
+def left(settings: Settings, job: str, place: Place) -> float:
     """Returns the seconds for which a process elsewhere may still write to tables of the job; 0 if none does.
 
-    `said` is the place of the job's last process by its status, if a file `epoch.json` is gone. A holder here is known by
+    `place` is that of the job's last process by its status, if a file `epoch.json` is gone. A holder here is known by
     its pid, and does not count.
     """
     within = duration(settings.heartbeat_within).total_seconds()
     paths = (
         layout.job_file(settings, pipeline, "epoch.json") for pipeline in settings.members(job)
     )
-    return max((_left(path, within, said) for path in paths), default=0.0)
+    return max((_left(path, within, place) for path in paths), default=0.0)
 
 
-def _left(path: Path, within: float, said: Place) -> float:
+def _left(path: Path, within: float, place: Place) -> float:
     now = holder(path)
-    if (now.place if now else said).is_here or (now and now.ended):
+    if (now.place if now else place).is_here or (now and now.ended):
         return 0.0
     renewed = modified(path.with_name("lease")) or modified(path)
     if renewed is None:

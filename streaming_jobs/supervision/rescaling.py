@@ -49,10 +49,10 @@ def rescale(
             says(f"stopping {pipeline}")
 
         def divide() -> None:
-            for each in session:
+            for spark in session:
                 for table, before, now in rescaling.due(lakehouse, tables):
                     says(f"dividing the state of {table.name} into {now} partitions")
-                    rescaled.extend(filter(None, [rescaling.rescale(each, table, before, now)]))
+                    rescaled.extend(filter(None, [rescaling.rescale(spark, table, before, now)]))
             says(f"starting {pipeline}")
 
         status = supervisor.restart(

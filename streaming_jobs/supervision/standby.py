@@ -94,9 +94,9 @@ def come_up(settings: Settings, pipeline: str, says: int, waits: int) -> None:
     from lakehouse.stream.strategy import strategy
     from lakehouse.transform.plan import plan_of
 
-    known = catalog.load(settings)
-    beside = Session(settings, known, session(settings, pipeline))
-    for table in known.of_pipeline(pipeline):
+    loaded = catalog.load(settings)
+    beside = Session(settings, loaded, session(settings, pipeline))
+    for table in loaded.of_pipeline(pipeline):
         if table.kind.is_streamed:
             strategy(beside, table)
             plan_of(beside, table)

@@ -279,8 +279,8 @@ def is_launching(settings: Settings, pipeline: str, launched: Event) -> bool:
     """Returns True if a process without a status may still write one; elsewhere, as long as a lease would last."""
     if launched.place.is_here:
         return progress.is_alive(launched.pid, launched.process_started)
-    noted = modified(layout.job_file(settings, pipeline, "history.json")) or 0.0
-    age = file_system_now(layout.job_folder(settings, pipeline)) - noted
+    noted_at = modified(layout.job_file(settings, pipeline, "history.json")) or 0.0
+    age = file_system_now(layout.job_folder(settings, pipeline)) - noted_at
     return age < duration(settings.heartbeat_within).total_seconds()
 
 

@@ -235,9 +235,9 @@ class FilesSink(Sink):
             self._keys[partition] = {
                 key for entry in entries for key in self._rows_of(self._folder.sound_content(entry))
             }
-        known = self._keys[partition]
+        keys = self._keys[partition]
         came = {key_of(change.row, self._target.key): change for change in changes}
-        appends = all(change.kind == "insert" for change in changes) and not known & came.keys()
+        appends = all(change.kind == "insert" for change in changes) and not keys & came.keys()
         if appends and len(entries) < _MANY:
             rows = {key: change.row for key, change in came.items()}
         else:
@@ -252,8 +252,8 @@ class FilesSink(Sink):
             now = datetime.now(UTC).isoformat()
             state["left"] |= {entry["path"]: now for entry in entries}
             state["files"] = [entry for entry in state["files"] if entry not in entries]
-            known.clear()
-        known |= rows.keys()
+            keys.clear()
+        keys |= rows.keys()
         if rows:
             state["files"].append(self._store(partition, version, list(rows.values())))
 

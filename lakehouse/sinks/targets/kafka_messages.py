@@ -135,8 +135,8 @@ class Topics:
         )
 
 
-def _away(topic: str, doing: str, said: str) -> SinkAway:
+def _away(topic: str, doing: str, reason: str) -> SinkAway:
     return away(
         f"topic={topic}, {doing}",
-        f"the broker must answer within {ANSWER:.0f} s and did not ({said})",
+        f"the broker must answer within {ANSWER:.0f} s and did not ({reason})",
     )

@@ -234,8 +234,8 @@ def _place(text: str) -> tuple[str, int | None]:
     return parts.hostname, parts.port
 
 
-def _judged(codes: set[int], said: str) -> Answer:
-    return Answer("refused" if all(code >= 500 for code in codes) else "failed", said)
+def _judged(codes: set[int], text: str) -> Answer:
+    return Answer("refused" if all(code >= 500 for code in codes) else "failed", text)
 
 
 def _columns(template: str) -> set[str]:

@@ -111,10 +111,10 @@ class Index:
                 "and the follower fills it again"
             ) from err
 
-    def put_place(self, by: str, place: Place, known: Place) -> Place | str:
-        """Writes the document by the name `by` and returns it; returns the server's reason if it is not as `known`."""
+    def put_place(self, by: str, place: Place, former: Place) -> Place | str:
+        """Writes the document by the name `by` and returns it; returns the server's reason if it is not as `former`."""
         document = {PLACE: {"epoch": place.epoch, "position": place.position}}
-        path = f"/{by}/_doc/{PLACE}?{known.unchanged}"
+        path = f"/{by}/_doc/{PLACE}?{former.unchanged}"
         status, answer = self.server.ask("PUT", path, document, (400, 404, 409))
         if status in (400, 404, 409):
             return reason(answer.get("error"))

@@ -45,14 +45,14 @@ def properties(columns: "Iterable[pa.Field]") -> Properties:
     return mapped
 
 
-def lacking(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> Properties:
+def lacking(wanted: Mapping[str, Any], existing: Mapping[str, Any]) -> Properties:
     """Returns the fields of `wanted` that an index lacks, also within structs. A field mapped otherwise is the user's choice."""
     missing: Properties = {}
     for name, field in wanted.items():
-        if name not in there:
+        if name not in existing:
             missing[name] = field
         elif "properties" in field:
-            within = lacking(field["properties"], there[name].get("properties", {}))
+            within = lacking(field["properties"], existing[name].get("properties", {}))
             missing |= {name: {"properties": within}} if within else {}
     return missing
 

@@ -42,7 +42,7 @@ class Server:
         content, url = None if body is None else text.encode(), self._base + path
         try:
             with self._client.ask(method, url, content, headers, within=_WITHIN) as answer:
-                status, said = answer.status, _parsed(answer.read())
+                status, parsed = answer.status, _parsed(answer.read())
         except Unanswered as err:
             if isinstance(err.why, ssl.SSLCertVerificationError):
                 raise SinkError(
@@ -52,8 +52,8 @@ class Server:
             why = f"the server must answer and does not ({err.why!r})"
             raise away(f"target={self._target}", why) from err
         if status in (200, 201, *answers):
-            return status, said
-        raise self._refusal(f"{method} {path.partition('?')[0]}", status, said)
+            return status, parsed
+        raise self._refusal(f"{method} {path.partition('?')[0]}", status, parsed)
 
     def close(self) -> None:
         self._client.close()
@@ -72,10 +72,10 @@ class Server:
             self._headers["Authorization"] = f"Basic {basic}"
         self._base = filled(self._target, f"{parts.scheme}://{host}{parts.path.rstrip('/')}")
 
-    def _refusal(self, asked: str, status: int, said: Mapping[str, Any]) -> SinkError:
-        why = f"{status} {reason(said.get('error'))}".strip()
+    def _refusal(self, asked: str, status: int, content: Mapping[str, Any]) -> SinkError:
+        why = f"{status} {reason(content.get('error'))}".strip()
         named = f"target={self._target}, {asked}"
-        if status in _NOT_NOW or kind(said.get("error")) == _BLOCKED:
+        if status in _NOT_NOW or kind(content.get("error")) == _BLOCKED:
             return away(named, f"the server must take it and does not now ({why})")
         if status in _REFUSES:
             return SinkError(
@@ -94,9 +94,9 @@ def reason(error: object) -> str:
     """Returns the text of an error in an answer, with its cause."""
     if not isinstance(error, Mapping):
         return str(error or "")[:_LONGEST]
-    said = f"{error.get('type')}: {error.get('reason')}"
+    text = f"{error.get('type')}: {error.get('reason')}"
     cause = error.get("caused_by")
-    return f"{said}, by {reason(cause)}"[:_LONGEST] if cause else said[:_LONGEST]
+    return f"{text}, by {reason(cause)}"[:_LONGEST] if cause else text[:_LONGEST]
 
 
 def _parsed(content: bytes) -> dict[str, Any]:

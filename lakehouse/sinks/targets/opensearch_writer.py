@@ -93,7 +93,8 @@ class Writer:
         while documents:
             number = self.place.epoch * EPOCH + version
             statuses = self.index.write(self.alias, number, documents)
-            answers = [each for each in zip(documents, statuses, strict=True) if "error" in each[1]]
+            sent = zip(documents, statuses, strict=True)
+            answers = [(document, answer) for document, answer in sent if "error" in answer]
             for document, answer in answers:
                 self._check(version, document, answer)
             newer = [document for document, answer in answers if answer["status"] == _NEWER]
@@ -116,8 +117,8 @@ class Writer:
                 going_on()
                 refusals += 1
                 time.sleep(_PAUSES.after(refusals))
-            again = {id(each) for each in (*newer, *busy)}
-            documents = [each for each in documents if id(each) in again]  # in their order
+            again = {id(document) for document in (*newer, *busy)}
+            documents = [document for document in documents if id(document) in again]  # in order
 
     def _check(self, version: int, document: Document, answer: dict) -> None:
         """Raises an error for an answer after which the same document need not be sent again."""

@@ -122,9 +122,9 @@ _REFUSALS = (
 )
 
 
-def is_refusal(said: str) -> bool:
+def is_refusal(error: str) -> bool:
     """Returns True if a connection that failed would be refused again; False if the server is away.
 
     The text decides, in English. A server that says it in another language counts as away.
     """
-    return any(text in said for text in _REFUSALS)
+    return any(text in error for text in _REFUSALS)

@@ -152,18 +152,18 @@ class _Poster(Performer):
         if 200 <= status < 300:
             return Answer("done", str(status))
         text = " ".join(response.read(_SAID).decode(errors="replace").split())
-        said = f"{status} {response.reason}{f': {text}' if text else ''}"
+        answer = f"{status} {response.reason}{f': {text}' if text else ''}"
         named = f"target={self._target.name}, url={self._target.url}"
         if status in _REFUSES_ALL:
             raise SinkError(
-                f"{named}: it refuses every request ({said}), so the follower ends and nothing is lost; correct the address or "
+                f"{named}: it refuses every request ({answer}), so the follower ends and nothing is lost; correct the address or "
                 f"what it is given, and `lakehouse publish start {self._target.name}`"
             )
         if status in _NOT_NOW:
             raise SinkAway(
-                f"{named}: not now ({said})", _after(response.headers.get("Retry-After"))
+                f"{named}: not now ({answer})", _after(response.headers.get("Retry-After"))
             )
-        return Answer("failed" if status >= 500 or status in _AGAIN else "refused", said)
+        return Answer("failed" if status >= 500 or status in _AGAIN else "refused", answer)
 
 
 def _key_of(target: str, secret: str) -> bytes:
