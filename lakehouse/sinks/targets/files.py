@@ -201,14 +201,15 @@ class FilesSink(Sink):
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         for entry in self._state()["files"]:
-            if not self._folder.fault(entry):
-                for key, row in self._rows_of(self._folder.content(entry)).items():
+            content, fault = self._folder.load(entry)
+            if not fault:
+                for key, row in self._rows_of(content).items():
                     yield key, value_of(row), True
 
     def faults(self) -> Iterator[tuple[str, Fault]]:
         state = self._state()
         for entry in state["files"]:
-            if fault := self._folder.fault(entry):
+            if fault := self._folder.load(entry)[1]:
                 yield entry["path"], fault
         for name in sorted(self._folder.names() - _known(state)):
             if not _OURS.fullmatch(name):
@@ -219,10 +220,11 @@ class FilesSink(Sink):
             state = self._state()
         except SinkError:
             self._manifest = state = _nothing()
-        for name, fault in list(self.faults()):
+        faults = dict(self.faults())
+        for name, fault in faults.items():
             if fault == "foreign file":
                 self._folder.set_aside(name)
-        state["files"] = [entry for entry in state["files"] if not self._folder.fault(entry)]
+        state["files"] = [entry for entry in state["files"] if entry["path"] not in faults]
 
     def close(self) -> None:
         self._manifest = None

@@ -64,21 +64,23 @@ class Folder:
             os.fsync(file.fileno())
         _sync(path.parent)
 
-    def content(self, entry: Mapping[str, Any]) -> bytes:
-        return within(self.path, entry["path"]).read_bytes()
-
-    def fault(self, entry: Mapping[str, Any]) -> Literal["missing file", "damaged file", ""]:
+    def load(
+        self, entry: Mapping[str, Any]
+    ) -> tuple[bytes, Literal["missing file", "damaged file", ""]]:
+        """Returns the content of a file and its fault, which is empty for a sound one."""
         try:
-            content = self.content(entry)
+            content = within(self.path, entry["path"]).read_bytes()
         except FileNotFoundError:
-            return "missing file"
-        return "" if hashlib.sha256(content).hexdigest() == entry["sha256"] else "damaged file"
+            return b"", "missing file"
+        is_sound = hashlib.sha256(content).hexdigest() == entry["sha256"]
+        return content, "" if is_sound else "damaged file"
 
     def sound_content(self, entry: Mapping[str, Any]) -> bytes:
         """Returns the content of a file. Raises SinkError if it is missing or damaged."""
-        if fault := self.fault(entry):
+        content, fault = self.load(entry)
+        if fault:
             raise self.refusal(f"{entry['path']} is a {fault}")
-        return self.content(entry)
+        return content
 
     def names(self) -> set[str]:
         """Returns the names of the files in the folder, without the target's own."""
