@@ -19,7 +19,7 @@ from lakehouse.sinks.formats import encoded
 from lakehouse.sinks.formats.encoding import key_of, value_of
 from lakehouse.sinks.targets.postgres_database import POSITIONS, Database
 from lakehouse.sinks.targets.postgres_sql import RULE, sql, too_long
-from lakehouse.sinks.targets.postgres_table import Held
+from lakehouse.sinks.targets.postgres_table import TargetTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +93,7 @@ class PostgresSink(Sink):
     def __init__(self, target: PostgresTable) -> None:
         self._target = target
         self._db = Database(target.name, target.dsn, target.into)
-        self._held = Held(target, target.into, self._db)
+        self._table = TargetTable(target, target.into, self._db)
         self._epoch = 0
         self._columns: list[str] = []  # that are filled; others may have added more
 
@@ -127,7 +127,7 @@ class PostgresSink(Sink):
 
     def columns(self, schema: "pa.Schema") -> None:
         with self._db.failing("making its table"):
-            self._columns = self._held.fit(schema)
+            self._columns = self._table.fit(schema)
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
         encoded_changes = encoded.of(changes)
@@ -138,8 +138,8 @@ class PostgresSink(Sink):
         for place in sorted(last.values()):
             places[kinds[place] == "delete"].append(place)
         with self._db.failing(f"writing version {version}"):
-            self._held.delete(encoded_changes.take(places[True]))
-            self._held.upsert(encoded_changes.take(places[False]))
+            self._table.delete(encoded_changes.take(places[True]))
+            self._table.upsert(encoded_changes.take(places[False]))
 
     def commit(self, position: Position) -> None:
         text = json.dumps(asdict(position) | {"columns": self._columns})
@@ -156,7 +156,7 @@ class PostgresSink(Sink):
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         with self._db.failing("reading it"):
             filled = _columns_of(self._noted())
-            columns = [name for name in self._held.columns() if not filled or name in filled]
+            columns = [name for name in self._table.columns() if not filled or name in filled]
             rows = (
                 self._db.run(sql("SELECT {} FROM {}", columns, self._db.table)) if columns else []
             )
@@ -177,9 +177,9 @@ class PostgresSink(Sink):
 
     def _fault(self, has_position: bool) -> str:
         """Returns a text if the table was dropped, or the position was, so that earlier rows would stay; empty if all is well."""
-        is_there = bool(self._held.columns())
+        is_there = bool(self._table.columns())
         if not is_there and has_position:
             return f"{self._target.into} is gone, and {POSITIONS} says which version it held"
-        if is_there and not has_position and self._held.has_rows():
+        if is_there and not has_position and self._table.has_rows():
             return f"{self._target.into} has rows, and {POSITIONS} does not say of which version they are"
         return ""

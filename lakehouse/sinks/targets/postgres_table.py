@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from psycopg.sql import Composed
 
 
-class Held:
+class TargetTable:
     """The table, which may not be there yet."""
 
     def __init__(self, target: Target, into: str, db: Database) -> None:
