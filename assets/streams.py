@@ -17,7 +17,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
 from streaming_jobs.progress import JobStatus
-from streaming_jobs.supervision import desired, scheduled, supervisor
+from streaming_jobs.supervision import desired, job_logs, scheduled, supervisor
 from streaming_jobs.supervision.jobs import target_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
     """What a streaming job reports, and what was done to it, as an event of its node."""
     name = status.pipeline
     wanted, done = desired.read(settings, name), desired.history(settings, name)
-    metadata = of_job(status, wanted, done, supervisor.log_tail(settings, name, _LOG)[-3000:])
+    metadata = of_job(status, wanted, done, job_logs.log_tail(settings, name, _LOG)[-3000:])
     return dg.AssetObservation(
         job_key(name), metadata=metadata | instant("next_run", scheduled.next_run(settings, name))
     )
