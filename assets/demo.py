@@ -205,13 +205,13 @@ class _Demo:
 
     def _produce(self, pipeline: str, history: str) -> None:
         from lakehouse.errors import SettingsError
-        from lakehouse.examples import producer
+        from lakehouse.producers.registry import producer
         from lakehouse.producers.topics import ensure_topics
 
         try:
-            made = producer(pipeline)
+            made = producer(self.settings, pipeline)
         except SettingsError:
-            return  # a user's own pipeline brings its own producers
+            return  # its topics are filled by others
         new = ensure_topics(self.settings, made, made.workload.partitions)
         past = ["--history", history] if new else []  # a second run goes on from now
         rate = ["--rate", str(min(made.workload.rate, _RATE))]

@@ -50,8 +50,6 @@ EXTRAS = {  # top-level module -> the extra that installs it
     "fastavro": "avro",
     "pyiceberg": "iceberg",
     "grpc_tools": "protobuf",
-    "geoip2fast": "examples",
-    "crawlerdetect": "examples",
 }
 _RIGHTS = "run it as the user whom the folder belongs to, or give this user the right"
 _ROOM = "make room, and run it again"
