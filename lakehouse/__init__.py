@@ -5,7 +5,7 @@ kafka, tumbling, window_table`.
 
 The rooms, each above what it imports:
 
-    errors, settings, addresses, ranges, durations, backoff, watermarks, freshness, cron    values
+    errors, settings, addresses, ranges, durations, backoff, watermarks, freshness    values
     declare        declarations of a user
     storage        everything below the root
     runtime        Spark, its jars, Kafka, services and sources outside

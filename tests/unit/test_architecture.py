@@ -34,7 +34,6 @@ ROOMS = (  # of `lakehouse`, each above what it imports
         "processes",
         "durations",
         "ranges",
-        "cron",
         "freshness",
         "settings",
         "settings_values",
