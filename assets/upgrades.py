@@ -103,15 +103,8 @@ def _compared(
 ) -> "tuple[Upgrade, list[Compared], int]":
     """Brings the version beside the table up to the present and compares; also how many rows batch runs wrote for that."""
     from batch_jobs import upgrade as job
-    from lakehouse.storage.disk import full_disk
-    from lakehouse.storage.versions import upgrades
 
-    doing, stands = f"the version beside {table.name}", lambda: "the table is as it was"
-    with (
-        refusals(),
-        full_disk.named(lakehouse.settings, doing, stands),
-        upgrades.alone(lakehouse.settings, table),
-    ):
+    with refusals(), job.alone(lakehouse.declared, table):
         session = lakehouse.session_of(table)
         planned = job.plan(session, table.name)
         rows = sum(commit.written for commit in job.fill(session, table.name, planned))

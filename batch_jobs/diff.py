@@ -1,7 +1,7 @@
 """The what-if: what another version of the code would make of a closed range."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -96,8 +96,10 @@ def _diff(
     keys = [WINDOW, *table.keys] if table.window else [ARRIVED]
     ours, theirs = (spark.read.parquet(str(place / each)) for each in ("before", "after"))
     common = [name for name in ours.columns if name in theirs.columns and name not in columns]
-    compared = list(_compared(ours.select(*common), theirs.select(*common), keys, table.tolerance))
-    differs = columns or any(difference.total for *_, difference in compared)
+    compared = by_partition(
+        ours.select(*common), theirs.select(*common), keys, table.tolerance, _EXAMPLES
+    )
+    differs = columns or any(difference.total for *_, difference in compared.values())
     return Diff(
         table=table.name,
         code=code,
@@ -109,9 +111,10 @@ def _diff(
         upstream=_upstream(catalog, table, sides),
         quarantined=(before.quarantined, after.quarantined),
         partitions=tuple(
-            Compared(p, a.rows, b.rows, d.missing, d.extra, d.changed) for p, a, b, d in compared
+            Compared(key, a.rows, b.rows, d.missing, d.extra, d.changed)
+            for key, (a, b, d) in compared.items()
         ),
-        examples=tuple(example for *_, d in compared for example in d.examples)[:_EXAMPLES],
+        examples=tuple(e for *_, d in compared.values() for e in d.examples)[:_EXAMPLES],
         pending=catalog.downstream(table) if differs else (),
     )
 
@@ -125,19 +128,18 @@ def _changed(before: Mapping, after: Mapping) -> dict:
     }
 
 
-def _compared(
-    before: DataFrame, after: DataFrame, keys: Sequence[str], tolerance: float
-) -> Iterator[tuple[str, Digest, Digest, Difference]]:
-    """Of each partition the digests, and what differs where they do."""
+def by_partition(
+    before: DataFrame, after: DataFrame, keys: Sequence[str], tolerance: float, most: int
+) -> dict[str, tuple[Digest, Digest, Difference]]:
+    """Returns the digests of each partition, with the difference where they are not the same: `most` examples of it."""
     ours, theirs = digests_by((before, F.col(PARTITION)), (after, F.col(PARTITION)))
     pairs = {key: (ours.get(key, EMPTY), theirs.get(key, EMPTY)) for key in sorted(ours | theirs)}
-    unequal = F.col(PARTITION).isin([key for key, (one, other) in pairs.items() if one != other])
-    names = ("before", "after")
-    differing = differences(
-        before.where(unequal), after.where(unequal), keys, PARTITION, tolerance, _EXAMPLES, names
-    )
-    for key, pair in pairs.items():
-        yield key, *pair, differing.get(key, NONE)
+    differing = {}
+    if unequal := [key for key, (one, other) in pairs.items() if one != other]:
+        before, after = (each.where(F.col(PARTITION).isin(unequal)) for each in (before, after))
+        names = ("before", "after")
+        differing = differences(before, after, keys, PARTITION, tolerance, most, names)
+    return {key: (*pair, differing.get(key, NONE)) for key, pair in pairs.items()}
 
 
 def _upstream(catalog: Catalog, table: Table, sides: tuple[Side, Side]) -> tuple[str, ...]:

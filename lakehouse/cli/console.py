@@ -239,6 +239,14 @@ def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: st
         console.print(table)
 
 
+def print_columns(
+    items: Iterable[T], columns: Mapping[str, Callable[[T], object]], title: str = ""
+) -> None:
+    """Prints a row for each item; `columns` are the names, each with what it shows of an item."""
+    rows = ([value(item) for value in columns.values()] for item in items)
+    print_rows(columns, rows, title)
+
+
 def print_facts(facts: Mapping[str, object]) -> None:
     """Names and values, one pair a line."""
     from rich.table import Table

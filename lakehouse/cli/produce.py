@@ -1,15 +1,15 @@
 """`lakehouse produce`: events for a topic, those of a pipeline's producer or your own."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lakehouse.cli import console
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.settings import Settings, from_environment
@@ -207,7 +207,7 @@ def _report(summary: "Summary", as_json: bool) -> None:
     from lakehouse.ranges import text
 
     if as_json:
-        typer.echo(json.dumps(asdict(summary), default=text))
+        console.print_json([summary])
         return
     speed = summary.sent / max(summary.seconds, 0.001)
     typer.echo(
