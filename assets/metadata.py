@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.declare.table import Table
@@ -48,7 +49,6 @@ _OF_QUERY = [
     "quarantined",
     "batch_seconds",
 ]
-_SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
 def column_schema(settings: Settings, table: Table) -> Metadata:
@@ -56,9 +56,10 @@ def column_schema(settings: Settings, table: Table) -> Metadata:
 
     Nothing if it is not there yet (a plan of it would need Spark).
     """
+    stored = StructType.fromJson({"fields": delta_tables.fields(table_path(settings, table))})
     columns = [
-        dg.TableColumn(f["name"], _type(f["type"]), description=_TECHNICAL.get(f["name"]))
-        for f in delta_tables.fields(table_path(settings, table))
+        dg.TableColumn(f.name, f.dataType.simpleString(), description=_TECHNICAL.get(f.name))
+        for f in stored.fields
     ]
     if not columns:
         return {}
@@ -242,15 +243,3 @@ def _behind(frontier: str, now: datetime) -> float:
 
 def _range(start: datetime, end: datetime) -> str:
     return str(Range(start, end))
-
-
-def _type(kind: str | Mapping) -> str:
-    """A type of Delta's as Spark writes it: struct<start:timestamp,end:timestamp>."""
-    if isinstance(kind, str):
-        return _SPARK_NAMES.get(kind, kind)
-    if kind["type"] == "struct":
-        fields = ",".join(f"{f['name']}:{_type(f['type'])}" for f in kind["fields"])
-        return f"struct<{fields}>"
-    if kind["type"] == "array":
-        return f"array<{_type(kind['elementType'])}>"
-    return f"map<{_type(kind['keyType'])},{_type(kind['valueType'])}>"

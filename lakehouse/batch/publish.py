@@ -96,19 +96,13 @@ def publish(
         lines: list[_Line] = []
         for position, (unit, partitions) in enumerate(keys.items(), 1):
             counts = sum((comparison.counts.get(p, Counter()) for p in partitions), Counter())
-            commit = Commit(
-                table=table.name,
-                role="batch",
+            commit = replace(
+                batch_commit(table, unit),
                 generation=run,
                 batch=left + len(units) - position,
-                version=NOTHING,
-                at=datetime.now(UTC),
-                code_version=table.code_version,
                 quarantined=counts["bad"],
                 written=counts["good"],
                 inputs=computed.inputs,
-                start=unit.start,
-                end=unit.end,
             )
             lines.append(_Line(commit, partitions))
         for lot in [lines] if together else [[line] for line in lines]:
@@ -116,6 +110,21 @@ def publish(
             started = time.monotonic()
     finally:
         judged.unpersist()
+
+
+def batch_commit(table: Table, span: Range) -> Commit:
+    """Returns the line of a batch run that has written nothing yet."""
+    return Commit(
+        table=table.name,
+        role="batch",
+        generation=0,
+        batch=0,
+        version=NOTHING,
+        at=datetime.now(UTC),
+        code_version=table.code_version,
+        start=span.start,
+        end=span.end,
+    )
 
 
 def recover(lakehouse: Lakehouse, table: Table) -> None:
