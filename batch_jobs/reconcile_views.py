@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from batch_jobs.views import brief, range_of
+from batch_jobs.views import range_of
 from lakehouse.cli import console
+from lakehouse.ranges import brief
 
 if TYPE_CHECKING:
     from batch_jobs.diff import Diff

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from lakehouse.cli import console
+from lakehouse.ranges import brief
 from lakehouse.storage.log.commits import NOTHING
 
 if TYPE_CHECKING:
@@ -231,11 +232,3 @@ def _show_followed(follow: "Mapping[str, Sequence[Range]]") -> None:
 
 def range_of(of: "Backfill | Certificate | Commit | Diff | Downstream | Range") -> str:
     return f"[{console.shown(of.start)}, {console.shown(of.end)})"
-
-
-def brief(partitions: Sequence[str]) -> str:
-    return (
-        ", ".join(partitions)
-        if len(partitions) <= 4
-        else f"{partitions[0]} .. {partitions[-1]} ({len(partitions)})"
-    )

@@ -53,21 +53,16 @@ def names(lakehouse: Lakehouse) -> dict[str, Path]:
 
 
 def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
-    paths = {t.name: table_path(lakehouse.settings, t) for t in lakehouse.catalog}
-    asides = [t for t in lakehouse.catalog if t.kind.has_partitions]
-    paths |= {
-        f"{t.name}__quarantine": table_path(lakehouse.settings, t, "quarantine") for t in asides
-    }
-    paths |= {
-        f"{t.name}__answers": table_path(lakehouse.settings, t, "answers")
-        for t in lakehouse.catalog
-        if t.lookup
-    }
-    paths |= {
-        f"{t.name}__early": table_path(lakehouse.settings, t, "early")
-        for t in lakehouse.catalog
-        if t.early_results
-    }
+    paths = {}
+    for table in lakehouse.catalog:
+        sides = {
+            "": True,
+            "__quarantine": table.kind.has_partitions,
+            "__answers": table.lookup,
+            "__early": table.early_results,
+        }
+        for side in filter(sides.get, sides):
+            paths[table.name + side] = table_path(lakehouse.settings, table, side[2:])
     paths |= {
         f"{name}{_BESIDE}": layout.beside_path(lakehouse.settings, lakehouse.catalog.table(name))
         for name in layout.upgraded(lakehouse.settings)
