@@ -15,7 +15,6 @@ from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
 
 if TYPE_CHECKING:
-    from lakehouse.cli.change_plan import Planned
     from lakehouse.storage.log.comparisons import Compared
     from lakehouse.storage.versions.upgrades import Upgrade
 
@@ -30,7 +29,12 @@ def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
     planned = change_plan.planned(lakehouse.declared, lakehouse.catalog, undeclared=True)
     rows = [
         dg.TableRecord(
-            {"table": each.table, "plan": each.action, "command": each.command, "why": _why(each)}
+            {
+                "table": each.table,
+                "plan": each.action,
+                "command": each.command,
+                "why": "; ".join((*each.changes, each.says)),
+            }
         )
         for each in planned
         if each.action != "nothing"
@@ -42,10 +46,6 @@ def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
         "changed": dg.MetadataValue.table(rows, dg.TableSchema(columns)),
     }
     return dg.Output(asking, metadata=metadata)
-
-
-def _why(planned: "Planned") -> str:
-    return "; ".join((*planned.changes, planned.says))
 
 
 @dg.job(
