@@ -205,7 +205,12 @@ def show_due(done: "list[Outcome]", known: "list[Known]") -> None:
 
 def show_diff(found: "Diff", as_json: bool) -> None:
     if as_json:
-        console.print_json([asdict(found) | {"differs": found.differs}])
+        console.print_json(
+            [
+                asdict(found)
+                | {"differs": found.differs, "partitions": [p.counts for p in found.partitions]}
+            ]
+        )
         return
     console.print_facts(
         {
@@ -224,9 +229,7 @@ def show_diff(found: "Diff", as_json: bool) -> None:
     if rows:
         console.print_rows(("what", "before", "after"), rows)
     names = ("partition", "rows before", "rows after", "missing", "extra", "changed")
-    console.print_rows(
-        names, ((getattr(p, name.replace(" ", "_")) for name in names) for p in found.partitions)
-    )
+    console.print_rows(names, (p.counts.values() for p in found.partitions))
     if found.examples:
         console.print_text(f"the first {len(found.examples)}:")
         _print_examples(found.examples)

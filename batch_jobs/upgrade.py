@@ -18,7 +18,6 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, partition_range
 from lakehouse.storage.delta import delta_log
-from lakehouse.storage.delta.digest import EMPTY, NONE
 from lakehouse.storage.disk import full_disk
 from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
@@ -168,11 +167,7 @@ def _of_rows(
     before, after = (rows.select(*common) for rows in sides)
     keys = [WINDOW, *table.keys] if table.window else [ARRIVED]
     compared = by_partition(before, after, keys, table.tolerance, _OF_A_PARTITION)
-    found = ((key, *compared.get(key, (EMPTY, EMPTY, NONE))) for key in partitions)
-    return [
-        Compared(key, a.rows, b.rows, d.missing, d.extra, d.changed, d.examples)
-        for key, a, b, d in found
-    ]
+    return [compared.get(key, Compared(key)) for key in partitions]
 
 
 def _rows(session: Session, table: Table, partitions: Sequence[str]) -> DataFrame:
