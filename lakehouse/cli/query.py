@@ -16,7 +16,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import QueryError, UnknownTable
 from lakehouse.storage.delta import delta_log, delta_tables, python_years
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.layout import Side, table_path
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import log_tables
 
@@ -55,14 +55,14 @@ def names(lakehouse: Lakehouse) -> dict[str, Path]:
 def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
     paths = {}
     for table in lakehouse.catalog:
-        sides = {
-            "": True,
-            "__quarantine": table.kind.has_partitions,
-            "__answers": table.lookup,
-            "__early": table.early_results,
+        paths[table.name] = table_path(lakehouse.settings, table)
+        sides: dict[Side, object] = {
+            "quarantine": table.kind.has_partitions,
+            "answers": table.lookup,
+            "early": table.early_results,
         }
-        for side in filter(sides.get, sides):
-            paths[table.name + side] = table_path(lakehouse.settings, table, side[2:])
+        for side in (side for side, is_there in sides.items() if is_there):
+            paths[f"{table.name}__{side}"] = table_path(lakehouse.settings, table, side)
     paths |= {
         f"{name}{_BESIDE}": layout.beside_path(lakehouse.settings, lakehouse.catalog.table(name))
         for name in layout.upgraded(lakehouse.settings)

@@ -31,6 +31,6 @@ def producer_beside(tables: str) -> Producer | None:
         # by name: a job that imports the tables of a pipeline needs no producer
         return getattr(import_module(module), "PRODUCER", None)
     except ModuleNotFoundError as err:
-        if not module.startswith(err.name or module):  # it is there, and imports what is not
+        if not f"{module}.".startswith(f"{err.name}."):  # it is there, and imports what is not
             raise
         return None
