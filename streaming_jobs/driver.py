@@ -297,7 +297,7 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
             kafka_topics.ids(kafka_client.admin(settings), missing)
         raise BrokerError(
             f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; create it: `lakehouse topic "
-            f"create {missing[0]} --partitions 4` (`lakehouse produce` creates those of the pipelines that ship)"
+            f"create {missing[0]} --partitions 4` (`lakehouse produce` creates those of a pipeline's producer)"
         )
 
 

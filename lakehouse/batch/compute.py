@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F
 from lakehouse import ranges
 from lakehouse.batch import kept_states, lookups, refreshed
 from lakehouse.batch.kept_states import Beginning, States
-from lakehouse.batch.publish import Computed, publish
+from lakehouse.batch.publish import Computed, batch_commit, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
 from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
@@ -22,7 +23,7 @@ from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
-from lakehouse.storage.log.commits import NOTHING, Commit
+from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.transform import counting, lateness, observing, plan, ranges_of
 from lakehouse.transform.function_inputs import Met
@@ -345,17 +346,17 @@ def backfill(session: Session, table: Table, span: Range, ask: Ask = "missing") 
     If the table has these rows already, they stay, and the commit has the version NOTHING. A lookup is asked
     for rows without a recorded answer, or again (`compute`). Raises RangeError before anything is computed.
     """
-    started = time.monotonic()
-    check_range(session, table, span, whole_partitions=True)
-    [commit] = published(session, table, [span], started, ask=ask)
+    [commit] = backfill_together(session, table, [span], ask)
     return commit
 
 
-def backfill_together(session: Session, table: Table, units: Sequence[Range]) -> list[Commit]:
+def backfill_together(
+    session: Session, table: Table, units: Sequence[Range], ask: Ask = "missing"
+) -> list[Commit]:
     """Backfills units that follow each other without a gap, computed at once, in one Delta commit."""
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(session, table, span, whole_partitions=True)
-    return list(published(session, table, units, started, together=True))
+    return list(published(session, table, units, started, ask=ask, together=True))
 
 
 def published(
@@ -387,7 +388,8 @@ def rewrite(
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(session, table, span, whole_partitions=True)
     if touched.isEmpty():
-        commits = [_looked_at(table, unit, versions) for unit in units]
+        looked_at = {"tables": dict(versions)}
+        commits = [replace(batch_commit(table, unit), inputs=looked_at) for unit in units]
         for commit in commits:
             session.commit_log(table).append(commit)
         return commits
@@ -398,20 +400,4 @@ def rewrite(
     untouched = stored.join(F.broadcast(touched.select(unit)), unit, "left_anti")
     return list(
         publish(session, table, computed, units, started, untouched=untouched, together=True)
-    )
-
-
-def _looked_at(table: Table, unit: Range, versions: Mapping[str, int]) -> Commit:
-    """Returns the line of a unit in which nothing had to be rewritten."""
-    return Commit(
-        table=table.name,
-        role="batch",
-        generation=0,
-        batch=0,
-        version=NOTHING,
-        at=datetime.now(UTC),
-        code_version=table.code_version,
-        inputs={"tables": dict(versions)},
-        start=unit.start,
-        end=unit.end,
     )

@@ -8,7 +8,7 @@ they were. Nothing brings the rows back, for everything is computed from the ing
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -123,13 +123,19 @@ def erase(session: Session, ingest: Table, where: str) -> Erasure:
             table = session.catalog.table(name)
             for span in spans if table.lookup else ():
                 lookups.forget(session, table, compute.questions(session, table, span), span)
-        _forget(session, ingest, list(erasure.arrivals))
-        for name, spans in erasure.follow.items():
-            table = session.catalog.table(name)
-            _forget(
-                session, table, [p for span in spans for p in span.partitions(table.partition_by)]
-            )
+        for table, partitions in _touched(session, ingest, erasure):
+            _forget(session, table, partitions)
     return erasure
+
+
+def _touched(
+    lakehouse: Lakehouse, ingest: Table, erasure: Erasure
+) -> Iterator[tuple[Table, list[str]]]:
+    """Yields each table that holds something of the rows, with its partitions that do."""
+    yield ingest, list(erasure.arrivals)
+    for name, spans in erasure.follow.items():
+        table = lakehouse.catalog.table(name)
+        yield table, [p for span in spans for p in span.partitions(table.partition_by)]
 
 
 def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataFrame, int]:
@@ -187,22 +193,16 @@ def _check_over(ingest: Table, erasure: Erasure) -> None:
 
 def _check_read(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
     """Raises JobError if a stream may still read files that will be gone."""
-    touched = {ingest.name: set(erasure.arrivals)}
-    for name, spans in erasure.follow.items():
-        touched[name] = {
-            p for span in spans for p in span.partitions(lakehouse.catalog.table(name).partition_by)
-        }
-    for name, partitions in touched.items():
-        table = lakehouse.catalog.table(name)
-        last = delta_log.last_streamed(lakehouse.path(table), partitions) if partitions else -1
+    for table, partitions in _touched(lakehouse, ingest, erasure):
+        last = delta_log.last_streamed(lakehouse.path(table), set(partitions)) if partitions else -1
         reading = needs.needed(lakehouse, table)
         if table.kind.is_windowed:
             reading.pop(needs.OWN, None)  # what it replays it computes from its input
         behind = [who for who, version in reading.items() if version <= last]
         if behind:
             raise JobError(
-                f"table={name}, version={last}: {', '.join(sorted(behind))} may still read these rows from it (once more, after "
-                "a restart); run this again when its stream has gone on by two micro-batches"
+                f"table={table.name}, version={last}: {', '.join(sorted(behind))} may still read these rows from it (once "
+                "more, after a restart); run this again when its stream has gone on by two micro-batches"
             )
 
 

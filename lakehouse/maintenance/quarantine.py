@@ -1,5 +1,7 @@
 """What an ingest table has quarantined, run through its parser and function again."""
 
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -53,9 +55,7 @@ def quarantined_rows(session: Session, ingest: Table, *, judged: bool = True) ->
         parts.append(
             rows.join(arrived, [f"{RECORD}_{n}" for n in position]).drop(f"{RECORD}_timestamp")
         )
-    found = parts[0]
-    for part in parts[1:]:
-        found = found.unionByName(part)
+    found = reduce(DataFrame.unionByName, parts)
     return found.withColumn(INGESTION, F.col(f"{ARRIVAL}.time")) if step.by_ingestion else found
 
 

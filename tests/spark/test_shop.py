@@ -9,8 +9,8 @@ from itertools import permutations
 
 import pytest
 
-from lakehouse.examples.shop import producer
-from lakehouse.examples.shop import tables as shop
+from examples.shop import producer
+from examples.shop import tables as shop
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, Record, Workload
 from lakehouse.sinks.follower import Follower
 from lakehouse.stream import queries

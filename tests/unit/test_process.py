@@ -3,9 +3,9 @@
 from datetime import timedelta
 from random import Random
 
+from examples.alerts import tables as alerts
 from lakehouse.declare.code_version import dumped
 from lakehouse.declare.columns import ARRIVAL
-from lakehouse.examples.alerts import tables as alerts
 from lakehouse.transform.functions.process import outputs
 from support.calls import MINUTE, START, Told, row
 
