@@ -394,7 +394,7 @@ def rewrite(
     computed = compute(session, table, span, versions, touched, ask="missing")
     partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
     stored = session.partitions(table, partitions, delta_writer.version(session.path(table)))
-    unit = plan.plan_of(session, table, judged=False).unit
+    unit = plan.plan_of(session, table).unit
     untouched = stored.join(F.broadcast(touched.select(unit)), unit, "left_anti")
     return list(
         publish(session, table, computed, units, started, untouched=untouched, together=True)

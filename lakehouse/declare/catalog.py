@@ -1,13 +1,12 @@
 """The graph of sources and tables: loaded from the modules that the settings name, checked, in order."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from types import ModuleType
-from typing import Any
 
 from lakehouse.declare import rules
 from lakehouse.declare.columns import WINDOW, WINDOW_TIME
@@ -22,18 +21,12 @@ from lakehouse.errors import DeclarationError, RangeError, SettingsError, Unknow
 from lakehouse.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Catalog:
-    """Every source and table by name; a table comes after its inputs."""
+    """Every source and table by name; a table comes after its inputs. It equals itself alone, as what is made of it."""
 
     sources: dict[str, Source]
     tables: dict[str, Table]
-    # `plan.stored_schema`'s own
-    schemas: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
-    # `plan.plan_of`'s own
-    plans: dict[tuple[str, bool], Any] = field(
-        init=False, default_factory=dict, repr=False, compare=False
-    )
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self.tables.values())

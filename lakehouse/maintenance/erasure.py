@@ -35,6 +35,7 @@ from lakehouse.storage.log import report_files
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import early_results
+from lakehouse.transform.plan import plan_of
 
 _HOUR = timedelta(hours=1)
 
@@ -134,7 +135,7 @@ def erase(session: Session, ingest: Table, where: str) -> Erasure:
 
 def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataFrame, int]:
     """The rows quarantined that meet the condition as far as their value can be decoded: partition and position of each."""
-    rows = quarantined_rows(session, ingest, judged=False)
+    rows = quarantined_rows(session, plan_of(session, ingest).without_expectations())
     known = [
         F.col(quoted(c)).cast("string")
         for c in rows.columns

@@ -26,16 +26,16 @@ Strategy = Literal["ingest", "append", "close", "versions", "merge", "groups", "
 
 def strategy(session: Session, table: Table) -> Strategy:
     """How a table that is not a reference table is filled."""
-    kind = table.kind
+    kind, step = table.kind, plan.plan_of(session, table)
     if kind.reads_sources:
         return "ingest"
     if kind.keeps_versions:
         return "versions"
     if kind.keeps_latest:
-        if not keeping.is_one_aggregate(session, table):
+        if not keeping.is_one_aggregate(step):
             return "groups"
-        return "merge" if keeping.merging(session, table) else "state"
-    if closes_ranges(session, plan.plan_of(session, table, judged=False)):
+        return "merge" if keeping.merging(step) else "state"
+    if closes_ranges(session, step):
         return "close"
     return "append" if kind.is_row_by_row else "state"
 
@@ -73,7 +73,7 @@ def in_batch_only(session: Session, step: Plan) -> bool:
         return bool(table.context or table.as_of or table.ttl)
     if window.kind == "count":
         return True
-    rows = plan.on_no_rows(session, step)
+    rows = step.on_no_rows()
     return shapes.needs_whole_windows(rows) or (
         window.kind == "session" and shapes.groups_by_window_alone(rows)
     )

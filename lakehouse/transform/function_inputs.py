@@ -8,8 +8,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 
 from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.columns import ORIGIN, PARTITION, WINDOW, WINDOW_TIME
 from lakehouse.declare.table import Table
 from lakehouse.storage.delta import row_keys
+from lakehouse.transform import lateness
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,34 @@ class Met:
     references: Mapping[str, DataFrame]
     since: datetime
     rows: Column | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedInput:
+    """An input with event time of a table that reads it."""
+
+    reader: Table
+    event_time: str  # its column
+    of_windows: bool  # True if its rows are the results of windows
+
+    def placed(self, rows: DataFrame) -> DataFrame:
+        """Returns its rows with event time and arrival, which results of windows get here.
+
+        A window table is given windows of its own in place of theirs.
+        """
+        if not self.of_windows or WINDOW_TIME in rows.columns:
+            return rows
+        timed = lateness.of_windows(rows)
+        return timed.drop(WINDOW) if self.reader.window else timed
+
+    def flagged(self, rows: DataFrame) -> DataFrame:
+        """Returns its rows with the mark of late ones (`lateness.flagged`)."""
+        rows = self.placed(rows).drop(PARTITION, ORIGIN)
+        return lateness.flagged(rows, self.reader, self.event_time)
+
+    def counts(self, rows: DataFrame) -> DataFrame:
+        """Returns one row: how many rows arrived, how many of them late (`lateness.counts`)."""
+        return self.flagged(rows).agg(*lateness.counts(self.reader, self.event_time))
 
 
 def plain(rows: DataFrame) -> DataFrame:

@@ -27,7 +27,6 @@ def check_input(table: Table, name: str, rows: DataFrame) -> None:
 
 def check(
     table: Table,
-    kind: Kind,
     rows: object,
     inputs: Mapping[str, DataFrame],
     kept: set[str],
@@ -42,22 +41,20 @@ def check(
             f"table={table.name}: its function returned {rows!r}; return a DataFrame"
         )
     where = f"table={table.name}, columns={rows.columns}"
-    checks = [partial(_check_columns, table, kind, rows, kept, moment)]
-    if kind.reads_sources:
+    checks = [partial(_check_columns, table, rows, kept, moment)]
+    if table.kind.reads_sources:
         checks.append(partial(determinism.check_keeps_all, where, rows, inputs))
     if table.window and table.window.kind == "session":
         checks.append(partial(determinism.check_sessions, where, rows))
     check_all(*checks)
 
 
-def _check_columns(table: Table, kind: Kind, rows: DataFrame, kept: set[str], moment: str) -> None:
-    refuse(_wrong_columns(table, kind, rows, kept, moment))
+def _check_columns(table: Table, rows: DataFrame, kept: set[str], moment: str) -> None:
+    refuse(_wrong_columns(table, rows, kept, moment))
 
 
-def _wrong_columns(
-    table: Table, kind: Kind, rows: DataFrame, kept: set[str], moment: str
-) -> Iterator[str]:
-    where = f"table={table.name}, columns={rows.columns}"
+def _wrong_columns(table: Table, rows: DataFrame, kept: set[str], moment: str) -> Iterator[str]:
+    kind, where = table.kind, f"table={table.name}, columns={rows.columns}"
     if lost := kept - set(rows.columns):
         yield f"{where}{_lost(kind, rows, lost)}"
     by_ingestion = kind.reads_sources and moment == INGESTION
