@@ -61,9 +61,7 @@ def closes_ranges(session: Session, step: Plan) -> bool:
 
 def _may_precede(session: Session, table: Table) -> bool:
     """Whether event times may be as early as Spark's first watermark, against which it would drop them."""
-    ingests = session.catalog.ingest_tables_of(table)
-    sources = (s for ingest in ingests for s in session.catalog.sources_of(ingest).values())
-    return any(source.min_event_time <= EPOCH for source in sources)
+    return any(s.min_event_time <= EPOCH for s in session.catalog.origins_of(table))
 
 
 def in_batch_only(session: Session, step: Plan) -> bool:

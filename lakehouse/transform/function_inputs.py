@@ -62,8 +62,7 @@ def plain(rows: DataFrame) -> DataFrame:
 
 def are_of_one_topic(catalog: Catalog, name: str) -> bool:
     """Returns True if all rows of an input come from one topic (folder, table of others), whose offsets order them."""
-    ingests = catalog.ingest_tables_of(catalog.tables[name])
-    return len({s.address for t in ingests for s in catalog.sources_of(t).values()}) == 1
+    return len({source.address for source in catalog.origins_of(catalog.tables[name])}) == 1
 
 
 def as_read(table: Table, rows: DataFrame) -> DataFrame:

@@ -13,9 +13,24 @@ from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Interval
 from lakehouse.errors import DeclarationError
 from lakehouse.transform.analysis import clocks
-from lakehouse.transform.analysis.plan_tree import analyzed, expressions_of, nodes, seq, within
+from lakehouse.transform.analysis.plan_tree import (
+    analyzed,
+    expressions_of,
+    id_of,
+    nodes,
+    references,
+    seq,
+    within,
+)
 from lakehouse.transform.analysis.shapes import GROUPS, WHOLE, asks_itself, joins_itself, reads
-from lakehouse.transform.analysis.total_order import ORDERED, TAKING, equal_places, takes_places
+from lakehouse.transform.analysis.total_order import (
+    ORDERED,
+    TAKING,
+    equal_places,
+    sorted_by,
+    takes_any,
+    takes_places,
+)
 from lakehouse.transform.analysis.window_rule import across_windows
 
 _ORDER = ORDERED | {
@@ -144,7 +159,8 @@ def check_whole(table: Table, rows: DataFrame) -> None:
 
 def _taking_any(table: Table, rows: DataFrame) -> Iterator[str]:
     for node in nodes(analyzed(rows)) if table.deterministic else ():
-        if _is_unsorted_limit(node) or _takes_any(node) or node.nodeName() == "Sample":
+        is_unsorted_limit = node.nodeName() in TAKING and sorted_by(node) is None
+        if is_unsorted_limit or takes_any(node) or node.nodeName() == "Sample":
             yield (
                 f"table={table.name}, operators={node.nodeName()}: which rows it takes is decided by the order in which they are "
                 "read; sort them before by columns that no two rows have in common, or use max_by; or declare "
@@ -173,27 +189,7 @@ def ties(rows: DataFrame) -> list[str]:
 
 def _columns(expression, child: int) -> set[int]:
     """Returns the ids of the columns that a child of the expression refers to."""
-    return {a.exprId().id() for a in seq(expression.children().apply(child).references().toSeq())}
-
-
-def _takes_any(node) -> bool:
-    """Returns True if it keeps one of several rows that are the same in some columns only."""
-    return node.nodeName() == "Deduplicate" and node.keys().size() < node.output().size()
-
-
-def _is_unsorted_limit(node) -> bool:
-    if node.nodeName() not in TAKING:
-        return False
-    while node.nodeName() in (
-        "GlobalLimit",
-        "LocalLimit",
-        "Project",
-        "SubqueryAlias",
-        "Offset",
-        "Tail",
-    ):
-        node = node.children().apply(0)
-    return node.nodeName() != "Sort"
+    return set(map(id_of, references(expression.children().apply(child))))
 
 
 def check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> None:
@@ -322,12 +318,9 @@ def _on_rows(plan, table: Table) -> set[str]:
 
 def _remembered(plan) -> timedelta:
     """Returns the longest time that a process function in the plan remembers a row."""
-    metadata = [
-        a.metadata() for node in nodes(plan) for a in seq(node.output()) if a.name() == ARRIVAL
-    ]
-    return timedelta(
-        microseconds=max((m.getLong(REACH) for m in metadata if m.contains(REACH)), default=0)
-    )
+    metadata = [a.metadata() for node in nodes(plan) for a in seq(node.output())]
+    longest = max((each.getLong(REACH) for each in metadata if each.contains(REACH)), default=0)
+    return timedelta(microseconds=longest)
 
 
 def _one_by_one(node) -> bool:
@@ -337,8 +330,7 @@ def _one_by_one(node) -> bool:
 
 def _named(column: str, expressions: list) -> set[int]:
     """Returns the ids of the columns of that name that the expressions refer to."""
-    attributes = (a for e in expressions for a in seq(e.references().toSeq()))
-    return {a.exprId().id() for a in attributes if a.name() == column}
+    return {id_of(a) for e in expressions for a in references(e) if a.name() == column}
 
 
 def _operators(rows: DataFrame) -> Counter[str]:
@@ -351,4 +343,4 @@ def _operators(rows: DataFrame) -> Counter[str]:
 
 def _leaves(rows: DataFrame) -> set[int]:
     """Returns the leaves that a plan reads, each as the id of its first column."""
-    return {leaf.output().apply(0).exprId().id() for leaf in seq(analyzed(rows).collectLeaves())}
+    return {id_of(leaf.output().apply(0)) for leaf in seq(analyzed(rows).collectLeaves())}

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from lakehouse.declare.columns import WINDOW
 from lakehouse.transform.analysis.equal_columns import End, Origins
-from lakehouse.transform.analysis.origins import Rows, Walk, ids
-from lakehouse.transform.analysis.plan_tree import analyzed
+from lakehouse.transform.analysis.origins import Rows, Walk
+from lakehouse.transform.analysis.plan_tree import analyzed, ids
 from lakehouse.transform.analysis.shapes import ROW_BY_ROW
 
 _ALL = "it is over all windows that are computed at once"

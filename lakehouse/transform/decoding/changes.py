@@ -9,23 +9,7 @@ from collections.abc import Callable
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from lakehouse.declare.columns import helper
 from lakehouse.declare.inputs.changes import ADDED, WHOLE
@@ -50,13 +34,13 @@ _OPERATIONS = ("r", "c", "u", "d", "t", "m")
 _INITIAL = ("true", "first", "first_in_data_collection", "last_in_data_collection", "last")
 _CHANGED = "1"  # the position of all that Debezium sends afterwards begins with it
 _NOT_SENT = r'^([\[{]?"?__debezium_unavailable_value|X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==$)'
-_WHOLE = (ByteType, ShortType, IntegerType, LongType)
-_PLAIN = (*_WHOLE, BooleanType, FloatType, DoubleType, StringType)
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_PLAIN = (*_WHOLE, T.BooleanType, T.FloatType, T.DoubleType, T.StringType)
 _OF_KIND = (
-    DecimalType,
-    DateType,
-    TimestampType,
-    BinaryType,
+    T.DecimalType,
+    T.DateType,
+    T.TimestampType,
+    T.BinaryType,
 )  # a text or number alone is none of these
 _READ = (*_PLAIN, *_OF_KIND)
 _MICROSECONDS = {  # of a unit of time, by the name of its type
@@ -94,7 +78,7 @@ def passed_over(value: Column) -> Column:
     return value.isNull() | F.coalesce(_part("op") == "m", F.lit(False))
 
 
-def stages(schema: StructType, keys: tuple[str, ...]) -> list[list[Column]]:
+def stages(schema: T.StructType, keys: tuple[str, ...]) -> list[list[Column]]:
     """Returns successive selections from messages parsed into the columns of `WIRE`, for `columns` and `rules`.
 
     The generators keep the optimiser from copying computed values into every place that needs them.
@@ -125,7 +109,7 @@ def stages(schema: StructType, keys: tuple[str, ...]) -> list[list[Column]]:
     return [[F.col("*"), _generated(facts)], [F.col("*"), _generated(read)]]
 
 
-def columns(schema: StructType) -> dict[str, Column]:
+def columns(schema: T.StructType) -> dict[str, Column]:
     """Returns the columns of a row."""
     declared = {field.name: _fact(f"value_{number}") for number, field in enumerate(schema)}
     own = (_fact("op"), _fact("op") == "d", *map(_fact, ADDED[2:]))
@@ -140,7 +124,7 @@ def reading() -> Column:
     return F.when(F.startswith(_fact("position"), F.lit(WHOLE)), _fact("position"))
 
 
-def rules(source: RecordSource, schema: StructType, key: Column) -> Rules:
+def rules(source: RecordSource, schema: T.StructType, key: Column) -> Rules:
     """Returns the conditions under which a message is no change of a row, with their reasons; `key` is the message's."""
     checks = _rules_of_message(source, key)
     fields = _fact("fields")
@@ -235,11 +219,11 @@ def _rules_of_message(source: RecordSource, key: Column) -> Rules:
     ]
 
 
-def _unclear(source: RecordSource, name: str, declared: DataType, number: int) -> Column:
+def _unclear(source: RecordSource, name: str, declared: T.DataType, number: int) -> Column:
     """Returns why a value's type is not enough to read it; null if it is. Raises DeclarationError for a type that is not read."""
     text, kind, token = (_fact(f"{part}_{number}") for part in ("text", "kind", "token"))
     is_number = token == "number"
-    if isinstance(declared, ArrayType):
+    if isinstance(declared, T.ArrayType):
         read = isinstance(declared.elementType, _PLAIN)
     else:
         read = isinstance(declared, _READ)
@@ -248,37 +232,37 @@ def _unclear(source: RecordSource, name: str, declared: DataType, number: int) -
             f"topic={source.address}, column={name}, type={declared.simpleString()}: values of that type are not read from "
             "change events; declare it as STRING, which gives the value in JSON, or leave it out"
         )
-    if isinstance(declared, TimestampType):
+    if isinstance(declared, T.TimestampType):
         return F.when(is_number & kind.isNull(), _UNIT)
-    if isinstance(declared, DecimalType):
+    if isinstance(declared, T.DecimalType):
         return F.when(_either(text, kind, is_number), _SCALE)
     return F.lit(None).cast("string")
 
 
-def _read(declared: DataType, text: Column, kind: Column, token: Column) -> Column:
+def _read(declared: T.DataType, text: Column, kind: Column, token: Column) -> Column:
     """Returns a value as the declared type; null if it is none.
 
     `kind` is its entry in the message's schema, null without one; `token` its kind of JSON.
     """
     is_number, is_text = token == "number", token == "text"
-    if isinstance(declared, DecimalType):
+    if isinstance(declared, T.DecimalType):
         return _decimal(declared, text, kind, token)
     if isinstance(declared, _WHOLE):
         return F.when(is_number, values.exact(declared, text))
-    if isinstance(declared, DateType):
+    if isinstance(declared, T.DateType):
         return _date(text, kind, is_number)
-    if isinstance(declared, TimestampType):
+    if isinstance(declared, T.TimestampType):
         return _instant(text, kind, is_number)
-    if isinstance(declared, BinaryType):
+    if isinstance(declared, T.BinaryType):
         is_bytes = kind.isNull() | (kind["type"] == "bytes")
         return F.when(is_bytes & is_text, _bytes(text))
-    if isinstance(declared, ArrayType):
+    if isinstance(declared, T.ArrayType):
         return values.exact(declared, text, "json")
-    if isinstance(declared, BooleanType):  # MySQL has numbers for it
+    if isinstance(declared, T.BooleanType):  # MySQL has numbers for it
         return F.when(is_number, F.when(text.isin("0", "1"), text == "1")).when(
             ~is_text, values.exact(declared, text)
         )
-    if isinstance(declared, FloatType | DoubleType):
+    if isinstance(declared, T.FloatType | T.DoubleType):
         return F.when(is_number | text.isin(*_NAMED), values.exact(declared, text))
     return text
 
@@ -289,9 +273,9 @@ def _let(value: Column, then: Callable[[Column], Column]) -> Column:
 
 
 def _date(text: Column, kind: Column, is_number: Column) -> Column:
-    days = values.exact(IntegerType(), text)
+    days = values.exact(T.IntegerType(), text)
     counted = F.when(days.between(*_DATES), F.date_add(F.lit("1970-01-01").cast("date"), days))
-    written = F.when(text.rlike(_DATE), values.exact(DateType(), F.left(text, F.lit(10))))
+    written = F.when(text.rlike(_DATE), values.exact(T.DateType(), F.left(text, F.lit(10))))
     of_days = kind.isNull() | kind["name"].isin(*_DAYS)
     return F.when(~is_number, written).when(of_days, counted)
 
@@ -301,8 +285,8 @@ def _instant(text: Column, kind: Column, is_number: Column) -> Column:
     factor = F.lit(None).cast("bigint")
     for unit, microseconds in _MICROSECONDS.items():
         factor = F.when(kind["name"] == unit, F.lit(microseconds)).otherwise(factor)
-    counted = F.try_multiply(values.exact(LongType(), text), factor)
-    written = F.when(text.rlike(_ZONED), values.exact(TimestampType(), text))
+    counted = F.try_multiply(values.exact(T.LongType(), text), factor)
+    written = F.when(text.rlike(_ZONED), values.exact(T.TimestampType(), text))
     return F.when(is_number, _of_micros(counted)).otherwise(written)
 
 
@@ -316,7 +300,7 @@ def _either(text: Column, kind: Column, is_number: Column) -> Column:
     return kind.isNull() & ~is_number & text.rlike(r"^([A-Za-z0-9+/=]{4})+$")
 
 
-def _decimal(declared: DecimalType, text: Column, kind: Column, token: Column) -> Column:
+def _decimal(declared: T.DecimalType, text: Column, kind: Column, token: Column) -> Column:
     """Returns the decimal of a text, of a number, or of the bytes of a whole number with a scale."""
     of_schema = kind["parameters"]["scale"].try_cast("int")
     is_bytes = (kind["name"] == _DECIMAL) & (token == "text")

@@ -11,21 +11,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from lakehouse.runtime.protobuf import Indexes, messages, split
 
@@ -33,21 +19,21 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
 
-_SCALARS: dict[str, DataType] = {  # by the names of FieldDescriptor.TYPE_...
-    **dict.fromkeys(("INT32", "SINT32", "SFIXED32"), IntegerType()),
-    **dict.fromkeys(("UINT32", "FIXED32", "INT64", "SINT64", "SFIXED64"), LongType()),
-    **dict.fromkeys(("UINT64", "FIXED64"), DecimalType(20, 0)),
-    "FLOAT": FloatType(),
-    "DOUBLE": DoubleType(),
-    "BOOL": BooleanType(),
-    **dict.fromkeys(("STRING", "ENUM"), StringType()),
-    "BYTES": BinaryType(),
+_SCALARS: dict[str, T.DataType] = {  # by the names of FieldDescriptor.TYPE_...
+    **dict.fromkeys(("INT32", "SINT32", "SFIXED32"), T.IntegerType()),
+    **dict.fromkeys(("UINT32", "FIXED32", "INT64", "SINT64", "SFIXED64"), T.LongType()),
+    **dict.fromkeys(("UINT64", "FIXED64"), T.DecimalType(20, 0)),
+    "FLOAT": T.FloatType(),
+    "DOUBLE": T.DoubleType(),
+    "BOOL": T.BooleanType(),
+    **dict.fromkeys(("STRING", "ENUM"), T.StringType()),
+    "BYTES": T.BinaryType(),
 }
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 to 9999
 _LONGEST = 315_576_000_000  # seconds of a duration
 
 
-class Recursive(DataType):
+class Recursive(T.DataType):
     """The type of a message that contains itself, which Spark cannot have."""
 
     def __init__(self, name: str) -> None:
@@ -57,24 +43,24 @@ class Recursive(DataType):
         return f"the message {self.name}, which has itself within,"
 
 
-def columns(message: "Descriptor", within: frozenset[str] = frozenset()) -> StructType:
+def columns(message: "Descriptor", within: frozenset[str] = frozenset()) -> T.StructType:
     """Returns the columns of a message, by the names of its fields."""
     within |= {message.full_name}
-    schema = StructType()
+    schema = T.StructType()
     for field in message.fields:
         schema.add(field.name, _type(field, within))
     return schema
 
 
-def _type(field: "FieldDescriptor", within: frozenset[str]) -> DataType:
+def _type(field: "FieldDescriptor", within: frozenset[str]) -> T.DataType:
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
         fields = message.fields_by_name
-        return MapType(_one(fields["key"], within), _one(fields["value"], within))
-    return ArrayType(_one(field, within)) if field.is_repeated else _one(field, within)
+        return T.MapType(_one(fields["key"], within), _one(fields["value"], within))
+    return T.ArrayType(_one(field, within)) if field.is_repeated else _one(field, within)
 
 
-def _one(field: "FieldDescriptor", within: frozenset[str]) -> DataType:
+def _one(field: "FieldDescriptor", within: frozenset[str]) -> T.DataType:
     message = field.message_type
     if message is None:
         return _SCALARS[_kind(field)]
@@ -275,9 +261,9 @@ def _seconds(value: Any) -> Decimal:
 
 
 _WRAPPERS = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-_WELL_KNOWN: dict[str, tuple[DataType | None, Callable[[Any], Any]]] = {
-    "google.protobuf.Timestamp": (TimestampType(), _micros),
-    "google.protobuf.Duration": (DecimalType(21, 9), _seconds),
+_WELL_KNOWN: dict[str, tuple[T.DataType | None, Callable[[Any], Any]]] = {
+    "google.protobuf.Timestamp": (T.TimestampType(), _micros),
+    "google.protobuf.Duration": (T.DecimalType(21, 9), _seconds),
     **{f"google.protobuf.{each}Value": (None, attrgetter("value")) for each in _WRAPPERS},
 }
 """Messages that are values: their type (None for a wrapper, which has that of its field), and the value."""

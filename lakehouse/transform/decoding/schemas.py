@@ -16,20 +16,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import (
-    ArrayType,
-    ByteType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StructType,
-)
 
 from lakehouse.declare.columns import helper
 from lakehouse.declare.inputs.kafka import KafkaSource
@@ -46,17 +34,17 @@ from lakehouse.transform.decoding import protobuf
 
 DECODED = helper("decoded")  # a field that every decoded record has
 _TYPES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}  # of a source's format
-_WHOLE: dict[DataType, int] = {
-    ByteType(): 3,
-    ShortType(): 5,
-    IntegerType(): 10,
-    LongType(): 19,
+_WHOLE: dict[T.DataType, int] = {
+    T.ByteType(): 3,
+    T.ShortType(): 5,
+    T.IntegerType(): 10,
+    T.LongType(): 19,
 }  # with their digits
-_WIDER: dict[DataType, tuple[DataType, ...]] = {  # no value changes
-    ByteType(): (ShortType(), IntegerType(), LongType(), FloatType(), DoubleType()),
-    ShortType(): (IntegerType(), LongType(), FloatType(), DoubleType()),
-    IntegerType(): (LongType(), DoubleType()),
-    FloatType(): (DoubleType(),),
+_WIDER: dict[T.DataType, tuple[T.DataType, ...]] = {  # no value changes
+    T.ByteType(): (T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
+    T.ShortType(): (T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
+    T.IntegerType(): (T.LongType(), T.DoubleType()),
+    T.FloatType(): (T.DoubleType(),),
 }
 
 
@@ -65,11 +53,11 @@ class WriterSchema:
     """A schema of the registry, as it is read: one value for each id, so that it is recognised."""
 
     schema: Schema
-    columns: StructType | None = None  # of Avro
+    columns: T.StructType | None = None  # of Avro
     problem: str = ""  # why it cannot be read
     reader: str = ""  # of Avro: with the field DECODED
     descriptors: bytes = b""  # of Protobuf, and its messages: names and columns
-    messages: Mapping[Indexes, tuple[str, StructType]] = field(default_factory=dict)
+    messages: Mapping[Indexes, tuple[str, T.StructType]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +143,7 @@ def refusal(session: Session, table: Table, source: KafkaSource) -> str:
     newest = registry(session.settings).newest(subject)
     if newest is None:
         return ""
-    declared = cast(StructType, StructType.fromDDL(source.schema))
+    declared = cast(T.StructType, T.StructType.fromDDL(source.schema))
     writer = _read(session.spark, newest)
     problem = unreadable(writer, source, declared)
     if not problem and writer.columns is not None:
@@ -172,13 +160,13 @@ def refusal(session: Session, table: Table, source: KafkaSource) -> str:
     )
 
 
-def _lacking(there: StructType, declared: StructType) -> str:
+def _lacking(there: T.StructType, declared: T.StructType) -> str:
     names = set(there.fieldNames())
     lacking = [f.name for f in declared if f.name not in names and not f.nullable]
     return f"it has no field {lacking[0]}, which is declared NOT NULL" if lacking else ""
 
 
-def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType) -> str:
+def unreadable(writer: WriterSchema, source: RecordSource, declared: T.StructType) -> str:
     """Returns why values of that schema are no rows of the source; empty if they are."""
     expected = _TYPES[source.format]
     if writer.schema.type != expected:
@@ -189,7 +177,7 @@ def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType)
 
 
 def refusals(
-    writer: WriterSchema, source: RecordSource, declared: StructType
+    writer: WriterSchema, source: RecordSource, declared: T.StructType
 ) -> dict[Indexes, str]:
     """Returns the messages of a schema of Protobuf that are no rows of the source, each with the reason."""
     problems = {
@@ -199,7 +187,7 @@ def refusals(
     return {at: f"message {name}: {problem}" for at, (name, problem) in problems.items() if problem}
 
 
-def _differing(there: StructType, source: RecordSource, declared: StructType) -> str:
+def _differing(there: T.StructType, source: RecordSource, declared: T.StructType) -> str:
     if source.unknown_fields == "quarantine" and (
         others := set(there.fieldNames()) - set(declared.fieldNames())
     ):
@@ -207,19 +195,19 @@ def _differing(there: StructType, source: RecordSource, declared: StructType) ->
     return apart(there, declared)
 
 
-def apart(there: DataType, declared: DataType, name: str = "") -> str:
+def apart(there: T.DataType, declared: T.DataType, name: str = "") -> str:
     """Returns why values of one type cannot be read as another without a change; empty if they can.
 
     Fields of structs are found by name. A missing one is null.
     """
-    if isinstance(there, StructType) and isinstance(declared, StructType):
+    if isinstance(there, T.StructType) and isinstance(declared, T.StructType):
         types = {f.name: f.dataType for f in there}
         pairs = [
             (types[f.name], f.dataType, _within(name, f.name)) for f in declared if f.name in types
         ]
-    elif isinstance(there, ArrayType) and isinstance(declared, ArrayType):
+    elif isinstance(there, T.ArrayType) and isinstance(declared, T.ArrayType):
         pairs = [(there.elementType, declared.elementType, f"{name}[]")]
-    elif isinstance(there, MapType) and isinstance(declared, MapType):
+    elif isinstance(there, T.MapType) and isinstance(declared, T.MapType):
         pairs = [
             (there.keyType, declared.keyType, f"{name} (key)"),
             (there.valueType, declared.valueType, f"{name}[]"),
@@ -231,11 +219,11 @@ def apart(there: DataType, declared: DataType, name: str = "") -> str:
     return next(filter(None, (apart(*pair) for pair in pairs)), "")
 
 
-def is_wider(declared: DataType, there: DataType) -> bool:
+def is_wider(declared: T.DataType, there: T.DataType) -> bool:
     """Returns True if a type has every value of another."""
-    if isinstance(declared, DecimalType):
+    if isinstance(declared, T.DecimalType):
         before = declared.precision - declared.scale  # digits before the point
-        if isinstance(there, DecimalType):
+        if isinstance(there, T.DecimalType):
             return there.scale <= declared.scale and there.precision - there.scale <= before
         return _WHOLE.get(there, before + 1) <= before
     return declared in _WIDER.get(there, ())
@@ -287,6 +275,6 @@ def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:
         text = str(err.java_exception.getMessage() if isinstance(err, Py4JJavaError) else err)
         why = text.strip().splitlines()[0]
         return WriterSchema(schema, problem=f"Spark cannot read the schema: {why}")
-    value = cast(StructType, rows.schema["value"].dataType)
-    columns = StructType([f for f in value if f.name != DECODED])
+    value = cast(T.StructType, rows.schema["value"].dataType)
+    columns = T.StructType([f for f in value if f.name != DECODED])
     return WriterSchema(schema, columns, reader=reader)
