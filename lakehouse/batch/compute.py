@@ -25,7 +25,7 @@ from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.session import Session
 from lakehouse.transform import counting, lateness, observing, plan, ranges_of
-from lakehouse.transform.function_inputs import Met
+from lakehouse.transform.function_inputs import Inputs, Met
 from lakehouse.transform.functions import process_ttl
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
@@ -241,17 +241,14 @@ def _computed(
         return read(of, span).where(within(_moment(session, of), span))
 
     def computed(context: Range) -> DataFrame:
-        among = (
-            rows(driving, ranges.widened(context, table.deduplicate.within))
-            if table.deduplicate
-            else None
-        )
+        near, duplicates = None, table.deduplicate
+        if duplicates:
+            near = rows(driving, ranges.widened(context, duplicates.within))
         beside = {other.name: rows(other, context) for other in others}
         driving_rows = rows(driving, context)
         answers = looked_up(driving_rows, context, touched) if looked_up else None
-        judged = step.derived(
-            driving_rows, references, origin, None, touched, among, span.end, beside, answers, met
-        )
+        inputs = Inputs(driving_rows, references, beside, near, answers, met, span.end)
+        judged = step.derived(inputs, origin, touched=touched)
         return _whole(step, judged).where(
             within(lateness.instant_of(table.window, step.event_time), span)
         )
@@ -282,7 +279,7 @@ def closing_prepared(
     driving, *others = step.timed
     by_stream = {name: rows[name].where(F.col(ORIGIN) == "stream") for name in step.timed}
     beside = {name: by_stream[name] for name in others}
-    judged = step.derived(by_stream[driving], references, "stream", beside=beside)
+    judged = step.derived(Inputs(by_stream[driving], references, beside), "stream")
     moment = lateness.instant_of(step.table.window, step.event_time)
     return _whole(step, judged).where(lateness.between_passing(moment, start, end))
 

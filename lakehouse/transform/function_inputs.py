@@ -1,7 +1,7 @@
 """Inputs as functions see them: without technical columns, and with the versions of reference tables that rows met."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
 
@@ -10,8 +10,10 @@ from pyspark.sql import Column, DataFrame
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import ORIGIN, PARTITION, WINDOW, WINDOW_TIME
 from lakehouse.declare.table import Table
+from lakehouse.ranges import BEGINNING
 from lakehouse.storage.delta import row_keys
 from lakehouse.transform import lateness
+from lakehouse.transform.lookups import Answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,21 @@ class Met:
     references: Mapping[str, DataFrame]
     since: datetime
     rows: Column | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The rows that a table with event time is computed from."""
+
+    driving: DataFrame  # with `_arrival`
+    references: Mapping[str, DataFrame]
+    others: Mapping[str, DataFrame] = field(default_factory=dict)  # with event time, too
+    near: DataFrame | None = (
+        None  # of the driving input: the rows among which duplicates are looked for
+    )
+    answers: Answers | None = None  # to the table's lookup
+    met: Sequence[Met] = ()
+    complete_until: datetime = BEGINNING  # count windows that have ended by then are complete
 
 
 @dataclass(frozen=True, slots=True)

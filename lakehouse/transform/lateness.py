@@ -6,7 +6,7 @@ makes the same decision however its input is cut into micro-batches. The streami
 close windows by the same instants (`driven_by_stored_watermark`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache, reduce
 from operator import and_
@@ -245,20 +245,15 @@ def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
     return (rows if late_too else rows.where(f"NOT {_LATE}")).drop(_LATE, _WATERMARK)
 
 
-def counted(
-    rows: DataFrame,
-    window: Window,
-    keys: Sequence[str],
-    event_time: str,
-    length: PartitionBy,
-    end: datetime,
-) -> DataFrame:
+def counted(rows: DataFrame, table: Table, event_time: str, end: datetime) -> DataFrame:
     """Returns accepted `rows` with the column `window`: each row once for each full count window that it is in.
 
     `rows` are whole partitions up to `end`. The last window of a partition that has closed by `end` is complete
     however few rows it holds.
     """
-    closes, every = _end_of(PARTITION_LENGTHS[length], event_time), window.every
+    window, keys = table.window, table.keys
+    assert window is not None, table.name
+    closes, every = _end_of(PARTITION_LENGTHS[table.partition_by], event_time), window.every
     order = [F.col(event_time), *arrival_fields.places(rows)]
     of_key = Sql.partitionBy(*map(quoted, keys), closes)
     numbered = rows.withColumn("_row", F.row_number().over(of_key.orderBy(*order)))

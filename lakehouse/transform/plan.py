@@ -1,10 +1,10 @@
-"""The plan of a table: the late filter, the user's function, the checks. One plan for streams and batch runs.
+"""The plan of a table: late filter, the user's function, checks. Streams and batch runs have the same one.
 
     ingest    raw records -> decoded -> function -> judged -> arrived
     derived   rows of the driving input -> flagged -> accepted -> function -> judged
 
-A judged row carries `_reason` (null for a good row), `_origin` and `_partition`; the sink parts
-good from bad by it.
+A judged row carries `_reason` (null for a good row), `_origin` and `_partition`. The writer divides good rows from
+bad ones by the reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ from lakehouse.transform.checks.judged_rows import good
 from lakehouse.transform.checks.quality import RowRule
 from lakehouse.transform.decoding import decode, record_columns
 from lakehouse.transform.decoding.schemas import NO_SCHEMAS, Schemas
-from lakehouse.transform.function_inputs import Met, TimedInput, are_of_one_topic, called, plain
+from lakehouse.transform.function_inputs import Inputs, TimedInput, are_of_one_topic, called, plain
 
 Origin = Literal["stream", "batch", "early"]
 T = TypeVar("T")
@@ -103,11 +103,11 @@ class Plan:
         *,
         timed: bool = False,
     ) -> DataFrame:
-        """Raw records of each topic through parser and function, judged: parsing first, then event time, then expectations.
+        """Returns raw records through parser and function, judged: first by parsing, then by event time and expectations.
 
-        The function sees those of a history with those of their topic, where both are given.
-        Nothing in it changes from one micro-batch to the next; `arrived` adds what does. Key and
-        value are kept of bad rows only; the timestamp if `timed`. `schemas`: of the records' values.
+        The records are given by input; `schemas` are those of their values. The function sees records of a history
+        together with those of its topic. Nothing here changes from one micro-batch to the next: `arrived` adds what
+        does. Only bad rows keep their key and value. The timestamp is kept if `timed`.
         """
         rows = self._called(record_columns.decoded(self, records, schemas), {RECORD})
         judged, kept = self.once(
@@ -117,18 +117,18 @@ class Plan:
 
     @property
     def by_ingestion(self) -> bool:
-        """Whether the event time of this record is its time of arrival, which `arrived` adds."""
+        """True if the event time of a record is its time of arrival, which `arrived` adds."""
         return self.table.kind.reads_sources and self.event_time == INGESTION
 
     @property
     def further(self) -> tuple[str, ...]:
-        """What the records of an ingest table have beyond `decode.RAW`."""
+        """The columns that the records of an ingest table have beyond `decode.RAW`."""
         return decode.beyond_raw(self.sources.values())
 
     def arrived(
         self, judged: DataFrame, watermark: datetime | Moment, at: datetime | Moment
     ) -> DataFrame:
-        """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
+        """Returns judged records with their arrival: the watermark in force, the record's position, the time."""
         only, *others = self.sources.values()
         in_force, time = lateness.passing(F.col(f"{RECORD}_partition"), watermark, at)
         topic = F.col(f"{RECORD}_topic") if others else F.lit(only.address)
@@ -139,58 +139,44 @@ class Plan:
 
     def derived(
         self,
-        rows: DataFrame,
-        references: Mapping[str, DataFrame],
+        inputs: Inputs,
         origin: Origin,
         observed: Observation | str | None = None,
         touched: DataFrame | None = None,
-        others: DataFrame | None = None,
-        end: datetime | None = None,
-        beside: Mapping[str, DataFrame] | None = None,
-        answers: lookups.Answers | None = None,
-        met: Sequence[Met] = (),
     ) -> DataFrame:
-        """Rows of the driving input (with `_arrival`) through late filter and function, judged.
+        """Returns the rows of a table with event time, through late filter and function, judged.
 
-        `observed` receives the `counts`, in the same pass; in a stream it also keeps the optimiser from
-        moving filters below the watermark. It costs a copy of every row, and a batch run, whose
-        input the stream has counted, does without. A batch run merges late rows if the table is to
-        be updated with them. `touched` (column: the `unit`) narrows the computation to some
-        windows, or to some rows of a row table. `others`: among which duplicates are looked for.
-        `end`: up to where `rows` are complete; count windows are then. `beside`: rows of the other
-        inputs with event time, of which there is no observation. `answers`: to the table's lookup.
-        `met`: refreshed reference tables.
+        A batch run merges late rows if the table is to be updated with them. `observed` receives the `counts` of the
+        driving input in the same pass. In a stream it also keeps the optimiser from moving filters below the watermark.
+        It costs a copy of every row, and a batch run does without, because the stream has counted its input. `touched`
+        (column: the `unit`) narrows the computation to some windows, or to some rows of a row table.
         """
-        taken, unanswered = self._accepted(self.driving, rows, origin, touched, observed), None
-        if self.table.lookup and answers:
-            taken, unanswered = lookups.answered(self.table.lookup, taken, answers, self.event_time)
-        elif self.table.lookup:  # where no row comes
-            taken = lookups.without_answers(self.table.lookup, taken)
-        if self.table.window and self.table.window.kind == "count":
-            if missing := set(self.table.keys) - set(taken.columns):
+        table, rows = self.table, inputs.driving
+        accepted, unanswered = self._accepted(self.driving, rows, origin, touched, observed), None
+        if table.lookup and inputs.answers:
+            accepted, unanswered = lookups.answered(
+                table.lookup, accepted, inputs.answers, self.event_time
+            )
+        elif table.lookup:  # where no row comes
+            accepted = lookups.without_answers(table.lookup, accepted)
+        if table.window and table.window.kind == "count":
+            if missing := set(table.keys) - set(accepted.columns):
                 raise DeclarationError(
-                    f"table={self.table.name}, keys={', '.join(sorted(missing))}: rows are counted per key before the function "
+                    f"table={table.name}, keys={', '.join(sorted(missing))}: rows are counted per key before the function "
                     f"sees them, so keys are columns of {self.driving}; add them there"
                 )
-            taken = lateness.counted(
-                taken,
-                self.table.window,
-                self.table.keys,
-                self.event_time,
-                self.table.partition_by,
-                end or ranges.BEGINNING,
+            accepted = lateness.counted(accepted, table, self.event_time, inputs.complete_until)
+        if table.deduplicate:
+            near = self.timed[self.driving].flagged(rows if inputs.near is None else inputs.near)
+            accepted = lateness.firsts(
+                accepted, lateness.accepted(near), table.deduplicate, self.event_time
             )
-        if self.table.deduplicate:
-            among = lateness.accepted(
-                self.timed[self.driving].flagged(rows if others is None else others)
-            )
-            taken = lateness.firsts(taken, among, self.table.deduplicate, self.event_time)
-        inputs = {self.driving: taken} | {name: plain(each) for name, each in references.items()}
-        inputs |= {n: self._accepted(n, r, origin, touched) for n, r in (beside or {}).items()}
-        function = partial(self._called, kept={ARRIVAL} if self.table.kind.is_row_by_row else set())
-        rows = called(function, inputs, self.driving, met)
-        judged = rows.withColumns(
-            self.once(f"derived {origin}", lambda: self._judged(rows, origin))
+        given = {name: plain(each) for name, each in inputs.references.items()}
+        given |= {n: self._accepted(n, each, origin, touched) for n, each in inputs.others.items()}
+        function = partial(self._called, kept={ARRIVAL} if table.kind.is_row_by_row else set())
+        made = called(function, given | {self.driving: accepted}, self.driving, inputs.met)
+        judged = made.withColumns(
+            self.once(f"derived {origin}", lambda: self._judged(made, origin))
         )
         placing = self._placing(F.col(self.event_time), origin) if unanswered else {}
         return lookups.with_unanswered(judged, unanswered, placing)
@@ -198,10 +184,10 @@ class Plan:
     def questions(
         self, rows: DataFrame, origin: Origin, touched: DataFrame | None = None
     ) -> DataFrame:
-        """Of rows of the driving input those that its lookup is asked for (`lookups.questions`)."""
+        """Returns the rows of the driving input for which its lookup is asked (`lookups.questions`)."""
         assert self.table.lookup is not None, self.table.name
-        taken = self._accepted(self.driving, rows, origin, touched)
-        return lookups.questions(self.table, self.table.lookup, taken, self.event_time)
+        accepted = self._accepted(self.driving, rows, origin, touched)
+        return lookups.questions(self.table, self.table.lookup, accepted, self.event_time)
 
     def _accepted(
         self,
@@ -211,17 +197,17 @@ class Plan:
         touched: DataFrame | None = None,
         observed: Observation | str | None = None,
     ) -> DataFrame:
-        """Rows of an input that the late filter lets pass, of a window or row that is touched."""
+        """Returns the rows of an input that pass the late filter, only those of a `touched` window or row."""
         placed = self.timed[name].placed(rows)
         self.once(f"input {name}", lambda: result_checks.check_input(self.table, name, placed))
         flagged = self.timed[name].flagged(placed)
         if observed is not None:
             flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
         late_too = origin == "batch" and self.table.late == "update"
-        taken = lateness.accepted(flagged, late_too=late_too)
+        accepted = lateness.accepted(flagged, late_too=late_too)
         if touched is None:
-            return taken
-        return taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
+            return accepted
+        return accepted.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
 
     def _judged(self, rows: DataFrame, origin: Origin) -> dict[str, Column]:
         moment = lateness.instant_of(self.table.window, self.event_time)
@@ -236,10 +222,10 @@ class Plan:
         references: Mapping[str, DataFrame],
         observed: Observation | str | None = None,
     ) -> DataFrame:
-        """Rows of the inputs that are followed through the function: a row for each key, or the versions of it.
+        """Returns what the function makes of the inputs that are followed: a row for each key, or changes of it.
 
-        Late ones count, too. What breaks an expectation is not quarantined, for a table without one
-        of its keys would be wrong: the check reports it. `observed` is of the driving input.
+        Late rows count, too. No row is quarantined for an expectation, because a table without one of its keys would
+        be wrong: the check reports it. `observed` receives the `counts` of the driving input.
         """
         inputs = {
             n: plain(each) for n, each in {**rows, **references}.items() if n not in self.timed
@@ -260,10 +246,9 @@ class Plan:
         return versions.changes(changes, self.event_time, by_position=self.by_position)
 
     def late_filter_counts(self, late_filter: Observation, rows: DataFrame) -> Mapping[str, Any]:
-        """What the late filter observed of `rows`; counted by itself if they did not all pass it.
+        """Returns what the late filter observed of `rows` of the driving input, or counts them if it saw none.
 
-        A join with nothing gives nothing without reading its other side, where it is not removed at
-        all.
+        Spark does not read one side of a join if the other is empty, and may remove it from the plan.
         """
         seen = observing.observed(late_filter)
         if seen and seen["arrived"]:
@@ -271,17 +256,14 @@ class Plan:
         return observing.only(self.timed[self.driving].counts(rows)).asDict()
 
     def report(self, inputs: Mapping[str, DataFrame], span: ranges.Range) -> DataFrame:
-        """A partition of a report, from the rows that its inputs have of it, judged."""
+        """Returns a partition of a report, judged; the inputs have the rows of that partition."""
         rows = self.reference({name: plain(each) for name, each in inputs.items()})
         return rows.withColumns(
             lateness.window_of(span) | self._placing(F.lit(span.start), "batch")
         )
 
     def reference(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
-        """A table without event time, computed whole.
-
-        Rows that break an expectation are judged bad.
-        """
+        """Returns the rows of a table without event time, computed whole and judged."""
         rows = self._called(inputs, set())
         reason = F.coalesce(years.reason(rows.schema), quality.first_broken(self.rules))
         return rows.withColumn(REASON, reason)
@@ -293,7 +275,7 @@ class Plan:
         }
 
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
-        """What the function makes of its inputs, checked at the first call: it is pure, and its inputs keep their columns."""
+        """Returns the function's result. The first is checked: a function is pure, and its inputs keep their columns."""
         rows = self.table(**inputs)
         if self.table.kind.is_row_by_row:
             rows = carried(rows, inputs[self.driving], (ARRIVAL, self.event_time))
@@ -345,8 +327,8 @@ class Plan:
             judged = step.report(empty, ranges.partition_range("1970-01-01", "day"))
         else:
             rows = empty.pop(self.driving)
-            beside = {name: empty.pop(name) for name in self.timed if name != self.driving}
-            judged = step.derived(rows, empty, "stream", beside=beside)
+            others = {name: empty.pop(name) for name in self.timed if name != self.driving}
+            judged = step.derived(Inputs(rows, empty, others), "stream")
         return good(judged).schema
 
 
