@@ -261,13 +261,13 @@ def from_environment(
     env = os.environ if environment is None else environment
     if _ALL in env:
         return _of_another_process(env[_ALL])
-    names = [f.name for f in fields(Settings)]
+    known = {f.name: f.type for f in fields(Settings)}
     variables = {name: value for name, value in env.items() if name not in (_CONFIG, _ALL)}
     file = settings_file(environment)
     if environment is None and required:
         _check_named(env, file)
-    in_file = settings_values.of_file(file, names) if file else {}
-    values = settings_values.merged(in_file, settings_values.of_variables(variables, names))
+    in_file = settings_values.of_file(file, known) if file else {}
+    values = settings_values.merged(in_file, settings_values.of_variables(variables, known))
     return _absolute(Settings(**_typed(values)))
 
 

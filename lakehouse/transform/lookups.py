@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import cast
 
 from pyspark.sql import Column, DataFrame
@@ -125,8 +127,4 @@ def _row(lookup: Lookup, rows: DataFrame, event_time: str) -> Column:
 
 
 def _has_key(lookup: Lookup) -> Column:
-    present = [F.col(quoted(name)).isNotNull() for name in lookup.keys]
-    all_present = present[0]
-    for key in present[1:]:
-        all_present &= key
-    return all_present
+    return reduce(and_, (F.col(quoted(name)).isNotNull() for name in lookup.keys))
