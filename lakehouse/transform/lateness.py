@@ -36,7 +36,8 @@ from lakehouse.ranges import (
     text,
 )
 from lakehouse.runtime.prepared_plans import Moment
-from lakehouse.transform import arrival_fields, zone_windows
+from lakehouse.transform import arrival_fields
+from lakehouse.transform.decoding.values import java_class
 
 _INSTANT = timedelta(microseconds=1)
 _LATE = "_late"
@@ -210,7 +211,32 @@ def _assigned(window: Window, event_time: str) -> Column:
     if window.zone == "UTC":
         spans = (spark_interval(length) for length in (window.size, window.slide, window.offset))
         return F.window(event_time, *spans)
-    return zone_windows.assigned(window, event_time)
+    return _assigned_by_zone(window, event_time)
+
+
+def _assigned_by_zone(window: Window, event_time: str) -> Column:
+    """Returns the column `window`, by the arithmetic of UTC on the time that the zone's clock shows.
+
+    Sliding windows multiply rows, one for each window.
+    """
+    size, slide, offset = (
+        F.lit(span // _INSTANT) for span in (window.size, window.slide, window.offset)
+    )
+    table, clock = window.clock.table, java_class("Clock")
+    shown = Column(clock.asShown(table, F.unix_micros(event_time)._jc))
+    last = shown - F.pmod(shown - offset, slide)
+
+    def bounds(start: Column) -> Column:
+        times = {"start": start, "end": start + size}
+        reached = {name: Column(clock.asReached(table, at._jc)) for name, at in times.items()}
+        return F.struct(*(F.timestamp_micros(at).alias(name) for name, at in reached.items()))
+
+    if window.kind == "tumbling":
+        return bounds(last)
+    ended = shown - size
+    first = ended - F.pmod(ended - offset, slide) + slide
+    # windows whose start and end the clock skips have the bounds of others
+    return F.explode(F.array_distinct(F.transform(F.sequence(first, last, slide), bounds)))
 
 
 def arrivals(rows: DataFrame, event_time: str) -> DataFrame:

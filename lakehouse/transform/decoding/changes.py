@@ -1,4 +1,4 @@
-"""Change events of Debezium as rows: the envelope, the types of databases as they are sent, the order of a log.
+"""Changes as rows: events of Debezium (envelope, types of databases, the order of a log), and versions of a Delta table.
 
 The declared type of a column decides how its value is read. The unit of an instant and the scale of a
 decimal are in the part `schema` of a message, if that is sent. A value that could only be guessed
@@ -15,6 +15,7 @@ from lakehouse.declare.columns import helper
 from lakehouse.declare.inputs.changes import ADDED, WHOLE
 from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.errors import DeclarationError
+from lakehouse.storage.foreign.foreign_log import READ, TYPE, VERSION
 from lakehouse.transform.decoding import values
 
 _ORIGIN = (
@@ -30,6 +31,15 @@ _FIELD = "field STRING, type STRING, name STRING, parameters MAP<STRING, STRING>
 _SCHEMA = f"fields ARRAY<STRUCT<field STRING, fields ARRAY<STRUCT<{_FIELD}>>>>"
 WIRE = f"{_PAYLOAD}, payload STRUCT<{_PAYLOAD}>, schema STRUCT<{_SCHEMA}>"
 """An envelope in JSON, inside of one with its schema or without."""
+FEED_WIRE = f"{TYPE} STRING, {VERSION} BIGINT"
+"""The columns of each record of a Delta table's changes, besides the table's own."""
+_FEED_OPERATIONS = {
+    READ: "r",
+    "insert": "c",
+    "update_preimage": "b",
+    "update_postimage": "u",
+    "delete": "d",
+}
 _OPERATIONS = ("r", "c", "u", "d", "t", "m")
 _INITIAL = ("true", "first", "first_in_data_collection", "last_in_data_collection", "last")
 _CHANGED = "1"  # the position of all that Debezium sends afterwards begins with it
@@ -114,6 +124,20 @@ def columns(schema: T.StructType) -> dict[str, Column]:
     declared = {field.name: _fact(f"value_{number}") for number, field in enumerate(schema)}
     own = (_fact("op"), _fact("op") == "d", *map(_fact, ADDED[2:]))
     return declared | dict(zip(ADDED, own, strict=True))
+
+
+def feed_columns(at: Column) -> dict[str, Column]:
+    """Returns the columns besides the declared ones of a change that a version of a Delta table made, committed `at`."""
+    pairs = (F.lit(text) for pair in _FEED_OPERATIONS.items() for text in pair)
+    op, version = F.create_map(*pairs)[F.col(TYPE)], F.col(VERSION).cast("string")
+    gone = op.isin("b", "d")
+    # as for changes of a database: the first reading comes before all else; in a version, removed rows come before added ones
+    position = F.concat(
+        F.when(op == "r", "0/").otherwise("1/"),
+        F.lpad(version, 20, "0"),
+        F.when(gone, "/0").otherwise("/1"),
+    )
+    return dict(zip(ADDED, (op, gone, at, position, version), strict=True))
 
 
 def reading() -> Column:

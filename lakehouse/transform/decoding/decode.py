@@ -27,8 +27,7 @@ from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
 from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.position.schemas import HEAD
-from lakehouse.transform import headers
-from lakehouse.transform.decoding import change_feed, changes, keys, protobuf, values
+from lakehouse.transform.decoding import changes, keys, protobuf, values
 from lakehouse.transform.decoding.schemas import (
     DECODED,
     NO_SCHEMAS,
@@ -141,7 +140,7 @@ def _decoding(
     """Returns successive selections from raw records. `present` are the columns of `besides` that the records have."""
     schema = cast(StructType, StructType.fromDDL(source.schema))
     of_feed = source.format == "delta_changes"
-    feed = cast(StructType, StructType.fromDDL(change_feed.WIRE)).fields if of_feed else []
+    feed = cast(StructType, StructType.fromDDL(changes.FEED_WIRE)).fields if of_feed else []
     sent = StructType([*schema.fields, *feed])
     value = F.when(F.length("value") <= source.max_bytes, F.col("value"))
     if source.format == "text":
@@ -177,9 +176,9 @@ def _decoding(
         columns |= {"deleted": raw["value"].isNull(), "sent": raw["timestamp"]}
     of_record = {"key": F.col(keys.NAME), "timestamp": raw["timestamp"]}
     columns |= {n: of_record[what] for n, what in source.metadata if n not in source.headers}
-    columns |= {n: headers.text(extra[HEADERS], of) for n, of in source.headers.items()}
+    columns |= {n: keys.header(extra[HEADERS], of) for n, of in source.headers.items()}
     if of_feed:
-        columns |= change_feed.columns(raw["timestamp"])
+        columns |= changes.feed_columns(raw["timestamp"])
     stages, rules = [], []
     if source.keys:
         stages = changes.stages(schema, source.keys)
@@ -188,7 +187,7 @@ def _decoding(
     if source.reads_keys:
         of_row = (schema[source.key].dataType, F.col(quoted(source.key))) if source.key else None
         rules += keys.rules(source, raw["key"], of_row)
-    rules += [headers.rule(extra[HEADERS], name) for name in source.headers.values()]
+    rules += [keys.header_rule(extra[HEADERS], name) for name in source.headers.values()]
     problem = _problem(source, schema, sent, raw, columns, rules)
     reading = changes.reading() if source.keys else F.lit(None).cast("string")
     record = {"topic": F.lit(source.address)} | raw | extra

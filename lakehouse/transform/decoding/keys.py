@@ -1,4 +1,4 @@
-"""The key of a record, as text. In a compacted topic it identifies the row of a record.
+"""The key and the headers of a record, as text. In a compacted topic the key identifies the row of a record.
 
 Nothing is guessed: a key that is not of its format, or not that of its row, quarantines the record.
 """
@@ -84,6 +84,23 @@ def rules(
         checks.append((key_text.isNotNull() & ~exact, F.concat(shown, of_type)))
         checks.append((value != read, F.concat(shown, another)))
     return checks
+
+
+def header(headers: Column, name: str) -> Column:
+    """Returns the text of the last header of that name; null if it is missing, has no value or is not UTF-8."""
+    value = _last(headers, name)
+    return F.when(F.is_valid_utf8(value), value)
+
+
+def header_rule(headers: Column, name: str) -> tuple[Column, str]:
+    """Returns the condition under which that header is unreadable, with the reason."""
+    valid = F.coalesce(F.is_valid_utf8(_last(headers, name)), F.lit(True))
+    return ~valid, f"header={name}: not UTF-8"
+
+
+def _last(headers: Column, name: str) -> Column:
+    named = F.filter(headers, lambda each: each["key"] == name)
+    return F.try_element_at(named, F.lit(-1))["value"].cast("string")
 
 
 def _of_json(plain: Column, name: str) -> Column:
