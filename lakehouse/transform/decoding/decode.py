@@ -33,6 +33,8 @@ from lakehouse.transform.decoding.schemas import (
     NO_SCHEMAS,
     Schemas,
     WriterSchema,
+    is_framed,
+    payload,
     refusals,
     unreadable,
 )
@@ -203,16 +205,15 @@ def _of_registry(
     source: RecordSource, schema: StructType, writers: tuple[WriterSchema, ...], value: Column
 ) -> Column:
     """Returns the struct of the declared columns by the schema that a value names, with the problem of a bad one in CORRUPT."""
-    head = F.substring(value, 1, HEAD)
     number = F.conv(F.hex(F.substring(value, 2, HEAD - 1)), 16, 10)
-    named = (F.length(value) >= HEAD) & (F.substring(value, 1, 1) == F.lit(b"\0"))
     why = F.when(
-        named, F.concat(F.lit("schema id="), number, F.lit(": the registry does not know it"))
+        is_framed(value),
+        F.concat(F.lit("schema id="), number, F.lit(": the registry does not know it")),
     ).otherwise("no schema id: the value does not begin with the byte 0 and four bytes of an id")
     row = _no_row(schema, F.when(value.isNotNull(), why))
     for writer in writers:
         own = f"schema id={writer.schema.id}: "
-        its = head == F.lit(writer.schema.id.to_bytes(HEAD))
+        its = writer.wrote(value)
         if problem := unreadable(writer, source, schema):
             of_writer = _no_row(schema, F.lit(own + problem))
         elif writer.messages:  # Spark calls the function for each value, whatever it names
@@ -235,22 +236,21 @@ def _of_protobuf(
         source.unknown_fields == "quarantine",
         own,
     )
-    return F.arrow_udf(reader.rows, result)(F.substring(value, HEAD + 1, 0x7FFFFFFF))  # type: ignore[call-overload]
+    return F.arrow_udf(reader.rows, result)(payload(value))  # type: ignore[call-overload]
 
 
 def _written_by(writer: WriterSchema, schema: StructType, value: Column, own: str) -> Column:
     """Returns the struct of values written by a readable schema. The lambda keeps the parser from being copied into columns."""
-    payload = F.substring(value, HEAD + 1, 0x7FFFFFFF)
     if writer.columns is None:
         values.check(f"schema id={writer.schema.id}", schema, "json")
-        parsed = values.record("json", schema, payload)
+        parsed = values.record("json", schema, payload(value))
 
         def rows(there: Column) -> Column:
             why = F.concat(F.lit(f"{own}{NO_JSON}: "), there[CORRUPT])
             return F.struct(*(there[name].alias(name) for name in schema.names), why.alias(CORRUPT))
     else:
         parsed = from_avro(
-            payload, writer.schema.text, {"avroSchema": writer.reader, "mode": "PERMISSIVE"}
+            payload(value), writer.schema.text, {"avroSchema": writer.reader, "mode": "PERMISSIVE"}
         )
         columns = writer.columns
 

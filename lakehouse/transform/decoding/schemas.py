@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
@@ -58,6 +58,10 @@ class WriterSchema:
     reader: str = ""  # of Avro: with the field DECODED
     descriptors: bytes = b""  # of Protobuf, and its messages: names and columns
     messages: Mapping[Indexes, tuple[str, T.StructType]] = field(default_factory=dict)
+
+    def wrote(self, value: Column) -> Column:
+        """Returns the condition that a value names this schema."""
+        return F.substring(value, 1, HEAD) == F.lit(self.schema.id.to_bytes(HEAD))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +127,25 @@ def check_registry(settings: Settings, table: Table, kept: Mapping[int, Schema])
         )
 
 
+def is_framed(value: Column) -> Column:
+    """Returns the condition that a value begins as one of the registry's does."""
+    return (F.length(value) >= HEAD) & (F.substring(value, 1, 1) == F.lit(b"\0"))
+
+
+def payload(value: Column) -> Column:
+    """Returns what follows the schema's id."""
+    return F.substring(value, HEAD + 1, 0x7FFFFFFF)
+
+
 def ids_of(records: DataFrame | pa.Table, column: str = "value") -> set[int]:
     """Returns the ids in the values, or keys, of raw records; one that does not begin with an id has none."""
     if isinstance(records, DataFrame):
-        framed = (F.length(column) >= HEAD) & (F.substring(column, 1, 1) == F.lit(b"\0"))
-        heads = records.where(framed).select(F.substring(column, 1, HEAD)).distinct().collect()
+        heads = (
+            records.where(is_framed(F.col(column)))
+            .select(F.substring(column, 1, HEAD))
+            .distinct()
+            .collect()
+        )
         return {int.from_bytes(row[0]) for row in heads}
     heads = pc.unique(pc.binary_slice(records[column].combine_chunks(), 0, HEAD)).to_pylist()
     return {int.from_bytes(head) for head in heads if head and len(head) == HEAD and head[0] == 0}
