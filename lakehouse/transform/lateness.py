@@ -175,19 +175,12 @@ def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column
         behind = watermark - F.lit(is_late_by(table))
         return (added | {_LATE: moment < behind if table.counts_by_time else F.lit(False)},)
     # the window of a counted row is known among the rows of its partition only
-    if (
-        table.kind.is_upserted
-        or table.context
-        or table.as_of
-        or table.ttl
-        or (window is not None and window.kind == "count")
-    ):
+    is_counted = window is not None and window.kind == "count"
+    if table.kind.is_upserted or table.context or table.as_of or table.ttl or is_counted:
         return (added | {_LATE: moment <= watermark},)
     if window is None:
-        return (
-            added
-            | {_LATE: _end_of(PARTITION_LENGTHS[table.partition_by], event_time) <= watermark},
-        )  # partitions are UTC
+        end = _end_of(PARTITION_LENGTHS[table.partition_by], event_time)  # partitions are UTC
+        return (added | {_LATE: end <= watermark},)
     added |= {WINDOW: _assigned(window, event_time)}
     if window.kind == "tumbling" and window.zone == "UTC":
         return (added | {_LATE: _end_of(window.size, event_time, window.offset) <= watermark},)

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """How one table's rows are computed from those of its inputs, in a stream and in batch runs."""
+    """The computation of one table's rows from those of its inputs, in a stream and in batch runs."""
 
     spark: SparkSession = field(repr=False)
     catalog: Catalog = field(repr=False)

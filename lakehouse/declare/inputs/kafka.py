@@ -79,7 +79,7 @@ def kafka(
     starting: datetime | None = None,
     **records: Unpack[RecordOptions],
 ) -> KafkaSource:
-    """A topic, declared once.
+    """Declares a topic of Kafka as the input of an ingest table.
 
         sensor_topic = kafka("sensor-readings", schema="sensor_id STRING NOT NULL, event_time TIMESTAMP, celsius DOUBLE")
 

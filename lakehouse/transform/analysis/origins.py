@@ -113,14 +113,14 @@ class Walk:
         kind = plan.nodeName()
         handlers: Mapping[str, Callable[..., Rows]] = {
             "Aggregate": self._aggregate,
-            "Deduplicate": self._deduplicate,
+            "Deduplicate": lambda plan, below: self._by_group(plan, below, plan.keys()),
             "Expand": self._expand,
             "Filter": self._filter,
             "Join": self._join,
             "LateralJoin": self._join,
             "Project": self._project,
             "Union": self._union,
-            "Window": self._window,
+            "Window": lambda plan, below: self._by_group(plan, below, plan.partitionSpec()),
             **dict.fromkeys(("Except", "ExceptAll", "Intersect", "IntersectAll"), self._compared),
         }
         if kind in handlers:
@@ -167,13 +167,9 @@ class Walk:
         driven = below.from_input and bool(grouping)
         return replace(_over(plan, below, columns), pairs={}, from_input=driven)
 
-    def _window(self, plan, below: Rows) -> Rows:
-        within = self._within(seq(plan.partitionSpec()), below)
-        return replace(self._passed(plan, within), below=(below,))
-
-    def _deduplicate(self, plan, below: Rows) -> Rows:
-        within = self._within(seq(plan.keys()), below)
-        return replace(self._passed(plan, within), below=(below,))
+    def _by_group(self, plan, below: Rows, by) -> Rows:
+        """Returns the rows of an operator over the rows of each group."""
+        return replace(self._passed(plan, self._within(seq(by), below)), below=(below,))
 
     def _within(self, by: Iterable[Any], below: Rows) -> Rows:
         """Returns the rows of a group by some expressions, with origins only for the columns that these decide."""

@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
@@ -29,8 +29,11 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
     rows = lines.select(
         F.inline(F.array(values.record("json", schema, F.col("value").cast("binary"))))
     )
-    problem = F.concat(F.lit(f"{values.NO_JSON}: "), F.col(values.CORRUPT))
-    return _whole(rows, source, problem).select(*map(quoted, schema.names))
+    problem = F.concat(F.lit(f"files={source.path}: {values.NO_JSON}: "), F.col(values.CORRUPT))
+    error = F.raise_error(F.concat(problem, F.lit(_CORRECT))).cast("boolean")
+    # a reference must be whole, so reading a row with a problem fails
+    whole = rows.where(F.when(problem.isNull(), True).otherwise(error))
+    return whole.select(*map(quoted, schema.names))
 
 
 def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> DataFrame:
@@ -57,12 +60,6 @@ def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> Da
         columns.append(F.when(text.isNull() | value.isNotNull(), value).otherwise(wrong))
     named = zip(columns, schema.names, strict=True)
     return rows.select(*(column.alias(name) for column, name in named))
-
-
-def _whole(rows: DataFrame, source: FileSource, problem: Column) -> DataFrame:
-    """Returns the rows. Reading one with a problem is an error, since a reference must be whole."""
-    why = F.concat(F.lit(f"files={source.path}: "), problem, F.lit(_CORRECT))
-    return rows.where(F.when(problem.isNull(), True).otherwise(F.raise_error(why).cast("boolean")))
 
 
 def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
