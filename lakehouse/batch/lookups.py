@@ -23,7 +23,8 @@ from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.transform import lookups, observing
+from lakehouse.transform import observing
+from lakehouse.transform.decoding.values import of_ddl
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Plan
 
@@ -43,7 +44,7 @@ def service_of(table: Table) -> Service | None:
     """Returns the service that the table's lookup asks; None without a lookup."""
     if table.lookup is None:
         return None
-    return Service(table.lookup, lookup_answers.checker(lookups.schema(table.lookup)))
+    return Service(table.lookup, lookup_answers.checker(of_ddl(table.lookup.schema)))
 
 
 class StepLookups:

@@ -57,6 +57,11 @@ def reserved(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.lower().startswith(_PREFIX)]
 
 
+def without_not_null(schema: str) -> str:
+    """Returns Spark DDL in single blanks, without NOT NULL, which is an expectation and decides no value."""
+    return re.sub(r"\s+NOT\s+NULL\b", "", " ".join(schema.split()), flags=re.IGNORECASE)
+
+
 def column_names(schema: str) -> list[str]:
     """Returns the names of the columns of Spark DDL, without Spark."""
     return [name for name, _ in of_ddl(schema)]

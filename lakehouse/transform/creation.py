@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import cast
 
 from pyspark.sql.types import StructType
 
@@ -22,9 +21,10 @@ from lakehouse.storage.delta import delta_log, delta_writer, table_creation
 from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import checkpoints, declared_state
-from lakehouse.storage.session import Session
+from lakehouse.storage.session import Session, nullable
 from lakehouse.transform import keeping, lookups
 from lakehouse.transform.analysis import validation
+from lakehouse.transform.decoding import values
 from lakehouse.transform.plan import Plan, plan_of
 
 _log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _create_quarantine(session: Session, step: Plan, grows: bool) -> None:
     ddl = QUARANTINE.format(stored.get(ARRIVAL, ARRIVAL_TYPE))
     if HEADERS in step.further:
         ddl += f", {HEADERS} {HEADERS_TYPE}"
-    columns = cast(StructType, StructType.fromDDL(ddl))
+    columns = values.of_ddl(ddl)
     path = session.path(table, "quarantine")
     table_creation.create(path, columns, True, "reason")
     if grows and _is_fresh(session, table, path):
@@ -119,7 +119,7 @@ def _create_answers(session: Session, step: Plan, lookup: Lookup) -> None:
         )
     asking = step.timed[step.driving].placed(step.no_rows(step.driving))
     key = lookups.key_of(table, lookup, asking)
-    columns = lookup_answers.columns(key, lookups.nullable(lookups.schema(lookup)))
+    columns = lookup_answers.columns(key, nullable(values.of_ddl(lookup.schema)))
     table_creation.create(path, columns, True, "")
     _check_columns(session, table, path, columns)
 

@@ -1,7 +1,6 @@
 """The contract of sources and the options that all of them have; each kind of source has a module of its own."""
 
 import inspect
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypedDict
 
+from lakehouse.declare.columns import without_not_null
 from lakehouse.durations import duration
 
 ValueFormat = Literal["json", "text", "avro", "json_schema", "protobuf", "debezium"]
@@ -187,9 +187,8 @@ class RecordSource(Source):
     @property
     def read_as(self) -> str:
         """The way its records become rows, without NOT NULL, which is an expectation."""
-        plain = re.sub(r"\s+NOT\s+NULL\b", "", " ".join(self.schema.split()), flags=re.IGNORECASE)
         nulls = f", null as {', '.join(map(repr, self.nulls))}" if self.nulls != EMPTY else ""
-        return f"{self.format}{self.manner}{nulls}: {plain}"
+        return f"{self.format}{self.manner}{nulls}: {without_not_null(self.schema)}"
 
     @property
     def manner(self) -> str:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import cast
 from zlib import crc32
 
 import pyarrow as pa
@@ -140,9 +139,9 @@ def _decoding(
     present: tuple[str, ...],
 ) -> list[list[Column]]:
     """Returns successive selections from raw records. `present` are the columns of `besides` that the records have."""
-    schema = cast(StructType, StructType.fromDDL(source.schema))
+    schema = values.of_ddl(source.schema)
     of_feed = source.format == "delta_changes"
-    feed = cast(StructType, StructType.fromDDL(changes.FEED_WIRE)).fields if of_feed else []
+    feed = values.of_ddl(changes.FEED_WIRE).fields if of_feed else []
     sent = StructType([*schema.fields, *feed])
     value = F.when(F.length("value") <= source.max_bytes, F.col("value"))
     if source.format == "text":
@@ -151,7 +150,7 @@ def _decoding(
     elif source.of_registry:
         row = _of_registry(source, schema, writers, value)
     elif source.format == "debezium":
-        row = values.record("json", cast(StructType, StructType.fromDDL(changes.WIRE)), value)
+        row = values.record("json", values.of_ddl(changes.WIRE), value)
     else:
         values.check(f"source={source.address}", schema, source.format)
         row = values.record("csv" if source.format == "csv" else "json", sent, value, source.nulls)

@@ -1,7 +1,5 @@
 """Reads the files and tables of reference data whole: a value that is not of the declared type is an error."""
 
-from typing import cast
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
@@ -21,7 +19,7 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
     """
     if source.format == "delta":  # it has its own columns
         return _table_rows(spark, source)
-    schema = cast(StructType, StructType.fromDDL(source.schema))
+    schema = values.of_ddl(source.schema)
     values.check(f"files={source.path}", schema, source.format)
     if source.format == "csv":
         return _csv_rows(spark, source, schema)
@@ -66,7 +64,7 @@ def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
     """Returns the declared columns of a Delta table of others, at its newest version."""
     rows = spark.read.format("delta").load(source.path)
     types = {field.name: field.dataType for field in rows.schema}
-    fields = cast(StructType, StructType.fromDDL(source.schema)).fields
+    fields = values.of_ddl(source.schema).fields
     for field in fields:
         if types.get(field.name) != field.dataType:
             actual = types[field.name].simpleString() if field.name in types else "not there"
@@ -79,7 +77,7 @@ def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
 
 def _check_header(spark: SparkSession, source: FileSource) -> None:
     """Compares the first line with the columns: Spark reads columns by place, and any first line as a header."""
-    columns = cast(StructType, StructType.fromDDL(source.schema)).fieldNames()
+    columns = values.of_ddl(source.schema).fieldNames()
     # a file without a line has no columns
     named = spark.read.option("header", "true").csv(source.path).columns
     if [name.lower() for name in named] != [name.lower() for name in columns]:

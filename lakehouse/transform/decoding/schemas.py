@@ -30,7 +30,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.position import schemas
 from lakehouse.storage.position.schemas import HEAD, Schema
 from lakehouse.storage.session import Session
-from lakehouse.transform.decoding import protobuf
+from lakehouse.transform.decoding import protobuf, values
 
 DECODED = helper("decoded")  # a field that every decoded record has
 _TYPES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}  # of a source's format
@@ -161,7 +161,7 @@ def refusal(session: Session, table: Table, source: KafkaSource) -> str:
     newest = registry(session.settings).newest(subject)
     if newest is None:
         return ""
-    declared = cast(T.StructType, T.StructType.fromDDL(source.schema))
+    declared = values.of_ddl(source.schema)
     writer = _read(session.spark, newest)
     problem = unreadable(writer, source, declared)
     if not problem and writer.columns is not None:

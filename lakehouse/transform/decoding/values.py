@@ -4,7 +4,7 @@ The rules are one table for all formats: docs/values.md.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from pyspark import SparkContext
 from pyspark.sql import Column
@@ -38,6 +38,11 @@ TOKEN = T.StructType(
     [T.StructField(helper("token"), T.StringType()), T.StructField(helper("text"), T.StringType())]
 )
 """A type of JSON that takes any value: its kind (number, text, boolean, object, array), and its text as it was sent."""
+
+
+def of_ddl(ddl: str) -> T.StructType:
+    """Returns the columns of Spark DDL."""
+    return cast(T.StructType, T.StructType.fromDDL(ddl))
 
 
 def row(format: str, columns: T.StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
