@@ -69,7 +69,8 @@ def column_names(schema: str) -> list[str]:
 
 def of_ddl(schema: str) -> list[tuple[str, str]]:
     """Returns the columns of Spark DDL, each with its type and constraints, without comments."""
-    depth, parts = 0, [""]
+    depth = 0
+    parts = [""]
     for letter in _QUOTED.sub("", schema):
         depth += (letter in "<(") - (letter in ">)")
         if letter == "," and not depth:

@@ -168,7 +168,8 @@ def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column
 
     `known` is True if the watermark is already a column of its own.
     """
-    window, moment = table.window, F.col(event_time)
+    window = table.window
+    moment = F.col(event_time)
     watermark = F.col(_WATERMARK) if known else F.col(f"{ARRIVAL}.watermark")
     added = {} if known else {_WATERMARK: watermark}
     if table.kind.keeps_latest:
@@ -215,7 +216,8 @@ def _assigned_by_zone(window: Window, event_time: str) -> Column:
     size, slide, offset = (
         F.lit(span // _INSTANT) for span in (window.size, window.slide, window.offset)
     )
-    table, clock = window.clock.table, java_class("Clock")
+    table = window.clock.table
+    clock = java_class("Clock")
     shown = Column(clock.asShown(table, F.unix_micros(event_time)._jc))
     last = shown - F.pmod(shown - offset, slide)
 
@@ -270,9 +272,11 @@ def counted(rows: DataFrame, table: Table, event_time: str, end: datetime) -> Da
     `rows` are whole partitions up to `end`. The last window of a partition that has closed by `end` is complete
     however few rows it holds.
     """
-    window, keys = table.window, table.keys
+    window = table.window
+    keys = table.keys
     assert window is not None, table.name
-    closes, every = _end_of(PARTITION_LENGTHS[table.partition_by], event_time), window.every
+    closes = _end_of(PARTITION_LENGTHS[table.partition_by], event_time)
+    every = window.every
     order = [F.col(event_time), *arrival_fields.places(rows)]
     of_key = Sql.partitionBy(*map(quoted, keys), closes)
     numbered = rows.withColumn("_row", F.row_number().over(of_key.orderBy(*order)))

@@ -151,8 +151,10 @@ class Plan:
         It costs a copy of every row, and a batch run does without, because the stream has counted its input. `touched`
         (column: the `unit`) narrows the computation to some windows, or to some rows of a row table.
         """
-        table, rows = self.table, inputs.driving
-        accepted, unanswered = self._accepted(self.driving, rows, origin, touched, observed), None
+        table = self.table
+        rows = inputs.driving
+        accepted = self._accepted(self.driving, rows, origin, touched, observed)
+        unanswered = None
         if table.lookup and inputs.answers:
             accepted, unanswered = lookups.answered(
                 table.lookup, accepted, inputs.answers, self.event_time
@@ -313,7 +315,8 @@ class Plan:
         return self.table(**{name: plain(each) for name, each in inputs.items()} | timed)
 
     def _schema(self) -> StructType:
-        step, kind = self.without_expectations(), self.table.kind
+        step = self.without_expectations()
+        kind = self.table.kind
         empty = {name: self.no_rows(name) for name in self.table.inputs}
         if kind.is_upserted:
             kept = step.kept({name: empty.pop(name) for name in self.followed}, empty)

@@ -75,7 +75,8 @@ def dropping(rows: DataFrame, keys: Sequence[str]) -> list[str]:
     Such a change does not end the version before it. A filter by the keys alone leaves out all changes of a key.
     """
     plan = analyzed(rows)
-    operators, by_key = [], {id_of(a) for a in seq(plan.output()) if a.name() in keys}
+    operators = []
+    by_key = {id_of(a) for a in seq(plan.output()) if a.name() in keys}
     for node in nodes(plan, subqueries=False):  # from the result down to what it reads
         if node.nodeName() == "Project":
             aliases = [e for e in seq(node.projectList()) if kind_of(e) == "Alias"]

@@ -51,10 +51,8 @@ class KafkaSource(RecordSource):
 
     @property
     def about(self) -> About:
-        shown, where = (
-            f"The topic `{self.address}`: {_VALUES[self.format]}.",
-            {"topic": self.address},
-        )
+        shown = f"The topic `{self.address}`: {_VALUES[self.format]}."
+        where = {"topic": self.address}
         if self.history and self.starting:
             shown += f" Before it `{self.history.address}` is read, its rows before {self.starting.isoformat()}."
             where["history"] = self.history.address

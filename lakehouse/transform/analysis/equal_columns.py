@@ -29,7 +29,8 @@ def extended(columns, equal: Sequence[Equal], *, one_end: bool) -> list[tuple[in
     equal = [pair for pair in equal if all(pair)]
     equal += spans(equal, one_end=one_end)
     equal += [(end_of(a, end), end_of(b, end)) for a, b in equal if _is_whole(a, b) for end in ENDS]
-    extended, changed = [(column, dict(origins)) for column, origins in columns], bool(equal)
+    extended = [(column, dict(origins)) for column, origins in columns]
+    changed = bool(equal)
     while changed:
         changed = False
         for _, origins in extended:

@@ -211,10 +211,12 @@ class Walk:
         return Rows(plan, columns, (left, right), left.uses | right.uses, from_input=driven)
 
     def _join(self, plan, left: Rows, right: Rows) -> Rows:
-        how, uses = plan.joinType().sql(), left.uses | right.uses
+        how = plan.joinType().sql()
+        uses = left.uses | right.uses
         both = Rows(plan, [*left.columns, *right.columns], (left, right), uses)
         both.pairs = left.pairs | right.pairs if how in _INNER else {}
-        condition, sides = plan.condition(), (left, right)
+        condition = plan.condition()
+        sides = (left, right)
         matching = both
         if condition.isDefined():
             across = None if how in _INNER else sides
@@ -317,7 +319,8 @@ class Walk:
         before: list[tuple[int, Origins]] = []
         while rows.columns != before:  # equality is transitive
             before = rows.columns
-            columns, equal = dict(before), []
+            columns = dict(before)
+            equal = []
             for one, other in compared:
                 mine, theirs = self._of(one, rows), self._of(other, rows)
                 equal.append((mine, theirs))

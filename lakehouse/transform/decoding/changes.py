@@ -215,12 +215,14 @@ def _named(name: str) -> Callable[[Column], Column]:
 
 
 def _rules_of_message(source: RecordSource, key: Column) -> Rules:
-    op, text = _fact("op"), F.try_validate_utf8(key.cast("string"))
+    op = _fact("op")
+    text = F.try_validate_utf8(key.cast("string"))
     fields = F.json_object_keys(text)
     wrapped = F.array_contains(fields, "payload") & F.array_contains(fields, "schema")
     within = F.json_object_keys(F.get_json_object(text, "$.payload"))
     fields = F.when(wrapped, within).otherwise(fields)
-    named, declared = F.array_join(F.array_sort(fields), ", "), ", ".join(sorted(source.keys))
+    named = F.array_join(F.array_sort(fields), ", ")
+    declared = ", ".join(sorted(source.keys))
     return [
         (op.isNull(), "no change event of Debezium: it has no op"),
         (~op.isin(*_OPERATIONS), F.concat(F.lit("no operation of Debezium: op="), op)),

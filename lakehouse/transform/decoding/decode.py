@@ -180,7 +180,8 @@ def _decoding(
     columns |= {n: keys.header(extra[HEADERS], of) for n, of in source.headers.items()}
     if of_feed:
         columns |= changes.feed_columns(raw["timestamp"])
-    stages, rules = [], []
+    stages = []
+    rules = []
     if source.keys:
         stages = changes.stages(schema, source.keys)
         columns = changes.columns(schema)

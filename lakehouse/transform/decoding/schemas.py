@@ -98,7 +98,8 @@ def of_records(
     if not ids:
         return NO_SCHEMAS
     stored = schemas.kept(session.settings, table)
-    by_id, none = {number: stored[number] for number in ids & stored.keys()}, set(unknown)
+    by_id = {number: stored[number] for number in ids & stored.keys()}
+    none = set(unknown)
     if new := sorted(ids - stored.keys() - none):
         check_registry(session.settings, table, stored)
     for number in new:
@@ -117,7 +118,8 @@ def check_registry(settings: Settings, table: Table, kept: Mapping[int, Schema])
     """Raises SettingsError if the registry is another one: it has other schemas under the same ids."""
     if not kept:
         return
-    asked, newest = registry(settings), kept[max(kept)]
+    asked = registry(settings)
+    newest = kept[max(kept)]
     registered = asked.schema(newest.id)
     if registered is not None and registered != newest:
         raise SettingsError(

@@ -154,7 +154,8 @@ class Automaton:
         return known[condition]
 
     def _with(self, partial: Partial, n: int, row: Row, number: int) -> Partial:
-        rows, step = (*partial["taken"][n], row), self.steps[n]
+        rows = (*partial["taken"][n], row)
+        step = self.steps[n]
         again = (n,) if step.most is None or len(rows) < step.most else ()
         later = tuple(self._from(n + 1)) if len(rows) >= step.least else ()
         rows_taken = (*partial["taken"][:n], rows, *partial["taken"][n + 1 :])
