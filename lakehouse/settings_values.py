@@ -91,12 +91,12 @@ class Place:
     unknown: Callable[[str, str], tuple[str, str]] = lambda name, near: (name, near)
 
 
-def read(place: Place, given: Mapping[str, object], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings by name, checked, in the form of JSON; `known` has their types. Raises SettingsError."""
-    return _named(known, place, "", given)
+def read(place: Place, given: Mapping[str, object], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings by name, checked, in the form of JSON; `types` has all that there are. Raises SettingsError."""
+    return _named(types, place, "", given)
 
 
-def of_file(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+def of_file(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the file; raises SettingsError."""
     try:
         given = tomllib.loads(path.read_text())
@@ -114,10 +114,10 @@ def of_file(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
         "{} = value".format,
         "[{}] and a line `name = value` for each".format,
     )
-    return {"root": str(path.parent / ROOT)} | read(place, given, known)
+    return {"root": str(path.parent / ROOT)} | read(place, given, types)
 
 
-def of_variables(environment: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+def of_variables(environment: Mapping[str, str], types: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the variables; raises SettingsError."""
     given: dict[str, Any] = {}
     # the names from the setting on, with a dot between two -> the variable
@@ -134,7 +134,7 @@ def of_variables(environment: Mapping[str, str], known: Mapping[str, Any]) -> di
     if "spark_conf" in given:
         given["spark_conf"] = _of_json(given["spark_conf"])
     unknown = partial(_unknown_variable, written)
-    return read(Place("environment", Path(), _variable, _variables, unknown), given, known)
+    return read(Place("environment", Path(), _variable, _variables, unknown), given, types)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,18 +279,18 @@ def _table(reader: "Reader", place: Place, name: str, value: object) -> dict[str
     return {key: reader(place, f"{name}.{key}", item) for key, item in value.items()}
 
 
-def _named(known: Mapping[str, Any], place: Place, name: str, value: object) -> dict[str, Any]:
+def _named(types: Mapping[str, Any], place: Place, name: str, value: object) -> dict[str, Any]:
     """Returns a table whose names are settings; the `name` of the whole is empty."""
     above = f"{name}." if name else ""
     given = _table(lambda place, name, value: value, place, name, value)
-    if unknown := sorted(given.keys() - set(known)):
-        [near] = get_close_matches(unknown[0], known, 1) or [""]
+    if unknown := sorted(given.keys() - set(types)):
+        [near] = get_close_matches(unknown[0], types, 1) or [""]
         written, right = place.unknown(above + unknown[0], near)
         raise SettingsError(
             f"{place.name}, {written}: there is no setting of that name; "
-            + (f"did you mean {right}?" if near else f"there are {', '.join(sorted(known))}")
+            + (f"did you mean {right}?" if near else f"there are {', '.join(sorted(types))}")
         )
-    readers = {key: _READERS.get(key) or _BY_TYPE.get(known[key], _text) for key in given}
+    readers = {key: _READERS.get(key) or _BY_TYPE.get(types[key], _text) for key in given}
     return {key: reader(place, above + key, given[key]) for key, reader in readers.items()}
 
 

@@ -258,21 +258,21 @@ def load(settings: Settings) -> Catalog:
     return catalog
 
 
-def _together(found: Catalog, settings: Settings) -> Catalog:
+def _together(catalog: Catalog, settings: Settings) -> Catalog:
     """Returns the same tables under the names of the processes that their pipelines share."""
     names = {member: name for name in settings.together for member in settings.members(name)}
     for member, name in names.items():
-        if member not in found.pipelines() or name in set(found.pipelines()) - set(names):
+        if member not in catalog.pipelines() or name in set(catalog.pipelines()) - set(names):
             wrong, why = (
                 (member, "no such pipeline")
-                if member not in found.pipelines()
+                if member not in catalog.pipelines()
                 else (name, "another pipeline's name")
             )
             raise SettingsError(
-                f"together of {name}={settings.together[name]!r}, {wrong!r}: {why}; there are {', '.join(found.pipelines())}"
+                f"together of {name}={settings.together[name]!r}, {wrong!r}: {why}; there are {', '.join(catalog.pipelines())}"
             )
-    renamed = {t.name: replace(t, pipeline=names.get(t.pipeline, t.pipeline)) for t in found}
-    return replace(found, tables=renamed)
+    renamed = {t.name: replace(t, pipeline=names.get(t.pipeline, t.pipeline)) for t in catalog}
+    return replace(catalog, tables=renamed)
 
 
 def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
@@ -305,10 +305,10 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
     return catalog
 
 
-def _same(known: Source | Table, value: Source | Table) -> bool:
-    if isinstance(known, Table):
-        return isinstance(value, Table) and known.transformation is value.transformation
-    return isinstance(value, type(known)) and replace(value, name=known.name) == known
+def _same(declared: Source | Table, value: Source | Table) -> bool:
+    if isinstance(declared, Table):
+        return isinstance(value, Table) and declared.transformation is value.transformation
+    return isinstance(value, type(declared)) and replace(value, name=declared.name) == declared
 
 
 def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str, Table]:

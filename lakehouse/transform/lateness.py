@@ -128,11 +128,11 @@ def passing(row: Column, *instants: datetime | Moment) -> list[Column]:
     moments = [each for each in instants if isinstance(each, Moment)]
     literals = F.array(*(F.lit(each) for each in instants if not isinstance(each, Moment)))
     first = row.bitwiseAND(F.lit(0))
-    found = [moment.column(row) for moment in moments] or [
+    columns = [moment.column(row) for moment in moments] or [
         F.get(literals, first + F.lit(n)) for n in range(len(instants))
     ]
     # never null, as the column's type says
-    return [F.coalesce(instant, F.lit(EPOCH)) for instant in found]
+    return [F.coalesce(instant, F.lit(EPOCH)) for instant in columns]
 
 
 def between_passing(instant: Column, first: datetime | Moment, before: datetime | Moment) -> Column:
@@ -163,15 +163,15 @@ def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
 
 # made once for each table: a call of Spark for each column costs more than a short step's rows
 @lru_cache(maxsize=256)
-def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column], ...]:
+def _flags(table: Table, event_time: str, has_watermark: bool) -> tuple[dict[str, Column], ...]:
     """Returns the columns that `flagged` adds, one set after the other.
 
-    `known` is True if the watermark is already a column of its own.
+    `has_watermark` is True if the watermark is already a column of its own.
     """
     window = table.window
     moment = F.col(event_time)
-    watermark = F.col(_WATERMARK) if known else F.col(f"{ARRIVAL}.watermark")
-    added = {} if known else {_WATERMARK: watermark}
+    watermark = F.col(_WATERMARK) if has_watermark else F.col(f"{ARRIVAL}.watermark")
+    added = {} if has_watermark else {_WATERMARK: watermark}
     if table.kind.keeps_latest:
         behind = watermark - F.lit(is_late_by(table))
         return (added | {_LATE: moment < behind if table.counts_by_time else F.lit(False)},)

@@ -102,10 +102,10 @@ def _deciding(node) -> set[int]:
     return read & {id_of(column) for e in seq(node.expressions()) for column in references(e)}
 
 
-def changed(there: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Returns the versions `there` with the `new` changes: those of the keys that these touch are computed again."""
-    touched = versions(of_keys(there, new, keys).drop(VALID[1]).unionByName(new), keys)
-    return of_keys(there, new, keys, others=True).unionByName(touched)
+def changed(present: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Returns the `present` versions with the `new` changes: those of the keys that these touch are computed again."""
+    touched = versions(of_keys(present, new, keys).drop(VALID[1]).unionByName(new), keys)
+    return of_keys(present, new, keys, others=True).unionByName(touched)
 
 
 def of_keys(

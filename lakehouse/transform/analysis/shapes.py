@@ -107,10 +107,10 @@ def merging(rows: DataFrame, keys: Sequence[str]) -> Mapping[str, str] | None:
     Sums and counts are added, and the minimum is that of the minima. None if a column cannot be merged: an average, the
     value at the latest instant, or a sum of binary fractions, which depends on their order.
     """
-    found = _aggregation_by(keys, rows)
-    if found is None or "Literal" in map(kind_of, found.columns.values()):
+    aggregation = _aggregation_by(keys, rows)
+    if aggregation is None or "Literal" in map(kind_of, aggregation.columns.values()):
         return None
-    return found.merged_by
+    return aggregation.merged_by
 
 
 def adding(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
@@ -119,13 +119,13 @@ def adding(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
     It is one aggregation of one marked input (`INPUT`), of which each row counts by itself: filtered, projected, joined
     with reference tables. None for any other function. A key may be one value for all rows.
     """
-    found = _aggregation_by(keys, rows)
-    if found is None or set(found.merged_by.values()) - {"", "sum"}:
+    aggregation = _aggregation_by(keys, rows)
+    if aggregation is None or set(aggregation.merged_by.values()) - {"", "sum"}:
         return None
-    added = [name for name, how in found.merged_by.items() if how]
-    types = [found.columns[name].dataType().typeName() for name in added]
+    added = [name for name, how in aggregation.merged_by.items() if how]
+    types = [aggregation.columns[name].dataType().typeName() for name in added]
     numbers = all(column.startswith(("long", "decimal")) for column in types)
-    return added if numbers and _is_row_by_row(found.node.children().apply(0)) else None
+    return added if numbers and _is_row_by_row(aggregation.node.children().apply(0)) else None
 
 
 @dataclass(frozen=True, slots=True)

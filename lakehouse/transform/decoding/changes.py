@@ -205,8 +205,8 @@ def _fact(name: str) -> Column:
     return F.col(helper(name))
 
 
-def _generated(found: dict[str, Column]) -> Column:
-    made = (column.alias(helper(name)) for name, column in found.items())
+def _generated(facts: dict[str, Column]) -> Column:
+    made = (column.alias(helper(name)) for name, column in facts.items())
     return F.inline(F.array(F.struct(*made)))
 
 
@@ -333,9 +333,9 @@ def _decimal(declared: T.DecimalType, text: Column, kind: Column, token: Column)
     bytes_of_schema = F.when(is_bytes, F.struct(of_schema.alias("scale"), text.alias("value")))
     beside = F.from_json(F.when(F.startswith(text, F.lit("{")), text), "scale INT, value STRING")
 
-    def written(found: Column) -> Column:
-        of_bytes = _let(_whole(found["value"]), lambda whole: _with_point(whole, found["scale"]))
-        return F.when(found.isNotNull(), of_bytes).otherwise(text)
+    def written(value: Column) -> Column:
+        of_bytes = _let(_whole(value["value"]), lambda whole: _with_point(whole, value["scale"]))
+        return F.when(value.isNotNull(), of_bytes).otherwise(text)
 
     decimal = values.exact(declared, _let(F.coalesce(bytes_of_schema, beside), written))
     return F.when(~_either(text, kind, token == "number"), decimal)

@@ -245,18 +245,18 @@ def _written_by(writer: WriterSchema, schema: StructType, value: Column, own: st
         values.check(f"schema id={writer.schema.id}", schema, "json")
         parsed = values.record("json", schema, payload(value))
 
-        def rows(there: Column) -> Column:
-            why = F.concat(F.lit(f"{own}{NO_JSON}: "), there[CORRUPT])
-            return F.struct(*(there[name].alias(name) for name in schema.names), why.alias(CORRUPT))
+        def rows(row: Column) -> Column:
+            why = F.concat(F.lit(f"{own}{NO_JSON}: "), row[CORRUPT])
+            return F.struct(*(row[name].alias(name) for name in schema.names), why.alias(CORRUPT))
     else:
         parsed = from_avro(
             payload(value), writer.schema.text, {"avroSchema": writer.reader, "mode": "PERMISSIVE"}
         )
         columns = writer.columns
 
-        def rows(there: Column) -> Column:
-            why = F.when(there[DECODED].isNull(), F.lit(f"{own}not Avro of that schema"))
-            return F.struct(*_fields(there, columns, schema), why.alias(CORRUPT))
+        def rows(row: Column) -> Column:
+            why = F.when(row[DECODED].isNull(), F.lit(f"{own}not Avro of that schema"))
+            return F.struct(*_fields(row, columns, schema), why.alias(CORRUPT))
 
     return F.transform(F.array(parsed), rows)[0]
 
@@ -266,11 +266,11 @@ def _no_row(schema: StructType, why: Column) -> Column:
     return F.struct(*nulls, why.alias(CORRUPT))
 
 
-def _fields(there: Column, of: StructType, declared: StructType) -> list[Column]:
-    types = {f.name: f.dataType for f in of}
+def _fields(struct: Column, columns: StructType, declared: StructType) -> list[Column]:
+    types = {f.name: f.dataType for f in columns}
     return [
         (
-            _as_declared(there[f.name], types[f.name], f.dataType)
+            _as_declared(struct[f.name], types[f.name], f.dataType)
             if f.name in types
             else F.lit(None).cast(f.dataType)
         ).alias(f.name)
@@ -278,17 +278,17 @@ def _fields(there: Column, of: StructType, declared: StructType) -> list[Column]
     ]
 
 
-def _as_declared(there: Column, of: DataType, declared: DataType) -> Column:
+def _as_declared(value: Column, data_type: DataType, declared: DataType) -> Column:
     """Returns a value of a readable type (`schemas.apart`) as the declared one."""
-    if isinstance(of, StructType) and isinstance(declared, StructType):
-        return F.when(there.isNotNull(), F.struct(*_fields(there, of, declared)))
-    if isinstance(of, ArrayType) and isinstance(declared, ArrayType):
-        inner, inner_declared = of.elementType, declared.elementType
-        return F.transform(there, lambda each: _as_declared(each, inner, inner_declared))
-    if isinstance(of, MapType) and isinstance(declared, MapType):
-        inner, inner_declared = of.valueType, declared.valueType
-        return F.transform_values(there, lambda _, each: _as_declared(each, inner, inner_declared))
-    return there.cast(declared)
+    if isinstance(data_type, StructType) and isinstance(declared, StructType):
+        return F.when(value.isNotNull(), F.struct(*_fields(value, data_type, declared)))
+    if isinstance(data_type, ArrayType) and isinstance(declared, ArrayType):
+        inner, inner_declared = data_type.elementType, declared.elementType
+        return F.transform(value, lambda each: _as_declared(each, inner, inner_declared))
+    if isinstance(data_type, MapType) and isinstance(declared, MapType):
+        inner, inner_declared = data_type.valueType, declared.valueType
+        return F.transform_values(value, lambda _, each: _as_declared(each, inner, inner_declared))
+    return value.cast(declared)
 
 
 def _problem(

@@ -103,15 +103,15 @@ class Reader:
             if each is not None and not isinstance(each, str):
                 groups.setdefault(each.DESCRIPTOR, []).append(at)
         parts = [pa.nulls(0, row_type)]
-        taken: list[int | None] = [None] * len(parsed)
+        order: list[int | None] = [None] * len(parsed)
         rows = 0
         for kind, places in groups.items():
             good, part = _as_far_as_they_are(parsed, places, kind, row_type)
             for row, at in enumerate(good):
-                taken[at] = rows + row
+                order[at] = rows + row
             rows += len(good)
             parts.append(part)
-        columns = pa.concat_arrays(parts).take(pa.array(taken, pa.int64())).flatten()
+        columns = pa.concat_arrays(parts).take(pa.array(order, pa.int64())).flatten()
         why = [self.own + each if isinstance(each, str) else None for each in parsed]
         return pa.StructArray.from_arrays(
             [*columns, pa.array(why, pa.string())], fields=list(self.result)
@@ -173,26 +173,29 @@ def _unknown_fields(message: "Message") -> "Iterator[tuple[Descriptor, int]]":
 
 
 def _as_far_as_they_are(
-    found: "list[Message | str | None]", places: list[int], of: "Descriptor", wanted: pa.StructType
+    parsed: "list[Message | str | None]",
+    places: list[int],
+    kind: "Descriptor",
+    wanted: pa.StructType,
 ) -> tuple[list[int], pa.Array]:
     """Returns the places of messages that are rows, and the rows; replaces each other message by its problem."""
-    of_places = [found[at] for at in places]
+    of_places = [parsed[at] for at in places]
     try:
-        return places, _struct(of_places, of, wanted)
+        return places, _struct(of_places, kind, wanted)
     except (ValueError, OverflowError, pa.ArrowException):
         pass
     for at in places:  # one by one: a bad message must not fail its batch
         try:
-            _struct([found[at]], of, wanted)
+            _struct([parsed[at]], kind, wanted)
         except (ValueError, OverflowError, pa.ArrowException) as err:
-            found[at] = f"message {of.full_name}: {err}"
-    good = [at for at in places if not isinstance(found[at], str)]
-    return good, _struct([found[at] for at in good], of, wanted)
+            parsed[at] = f"message {kind.full_name}: {err}"
+    good = [at for at in places if not isinstance(parsed[at], str)]
+    return good, _struct([parsed[at] for at in good], kind, wanted)
 
 
-def _struct(messages: Sequence[Any], of: "Descriptor", wanted: pa.StructType) -> pa.Array:
+def _struct(messages: Sequence[Any], kind: "Descriptor", wanted: pa.StructType) -> pa.Array:
     """Returns messages of one kind as structs."""
-    fields = of.fields_by_name
+    fields = kind.fields_by_name
     parts = [
         _field(messages, fields[column.name], column.type)
         if column.name in fields
@@ -219,9 +222,9 @@ def _field(messages: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataTyp
     ends = pa.array([0, *accumulate(map(len, many))], pa.int32())
     flat = list(chain.from_iterable(many))
     if pa.types.is_map(wanted):
-        of = field.message_type.fields_by_name
-        keys = _values([key for key, _ in flat], of["key"], wanted.key_type)
-        values_ = _values([value for _, value in flat], of["value"], wanted.item_type)
+        entry = field.message_type.fields_by_name
+        keys = _values([key for key, _ in flat], entry["key"], wanted.key_type)
+        values_ = _values([value for _, value in flat], entry["value"], wanted.item_type)
         return pa.MapArray.from_arrays(ends, keys, values_, wanted)
     return pa.ListArray.from_arrays(ends, _values(flat, field, wanted.value_type), wanted)
 

@@ -99,27 +99,27 @@ def of_records(
         return NO_SCHEMAS
     stored = schemas.kept(session.settings, table)
     by_id = {number: stored[number] for number in ids & stored.keys()}
-    none = set(unknown)
-    if new := sorted(ids - stored.keys() - none):
+    unknown_ids = set(unknown)
+    if new := sorted(ids - stored.keys() - unknown_ids):
         check_registry(session.settings, table, stored)
     for number in new:
         if (schema := registry(session.settings).schema(number)) is None:
-            none.add(number)
+            unknown_ids.add(number)
         else:
             schemas.keep(session.settings, table, schema)
             by_id[number] = schema
     return Schemas(
-        {n: _read(session.spark, schema) for n, schema in by_id.items() if n not in none},
-        sorted(ids & none),
+        {n: _read(session.spark, schema) for n, schema in by_id.items() if n not in unknown_ids},
+        sorted(ids & unknown_ids),
     )
 
 
-def check_registry(settings: Settings, table: Table, kept: Mapping[int, Schema]) -> None:
+def check_registry(settings: Settings, table: Table, stored: Mapping[int, Schema]) -> None:
     """Raises SettingsError if the registry is another one: it has other schemas under the same ids."""
-    if not kept:
+    if not stored:
         return
     asked = registry(settings)
-    newest = kept[max(kept)]
+    newest = stored[max(stored)]
     registered = asked.schema(newest.id)
     if registered is not None and registered != newest:
         raise SettingsError(
@@ -180,8 +180,8 @@ def refusal(session: Session, table: Table, source: KafkaSource) -> str:
     )
 
 
-def _lacking(there: T.StructType, declared: T.StructType) -> str:
-    names = set(there.fieldNames())
+def _lacking(written: T.StructType, declared: T.StructType) -> str:
+    names = set(written.fieldNames())
     lacking = [f.name for f in declared if f.name not in names and not f.nullable]
     return f"it has no field {lacking[0]}, which is declared NOT NULL" if lacking else ""
 
@@ -207,46 +207,48 @@ def refusals(
     return {at: f"message {name}: {problem}" for at, (name, problem) in problems.items() if problem}
 
 
-def _differing(there: T.StructType, source: RecordSource, declared: T.StructType) -> str:
+def _differing(written: T.StructType, source: RecordSource, declared: T.StructType) -> str:
     if source.unknown_fields == "quarantine" and (
-        others := set(there.fieldNames()) - set(declared.fieldNames())
+        others := set(written.fieldNames()) - set(declared.fieldNames())
     ):
         return f"fields not declared: {', '.join(sorted(others))}"
-    return apart(there, declared)
+    return apart(written, declared)
 
 
-def apart(there: T.DataType, declared: T.DataType, name: str = "") -> str:
+def apart(written: T.DataType, declared: T.DataType, name: str = "") -> str:
     """Returns why values of one type cannot be read as another without a change; empty if they can.
 
     Fields of structs are found by name. A missing one is null.
     """
-    if isinstance(there, T.StructType) and isinstance(declared, T.StructType):
-        types = {f.name: f.dataType for f in there}
+    if isinstance(written, T.StructType) and isinstance(declared, T.StructType):
+        types = {f.name: f.dataType for f in written}
         pairs = [
             (types[f.name], f.dataType, _within(name, f.name)) for f in declared if f.name in types
         ]
-    elif isinstance(there, T.ArrayType) and isinstance(declared, T.ArrayType):
-        pairs = [(there.elementType, declared.elementType, f"{name}[]")]
-    elif isinstance(there, T.MapType) and isinstance(declared, T.MapType):
+    elif isinstance(written, T.ArrayType) and isinstance(declared, T.ArrayType):
+        pairs = [(written.elementType, declared.elementType, f"{name}[]")]
+    elif isinstance(written, T.MapType) and isinstance(declared, T.MapType):
         pairs = [
-            (there.keyType, declared.keyType, f"{name} (key)"),
-            (there.valueType, declared.valueType, f"{name}[]"),
+            (written.keyType, declared.keyType, f"{name} (key)"),
+            (written.valueType, declared.valueType, f"{name}[]"),
         ]
-    elif there == declared or is_wider(declared, there):
+    elif written == declared or is_wider(declared, written):
         return ""
     else:
-        return f"{name} is {there.simpleString()} there, and declared as {declared.simpleString()}"
+        return (
+            f"{name} is {written.simpleString()} there, and declared as {declared.simpleString()}"
+        )
     return next(filter(None, (apart(*pair) for pair in pairs)), "")
 
 
-def is_wider(declared: T.DataType, there: T.DataType) -> bool:
+def is_wider(declared: T.DataType, written: T.DataType) -> bool:
     """Returns True if a type has every value of another."""
     if isinstance(declared, T.DecimalType):
         before = declared.precision - declared.scale  # digits before the point
-        if isinstance(there, T.DecimalType):
-            return there.scale <= declared.scale and there.precision - there.scale <= before
-        return _WHOLE.get(there, before + 1) <= before
-    return declared in _WIDER.get(there, ())
+        if isinstance(written, T.DecimalType):
+            return written.scale <= declared.scale and written.precision - written.scale <= before
+        return _WHOLE.get(written, before + 1) <= before
+    return declared in _WIDER.get(written, ())
 
 
 def _within(name: str, field: str) -> str:
