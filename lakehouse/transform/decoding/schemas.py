@@ -8,6 +8,7 @@ not know are quarantined. A later replay decodes them when the schema is there.
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import cast
 
 import pyarrow as pa
@@ -255,19 +256,12 @@ def _within(name: str, field: str) -> str:
     return f"{name}.{field}" if name else field
 
 
-_known: dict[Schema, WriterSchema] = {}
-
-
+@cache
 def _read(spark: SparkSession, schema: Schema) -> WriterSchema:
     """Returns the schema as it is read, with fields of Avro in the types that Spark gives them."""
-    if schema not in _known:
-        if schema.type == "AVRO":
-            _known[schema] = _as_avro(spark, schema)
-        elif schema.type == "PROTOBUF":
-            _known[schema] = _as_protobuf(schema)
-        else:
-            _known[schema] = WriterSchema(schema)
-    return _known[schema]
+    if schema.type == "AVRO":
+        return _as_avro(spark, schema)
+    return _as_protobuf(schema) if schema.type == "PROTOBUF" else WriterSchema(schema)
 
 
 def _as_protobuf(schema: Schema) -> WriterSchema:
