@@ -25,7 +25,7 @@ from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.session import Session
 from lakehouse.transform import counting, lateness, observing, plan, ranges_of
-from lakehouse.transform.function_inputs import Inputs, Met
+from lakehouse.transform.function_inputs import Inputs, VersionsSeen
 from lakehouse.transform.functions import process_ttl
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
@@ -199,7 +199,7 @@ def closing(
 
 def _met(
     session: Session, table: Table, span: Range, read: Callable[[Table, Range], DataFrame]
-) -> list[Met]:
+) -> list[VersionsSeen]:
     driving = session.catalog.driving(table)
 
     def rows() -> DataFrame:
@@ -219,7 +219,7 @@ def _computed(
     context: Range | None = None,
     begun: Beginning | None = None,
     looked_up: Callable[[DataFrame, Range, DataFrame | None], Answers] | None = None,
-    met: Sequence[Met] = (),
+    met: Sequence[VersionsSeen] = (),
     at: Mapping[str, int] | None = None,
 ) -> DataFrame:
     """Computes the judged rows of `span`; `read` returns the rows of an input in a range, and maybe more.

@@ -1,4 +1,4 @@
-"""Inputs as functions see them: without technical columns, and with the versions of reference tables that rows met."""
+"""The inputs of a table, and as its function sees them: without technical columns, with the versions that rows saw."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from lakehouse.transform.lookups import Answers
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class VersionsSeen:
     """Refreshed reference tables at the versions that rows arriving `since` then saw.
 
     `rows` is the condition on these rows, None if they are all rows of a run.
@@ -36,11 +36,10 @@ class Inputs:
     driving: DataFrame  # with `_arrival`
     references: Mapping[str, DataFrame]
     others: Mapping[str, DataFrame] = field(default_factory=dict)  # with event time, too
-    near: DataFrame | None = (
-        None  # of the driving input: the rows among which duplicates are looked for
-    )
+    # of the driving input: the rows among which duplicates are looked for
+    near: DataFrame | None = None
     answers: Answers | None = None  # to the table's lookup
-    met: Sequence[Met] = ()
+    versions_seen: Sequence[VersionsSeen] = ()
     complete_until: datetime = BEGINNING  # count windows that have ended by then are complete
 
 
@@ -91,13 +90,15 @@ def called(
     function: Callable[[Mapping[str, DataFrame]], DataFrame],
     inputs: Mapping[str, DataFrame],
     driving: str,
-    met: Sequence[Met],
+    versions_seen: Sequence[VersionsSeen],
 ) -> DataFrame:
     """Returns the result of a function, called once for each set of versions that rows of the driving input saw."""
 
-    def of(each: Met) -> DataFrame:
-        rows = inputs[driving] if each.rows is None else inputs[driving].where(each.rows)
-        references = {name: plain(rows) for name, rows in each.references.items()}
+    def result(seen: VersionsSeen) -> DataFrame:
+        rows = inputs[driving] if seen.rows is None else inputs[driving].where(seen.rows)
+        references = {name: plain(reference) for name, reference in seen.references.items()}
         return function({**inputs, driving: rows, **references})
 
-    return reduce(DataFrame.union, map(of, met)) if met else function(inputs)
+    return (
+        reduce(DataFrame.union, map(result, versions_seen)) if versions_seen else function(inputs)
+    )

@@ -176,7 +176,9 @@ class Plan:
         given = {name: plain(each) for name, each in inputs.references.items()}
         given |= {n: self._accepted(n, each, origin, touched) for n, each in inputs.others.items()}
         function = partial(self._called, kept={ARRIVAL} if table.kind.is_row_by_row else set())
-        made = called(function, given | {self.driving: accepted}, self.driving, inputs.met)
+        made = called(
+            function, given | {self.driving: accepted}, self.driving, inputs.versions_seen
+        )
         judged = made.withColumns(
             self.once(f"derived {origin}", lambda: self._judged(made, origin))
         )
