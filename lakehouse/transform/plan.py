@@ -347,7 +347,7 @@ def plans_of(spark: SparkSession, catalog: Catalog) -> Mapping[str, Plan]:
 
 
 def plan_of(session: Session, table: Table) -> Plan:
-    """Returns the plan of a table, which has the name of one in the session's catalog, or is that one."""
+    """Returns the plan of a table. A declaration other than the catalog's own is planned at each call."""
     plans = plans_of(session.spark, session.catalog)
     if session.catalog.tables.get(table.name) is table:
         return plans[table.name]
@@ -360,10 +360,10 @@ def _plan(spark: SparkSession, catalog: Catalog, table: Table, plans: Mapping[st
         event_time = catalog.time_column(driving)
     else:
         event_time = catalog.event_time(table)
-    timed = [] if table.kind.is_report else catalog.timed_inputs(table)
-    columns = {t.name: catalog.time_column(t) for t in timed} | {
-        t.name: event_time for t in timed[:1]
-    }
+    timed = {}
+    for each in [] if table.kind.is_report else catalog.timed_inputs(table):
+        column = event_time if each is driving else catalog.time_column(each)
+        timed[each.name] = TimedInput(table, column, of_windows=bool(each.window))
     return Plan(
         spark=spark,
         catalog=catalog,
@@ -372,7 +372,7 @@ def _plan(spark: SparkSession, catalog: Catalog, table: Table, plans: Mapping[st
         event_time=event_time,
         driving=driving.name if driving else table.inputs[0],
         sources=catalog.sources_of(table),
-        timed={t.name: TimedInput(table, columns[t.name], bool(t.window)) for t in timed},
+        timed=timed,
         followed=[t.name for t in catalog.followed_inputs(table)],
         by_position=catalog.is_of_changes(table),
     )
