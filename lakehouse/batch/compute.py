@@ -162,13 +162,6 @@ def present(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     return {t.name: delta_writer.version(lakehouse.path(t)) for t in inputs}
 
 
-def questions(session: Session, table: Table, span: Range) -> DataFrame:
-    """Returns the rows of a range for which a batch run asks the table's lookup (`Plan.questions`)."""
-    driving = session.catalog.driving(table)
-    rows = session.spanning(driving, span).where(lateness.between(_moment(session, driving), span))
-    return plan.plan_of(session, table).questions(rows, "batch")
-
-
 def preview(
     session: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
 ) -> DataFrame:
@@ -201,11 +194,8 @@ def _met(
     session: Session, table: Table, span: Range, read: Callable[[Table, Range], DataFrame]
 ) -> list[VersionsSeen]:
     driving = session.catalog.driving(table)
-
-    def rows() -> DataFrame:
-        return read(driving, span).where(lateness.between(_moment(session, driving), span))
-
-    return refreshed.met(session, table, rows)
+    within = lateness.between(_moment(session, driving), span)
+    return refreshed.met(session, table, lambda: read(driving, span).where(within))
 
 
 def _computed(
@@ -241,17 +231,15 @@ def _computed(
         return read(of, span).where(within(_moment(session, of), span))
 
     def computed(context: Range) -> DataFrame:
-        near, duplicates = None, table.deduplicate
-        if duplicates:
-            near = rows(driving, ranges.widened(context, duplicates.within))
+        duplicates = table.deduplicate
+        near = rows(driving, ranges.widened(context, duplicates.within)) if duplicates else None
         beside = {other.name: rows(other, context) for other in others}
         driving_rows = rows(driving, context)
         answers = looked_up(driving_rows, context, touched) if looked_up else None
         inputs = Inputs(driving_rows, references, beside, near, answers, met, span.end)
         judged = step.derived(inputs, origin, touched=touched)
-        return _whole(step, judged).where(
-            within(lateness.instant_of(table.window, step.event_time), span)
-        )
+        moment = lateness.instant_of(table.window, step.event_time)
+        return _whole(step, judged).where(within(moment, span))
 
     context = context or ranges_of.context(span, table)
     if begun:
@@ -276,10 +264,9 @@ def closing_prepared(
     end: datetime | Moment,
 ) -> DataFrame:
     """Computes what `closing` does, of a table without state, from the rows of the inputs in the context of the span alone."""
-    driving, *others = step.timed
-    by_stream = {name: rows[name].where(F.col(ORIGIN) == "stream") for name in step.timed}
-    beside = {name: by_stream[name] for name in others}
-    judged = step.derived(Inputs(by_stream[driving], references, beside), "stream")
+    timed = {name: rows[name].where(F.col(ORIGIN) == "stream") for name in step.timed}
+    driving = timed.pop(step.driving)
+    judged = step.derived(Inputs(driving, references, timed), "stream")
     moment = lateness.instant_of(step.table.window, step.event_time)
     return _whole(step, judged).where(lateness.between_passing(moment, start, end))
 
@@ -296,10 +283,8 @@ def _reported(
 
     def computed(key: str) -> DataFrame:
         whole = ranges.partition_range(key, table.partition_by)
-        rows = {
-            t.name: read(t, whole).where(lateness.between(_moment(lakehouse, t), whole))
-            for t in timed
-        }
+        within = {t.name: lateness.between(_moment(lakehouse, t), whole) for t in timed}
+        rows = {t.name: read(t, whole).where(within[t.name]) for t in timed}
         return step.report({**references, **rows}, whole)
 
     parts = map(computed, span.partitions(table.partition_by))

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.batch import compute, lookups
+from lakehouse.batch import lookups
 from lakehouse.declare.columns import INGESTION, PARTITION, quoted
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
@@ -123,7 +123,7 @@ def erase(session: Session, ingest: Table, where: str) -> Erasure:
         for name, spans in erasure.follow.items():
             table = session.catalog.table(name)
             for span in spans if table.lookup else ():
-                lookups.forget(session, table, compute.questions(session, table, span), span)
+                lookups.forget(session, table, lookups.questions(session, table, span), span)
         _forget(session, ingest, list(erasure.arrivals))
         for name, spans in erasure.follow.items():
             table = session.catalog.table(name)
