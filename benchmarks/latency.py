@@ -86,7 +86,12 @@ def visits(settings: Settings, seconds: int) -> Latency:
     gold = table_path(settings, known.table("visitors_by_country"))
     record = table_path(settings, known.table("requests"))
     start_ms, end_ms, cpu = _fed(
-        lambda s: our_job(s, "visits"), settings, producer_of_visits.PRODUCER, workload, seconds, record
+        lambda s: our_job(s, "visits"),
+        settings,
+        producer_of_visits.PRODUCER,
+        workload,
+        seconds,
+        record,
     )
     ahead = commit_log.frontier(settings, known.table("visitors_by_country"))
     _check_visitors(gold, ahead, producer_of_visits.expected_visitors(workload, start_ms, end_ms))
@@ -162,7 +167,12 @@ def _measured(
 
 
 def _fed(
-    job: Callable, settings: Settings, sent: Producer, workload: Workload, seconds: int, bronze: Path
+    job: Callable,
+    settings: Settings,
+    sent: Producer,
+    workload: Workload,
+    seconds: int,
+    bronze: Path,
 ) -> tuple[int, int, float]:
     """Runs the job and sends to it for so long: from when to when, in ms, and the cores that it kept busy.
 

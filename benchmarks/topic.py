@@ -61,9 +61,7 @@ def loads(events: int, batches: int, late_share: float = 0.0) -> tuple[Load, Loa
     Late is up to an hour.
     """
     rate = max(events // SPAN_S, 1)
-    workload = replace(
-        ads.PRODUCER.workload, rate=rate, late_share=late_share, late_by_ms=HOUR_MS
-    )
+    workload = replace(ads.PRODUCER.workload, rate=rate, late_share=late_share, late_by_ms=HOUR_MS)
     batch = max(events // batches, 1)
     return Load(workload, events // 2, batch), Load(workload, events, batch)
 

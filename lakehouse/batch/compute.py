@@ -26,7 +26,7 @@ from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.transform import counting, lateness, observing, plan, ranges_of
-from lakehouse.transform.function_inputs import Met
+from lakehouse.transform.function_inputs import Inputs, VersionsSeen
 from lakehouse.transform.functions import process_ttl
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
@@ -163,13 +163,6 @@ def present(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     return {t.name: delta_writer.version(lakehouse.path(t)) for t in inputs}
 
 
-def questions(session: Session, table: Table, span: Range) -> DataFrame:
-    """Returns the rows of a range for which a batch run asks the table's lookup (`Plan.questions`)."""
-    driving = session.catalog.driving(table)
-    rows = session.spanning(driving, span).where(lateness.between(_moment(session, driving), span))
-    return plan.plan_of(session, table).questions(rows, "batch")
-
-
 def preview(
     session: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
 ) -> DataFrame:
@@ -200,13 +193,10 @@ def closing(
 
 def _met(
     session: Session, table: Table, span: Range, read: Callable[[Table, Range], DataFrame]
-) -> list[Met]:
+) -> list[VersionsSeen]:
     driving = session.catalog.driving(table)
-
-    def rows() -> DataFrame:
-        return read(driving, span).where(lateness.between(_moment(session, driving), span))
-
-    return refreshed.met(session, table, rows)
+    within = lateness.between(_moment(session, driving), span)
+    return refreshed.met(session, table, lambda: read(driving, span).where(within))
 
 
 def _computed(
@@ -220,7 +210,7 @@ def _computed(
     context: Range | None = None,
     begun: Beginning | None = None,
     looked_up: Callable[[DataFrame, Range, DataFrame | None], Answers] | None = None,
-    met: Sequence[Met] = (),
+    met: Sequence[VersionsSeen] = (),
     at: Mapping[str, int] | None = None,
 ) -> DataFrame:
     """Computes the judged rows of `span`; `read` returns the rows of an input in a range, and maybe more.
@@ -242,20 +232,15 @@ def _computed(
         return read(of, span).where(within(_moment(session, of), span))
 
     def computed(context: Range) -> DataFrame:
-        among = (
-            rows(driving, ranges.widened(context, table.deduplicate.within))
-            if table.deduplicate
-            else None
-        )
+        duplicates = table.deduplicate
+        near = rows(driving, ranges.widened(context, duplicates.within)) if duplicates else None
         beside = {other.name: rows(other, context) for other in others}
         driving_rows = rows(driving, context)
         answers = looked_up(driving_rows, context, touched) if looked_up else None
-        judged = step.derived(
-            driving_rows, references, origin, None, touched, among, span.end, beside, answers, met
-        )
-        return _whole(step, judged).where(
-            within(lateness.instant_of(table.window, step.event_time), span)
-        )
+        inputs = Inputs(driving_rows, references, beside, near, answers, met, span.end)
+        judged = step.derived(inputs, origin, touched=touched)
+        moment = lateness.instant_of(table.window, step.event_time)
+        return _whole(step, judged).where(within(moment, span))
 
     context = context or ranges_of.context(span, table)
     if begun:
@@ -280,10 +265,9 @@ def closing_prepared(
     end: datetime | Moment,
 ) -> DataFrame:
     """Computes what `closing` does, of a table without state, from the rows of the inputs in the context of the span alone."""
-    driving, *others = step.timed
-    by_stream = {name: rows[name].where(F.col(ORIGIN) == "stream") for name in step.timed}
-    beside = {name: by_stream[name] for name in others}
-    judged = step.derived(by_stream[driving], references, "stream", beside=beside)
+    timed = {name: rows[name].where(F.col(ORIGIN) == "stream") for name in step.timed}
+    driving = timed.pop(step.driving)
+    judged = step.derived(Inputs(driving, references, timed), "stream")
     moment = lateness.instant_of(step.table.window, step.event_time)
     return _whole(step, judged).where(lateness.between_passing(moment, start, end))
 
@@ -300,10 +284,8 @@ def _reported(
 
     def computed(key: str) -> DataFrame:
         whole = ranges.partition_range(key, table.partition_by)
-        rows = {
-            t.name: read(t, whole).where(lateness.between(_moment(lakehouse, t), whole))
-            for t in timed
-        }
+        within = {t.name: lateness.between(_moment(lakehouse, t), whole) for t in timed}
+        rows = {t.name: read(t, whole).where(within[t.name]) for t in timed}
         return step.report({**references, **rows}, whole)
 
     parts = map(computed, span.partitions(table.partition_by))
@@ -396,7 +378,7 @@ def rewrite(
     computed = compute(session, table, span, versions, touched, ask="missing")
     partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
     stored = session.partitions(table, partitions, delta_writer.version(session.path(table)))
-    unit = plan.plan_of(session, table, judged=False).unit
+    unit = plan.plan_of(session, table).unit
     untouched = stored.join(F.broadcast(touched.select(unit)), unit, "left_anti")
     return list(
         publish(session, table, computed, units, started, untouched=untouched, together=True)

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.batch import compute, lookups
+from lakehouse.batch import lookups
 from lakehouse.declare.columns import INGESTION, PARTITION, quoted
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
@@ -35,6 +35,7 @@ from lakehouse.storage.log import report_files
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import early_results
+from lakehouse.transform.plan import plan_of
 
 _HOUR = timedelta(hours=1)
 
@@ -122,7 +123,7 @@ def erase(session: Session, ingest: Table, where: str) -> Erasure:
         for name, spans in erasure.follow.items():
             table = session.catalog.table(name)
             for span in spans if table.lookup else ():
-                lookups.forget(session, table, compute.questions(session, table, span), span)
+                lookups.forget(session, table, lookups.questions(session, table, span), span)
         for table, partitions in _touched(session, ingest, erasure):
             _forget(session, table, partitions)
     return erasure
@@ -140,7 +141,7 @@ def _touched(
 
 def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataFrame, int]:
     """The rows quarantined that meet the condition as far as their value can be decoded: partition and position of each."""
-    rows = quarantined_rows(session, ingest, judged=False)
+    rows = quarantined_rows(session, plan_of(session, ingest).without_expectations())
     known = [
         F.col(quoted(c)).cast("string")
         for c in rows.columns

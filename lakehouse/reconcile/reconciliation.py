@@ -293,7 +293,7 @@ def _compared(
     differ = _differences(table, sides.expected.where(asked), sides.actual.where(asked))
     waiting, differ = _pending(session, table, sides, differ)
     unanswered = (
-        lookups.missing(session, table, compute.questions(session, table, sides.span), sides.span)
+        lookups.missing(session, table, lookups.questions(session, table, sides.span), sides.span)
         if table.lookup and differ
         else {}
     )

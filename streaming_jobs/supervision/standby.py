@@ -99,7 +99,8 @@ def come_up(settings: Settings, pipeline: str, says: int, waits: int) -> None:
     for table in loaded.of_pipeline(pipeline):
         if table.kind.is_streamed:
             strategy(beside, table)
-            plan_of(beside, table)
+            step = plan_of(beside, table)
+            _ = step.schema, step.rules
     os.write(says, _READY)
     os.close(says)
     if os.read(waits, 1) != _GO:

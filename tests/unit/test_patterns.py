@@ -530,7 +530,5 @@ def test_the_steps_of_a_pattern_are_in_the_code_version_of_its_table():
     }
     assert "begin('start', lambda row: True)" in dips["constant DIP"]
     assert set(guesses) == {"function", "constant GUESS", "function _guess"}
-    assert any(
-        "times_or_more(3)" in text
-        for text in code_version.constants(tables.guessed_passwords.transformation)
-    )
+    constants = code_version.code_of(tables.guessed_passwords.transformation).constants
+    assert any("times_or_more(3)" in text for text in constants.values())
