@@ -27,7 +27,7 @@ def known(events):
 
 
 def test_a_table_is_planned_once_after_its_inputs(spark, tmp_path):
-    module = ModuleType("planned")
+    module = ModuleType(__name__)
     vars(module).update(event_topic=event_topic, events=events, known=known)
     catalog = catalog_of([module])
     session = Session(Settings(root=tmp_path), catalog, spark)
