@@ -3,19 +3,17 @@
 Only bad data fails a check. Whatever keeps a check from looking at the data raises.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from assets import partitions
 from assets.metadata import of_certificate
-from assets.resources import RECONCILIATION, LakehouseResource, refusals
+from assets.resources import RECONCILIATION, LakehouseResource, refusals, schedule
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.ranges import BEGINNING, Range, past_beginning, text
+from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, past_beginning, text
 from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
@@ -23,9 +21,6 @@ from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.log.certificates import Certificate
 from lakehouse.storage.log.commit_log import frontier
-
-if TYPE_CHECKING:
-    from lakehouse.transform.checks.quality import SuiteResult
 
 EXPECTATIONS_HOLD = "expectations_hold"
 STREAM_EQUALS_BATCH = "stream_equals_batch"
@@ -60,12 +55,10 @@ def check_expectations(settings: Settings, catalog: Catalog) -> list[dg.Schedule
         description="Judges the stored rows of all tables that have expectations.",
     )
 
-    @dg.schedule(
+    @schedule(
         name="check_expectations_hourly",
         cron_schedule="50 * * * *",
-        execution_timezone="UTC",
         job=job,
-        default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Judges the stored rows of tables that have expectations: of keyed tables nothing else does.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
@@ -177,7 +170,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
         metadata: dict[str, Any] = {
             "rows": looked_at,
             "range": where,
-            "expectations": _table(results),
+            "expectations": dg.MetadataValue.table([dg.TableRecord(asdict(r)) for r in results]),
         }
         return dg.AssetCheckResult(passed=all(r.passed for r in results), metadata=metadata)
 
@@ -194,8 +187,5 @@ def closed(settings: Settings, table: Table, most: int) -> Range:
             "frontier are checked, and none has rows yet; wait until the stream has closed one",
             allow_retries=False,
         )
-    return partitions.last(span, table, most)
-
-
-def _table(results: Sequence["SuiteResult"]) -> dg.MetadataValue:
-    return dg.MetadataValue.table([dg.TableRecord(asdict(r)) for r in results])
+    length = PARTITION_LENGTHS[table.partition_by]
+    return Range(max(span.start, span.end - most * length), span.end)

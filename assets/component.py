@@ -94,5 +94,5 @@ def settings_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for name, why in _ELSEWHERE.items():
         if name in given:  # its value is not repeated: it may be the secret
             raise SettingsError(f"settings, {name}: {why}")
-    allowed = [f.name for f in fields(Settings) if f.name not in _ELSEWHERE]
+    allowed = {f.name: f.type for f in fields(Settings) if f.name not in _ELSEWHERE}
     return settings_values.read(settings_values.Place("settings", folder, *_FORM), given, allowed)

@@ -143,6 +143,7 @@ class _Demo:
 
         Returns 0 only if each has rows there and is EQUAL.
         """
+        from lakehouse.cli import console
         from lakehouse.declare import catalog
         from lakehouse.errors import LakehouseError
         from lakehouse.reconcile import reconciliation
@@ -162,7 +163,18 @@ class _Demo:
                         )
                     except LakehouseError as err:
                         self.console.print(f"[red]{err}[/red]")
-        self.console.print(_certificate_table(certificates))
+        console.print_columns(
+            certificates,
+            {
+                "table": lambda c: c.table,
+                "range": lambda c: f"[{console.shown(c.start)}, {console.shown(c.end)})",
+                "rows in table": lambda c: c.rows_in_table,
+                "rows recomputed": lambda c: c.rows_recomputed,
+                "seconds": lambda c: f"{c.seconds:.1f}",
+                "verdict": lambda c: c.verdict,
+            },
+            title="the reconciliation",
+        )
         for certificate in certificates:
             for example in certificate.examples:
                 self.console.print(f"[red]{certificate.table}: {example}[/red]")
@@ -205,13 +217,13 @@ class _Demo:
 
     def _produce(self, pipeline: str, history: str) -> None:
         from lakehouse.errors import SettingsError
-        from lakehouse.examples import producer
+        from lakehouse.producers.registry import producer
         from lakehouse.producers.topics import ensure_topics
 
         try:
-            made = producer(pipeline)
+            made = producer(self.settings, pipeline)
         except SettingsError:
-            return  # a user's own pipeline brings its own producers
+            return  # its topics are filled by others
         new = ensure_topics(self.settings, made, made.workload.partitions)
         past = ["--history", history] if new else []  # a second run goes on from now
         rate = ["--rate", str(min(made.workload.rate, _RATE))]
@@ -323,20 +335,3 @@ def _end_tree(process: subprocess.Popen) -> None:
             each.kill()
         psutil.wait_procs(left, timeout=5)
     process.wait()
-
-
-def _certificate_table(found):
-    from rich.table import Table
-
-    shown = Table("table", "range", title="the reconciliation", title_justify="left")
-    for column in ("rows in table", "rows recomputed", "seconds"):
-        shown.add_column(column, justify="right")
-    shown.add_column("verdict")
-    for c in found:
-        colour = "green" if c.verdict == "EQUAL" and c.rows_recomputed else "red"
-        span = f"[{c.start:%Y-%m-%d %H:%M:%S}, {c.end:%Y-%m-%d %H:%M:%S})"
-        counts = (f"{c.rows_in_table:,}", f"{c.rows_recomputed:,}", f"{c.seconds:.1f}")
-        shown.add_row(
-            c.table, span.replace("[", r"\["), *counts, f"[{colour}]{c.verdict}[/{colour}]"
-        )
-    return shown

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.declare.table import Table
@@ -29,7 +30,7 @@ from streaming_jobs.supervision.desired import Desired, Event
 if TYPE_CHECKING:
     from batch_jobs.planning import Backfill
 
-Metadata = dict[str, dg.MetadataValue]
+Metadata = dict[str, Any]  # as Dagster takes it: numbers, texts and JSON as they are
 _REASONS = 20  # the most frequent of a partition
 _TECHNICAL = {
     ARRIVAL: "how the row arrived: watermark in force, topic, partition, offset, time, place in a message of several",
@@ -37,7 +38,17 @@ _TECHNICAL = {
     PARTITION: "the partition; of an ingest table that of its arrival",
 }
 _MIB = 2**20
-_SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+_OF_QUERY = [
+    "table",
+    "state",
+    "since",
+    "restarts",
+    "rows_per_second",
+    "lag",
+    "late",
+    "quarantined",
+    "batch_seconds",
+]
 
 
 def column_schema(settings: Settings, table: Table) -> Metadata:
@@ -45,9 +56,10 @@ def column_schema(settings: Settings, table: Table) -> Metadata:
 
     Nothing if it is not there yet (a plan of it would need Spark).
     """
+    stored = StructType.fromJson({"fields": delta_tables.fields(table_path(settings, table))})
     columns = [
-        dg.TableColumn(f["name"], _type(f["type"]), description=_TECHNICAL.get(f["name"]))
-        for f in delta_tables.fields(table_path(settings, table))
+        dg.TableColumn(f.name, f.dataType.simpleString(), description=_TECHNICAL.get(f.name))
+        for f in stored.fields
     ]
     if not columns:
         return {}
@@ -57,12 +69,12 @@ def column_schema(settings: Settings, table: Table) -> Metadata:
 def of_commit(commit: Commit) -> Metadata:
     """One batch run (or rebuild): its counts are those of the whole range."""
     return {
-        "origin": dg.MetadataValue.text("batch"),
-        "rows_written": dg.MetadataValue.int(commit.written),
-        "rows_quarantined": dg.MetadataValue.int(commit.quarantined),
-        "delta_version": dg.MetadataValue.int(commit.version),
-        "seconds": dg.MetadataValue.float(round(commit.seconds, 3)),
-        "code_version": dg.MetadataValue.text(commit.code_version),
+        "origin": "batch",
+        "rows_written": commit.written,
+        "rows_quarantined": commit.quarantined,
+        "delta_version": commit.version,
+        "seconds": round(commit.seconds, 3),
+        "code_version": commit.code_version,
     } | ({"range": _range(commit.start, commit.end)} if commit.start and commit.end else {})
 
 
@@ -71,21 +83,16 @@ def of_backfill(
 ) -> Metadata:
     """A batch run of many partitions: what was planned, what came of it in sum, and who is to follow."""
     rewritten = [c for c in commits if c.version != NOTHING]
-    counts = {
+    return {
         "partitions_rewritten": len(rewritten),
         "partitions_unchanged": len(commits) - len(rewritten),
-    }
-    counts |= {
         "partitions_done_before": len(planned.done),
         "rows_written": sum(c.written for c in rewritten),
-    }
-    counts["rows_quarantined"] = sum(c.quarantined for c in commits)
-    return {
-        **{name: dg.MetadataValue.int(n) for name, n in counts.items()},
+        "rows_quarantined": sum(c.quarantined for c in commits),
         "range": _range(planned.start, planned.end),
-        "seconds": dg.MetadataValue.float(round(sum(c.seconds for c in commits), 3)),
+        "seconds": round(sum((c.seconds for c in commits), 0.0), 3),
         "plan": dg.MetadataValue.json(json.loads(json.dumps(asdict(planned), default=text))),
-        **({"pending": dg.MetadataValue.json(pending)} if pending else {}),
+        **({"pending": pending} if pending else {}),
     }
 
 
@@ -95,20 +102,22 @@ def of_outcome(commit: Commit | None) -> Metadata:
     None: nothing, for it had done it before it was cut short.
     """
     if commit is None or commit.version == NOTHING:
-        return {"outcome": dg.MetadataValue.text("unchanged" if commit else "done before")}
+        return {"outcome": "unchanged" if commit else "done before"}
     return {
-        "outcome": dg.MetadataValue.text("rewritten"),
-        "delta_version": dg.MetadataValue.int(commit.version),
-        "code_version": dg.MetadataValue.text(commit.code_version),
+        "outcome": "rewritten",
+        "delta_version": commit.version,
+        "code_version": commit.code_version,
     }
 
 
 def of_partition(found: Stored, aside: Mapping[str, int]) -> Metadata:
     """What one partition holds, what wrote it, and what it has quarantined, by reason: a plot each over the partitions."""
     kept = {f"quarantined: {reason}": rows for reason, rows in Counter(aside).most_common(_REASONS)}
-    counts = {"rows": found.rows, "rows_quarantined": sum(aside.values())} | kept
-    return {name: dg.MetadataValue.int(n) for name, n in counts.items()} | {
-        "origin": dg.MetadataValue.text(found.origin)
+    return {
+        "rows": found.rows,
+        "rows_quarantined": sum(aside.values()),
+        **kept,
+        "origin": found.origin,
     }
 
 
@@ -129,17 +138,17 @@ def of_certificate(certificate: Certificate) -> Metadata:
         "\n".join(f"- `{example}`" for example in certificate.examples)
     )
     return {
-        "verdict": dg.MetadataValue.text(certificate.verdict),
+        "verdict": certificate.verdict,
         "range": _range(certificate.start, certificate.end),
-        **{name: dg.MetadataValue.int(getattr(certificate, name)) for name in COUNTS},
-        "checksum_in_table": dg.MetadataValue.text(certificate.checksum_in_table),
-        "checksum_recomputed": dg.MetadataValue.text(certificate.checksum_recomputed),
-        "delta_version": dg.MetadataValue.int(certificate.version),
-        "code_version": dg.MetadataValue.text(certificate.code_version),
-        "seconds": dg.MetadataValue.float(round(certificate.seconds, 3)),
+        **{name: getattr(certificate, name) for name in COUNTS},
+        "checksum_in_table": certificate.checksum_in_table,
+        "checksum_recomputed": certificate.checksum_recomputed,
+        "delta_version": certificate.version,
+        "code_version": certificate.code_version,
+        "seconds": round(float(certificate.seconds), 3),
         **instant("frontier", certificate.frontier),
         **({"differences": differences} if certificate.examples else {}),
-        **({"cause": dg.MetadataValue.text(certificate.cause)} if certificate.cause else {}),
+        **({"cause": certificate.cause} if certificate.cause else {}),
     }
 
 
@@ -154,13 +163,13 @@ def of_coverage(found: Coverage) -> Metadata:
         else 0.0
     )
     return {
-        "reconciled_share": dg.MetadataValue.float(round(found.share, 4)),
-        "reconciled_under_this_declaration": dg.MetadataValue.int(found.reconciled_now),
-        "partitions_closed": dg.MetadataValue.int(found.partitions),
-        "partitions_different": dg.MetadataValue.int(len(found.different)),
-        "partitions_pending": dg.MetadataValue.int(len(found.pending)),
-        "oldest_unreconciled_hours": dg.MetadataValue.float(round(oldest, 2)),
-        "reconciliation_seconds_within_a_day": dg.MetadataValue.float(round(found.seconds, 1)),
+        "reconciled_share": round(found.share, 4),
+        "reconciled_under_this_declaration": found.reconciled_now,
+        "partitions_closed": found.partitions,
+        "partitions_different": len(found.different),
+        "partitions_pending": len(found.pending),
+        "oldest_unreconciled_hours": round(oldest, 2),
+        "reconciliation_seconds_within_a_day": round(float(found.seconds), 1),
     }
 
 
@@ -174,13 +183,13 @@ def of_job(status: JobStatus, wanted: Desired | None, done: Sequence[Event], log
         "last_restart": f"{restarts[-1].at}: {restarts[-1].why}" if restarts else "",
         "error": status.error,
     }
-    metadata: Metadata = {name: dg.MetadataValue.text(text) for name, text in texts.items() if text}
-    metadata |= {
-        "pid": dg.MetadataValue.int(status.pid),
-        "restarts": dg.MetadataValue.int(len(restarts)),
+    metadata: Metadata = {
+        **{name: text for name, text in texts.items() if text},
+        "pid": status.pid,
+        "restarts": len(restarts),
+        "since": dg.MetadataValue.timestamp(parse_instant(status.started_at)),
+        "heartbeat": dg.MetadataValue.timestamp(parse_instant(status.heartbeat)),
     }
-    for name, moment in (("since", status.started_at), ("heartbeat", status.heartbeat)):
-        metadata[name] = dg.MetadataValue.timestamp(parse_instant(moment))
     if status.ui and status.alive:
         metadata["spark_ui"] = dg.MetadataValue.url(status.ui)
     if status.queries:
@@ -193,14 +202,6 @@ def _of_queries(status: JobStatus) -> Metadata:
     queries, now = status.queries, datetime.now(UTC)
     topics = [q for q in queries if q.lags]  # the others read what these have written
     behind = [_behind(q.frontier, now) for q in queries if q.frontier]
-    counts = {
-        "queries": sum(q.active for q in queries),
-        "queries_paused": sum(q.state == "paused" for q in queries),
-        "lag_records": sum(q.lag for q in topics),
-        "state_rows": sum(q.state_rows for q in queries),
-        "late": sum(q.late for q in queries),
-        "quarantined": sum(q.quarantined for q in queries),
-    }
     measures = {
         "rows_per_second": sum(q.rows_per_second for q in topics),
         "batch_seconds": max(q.batch_seconds for q in queries),
@@ -209,41 +210,30 @@ def _of_queries(status: JobStatus) -> Metadata:
         "jvm_mib": status.jvm_bytes / _MIB,
     } | ({"frontier_delay_seconds": max(behind)} if behind else {})
     return {
-        **{name: dg.MetadataValue.int(n) for name, n in counts.items()},
-        **{name: dg.MetadataValue.float(round(float(x), 1)) for name, x in measures.items()},
+        "queries": sum(q.active for q in queries),
+        "queries_paused": sum(q.state == "paused" for q in queries),
+        "lag_records": sum(q.lag for q in topics),
+        "state_rows": sum(q.state_rows for q in queries),
+        "late": sum(q.late for q in queries),
+        "quarantined": sum(q.quarantined for q in queries),
+        **{name: round(float(x), 1) for name, x in measures.items()},
         "each_query": dg.MetadataValue.table([_of_query(q, now) for q in queries]),
-        "lag_by_partition": dg.MetadataValue.json(
-            {name: lag for q in topics for name, lag in sorted(q.lags.items())}
-        ),
-        "batch_milliseconds": dg.MetadataValue.json(
-            {q.table: dict(q.phases) for q in queries if q.phases}
-        ),
+        "lag_by_partition": {name: lag for q in topics for name, lag in sorted(q.lags.items())},
+        "batch_milliseconds": {q.table: dict(q.phases) for q in queries if q.phases},
     }
 
 
 def _of_query(query: QueryStatus, now: datetime) -> dg.TableRecord:
     """One query as a row; what went wrong with it in the last column."""
-    columns = (
-        "table",
-        "state",
-        "since",
-        "restarts",
-        "rows_per_second",
-        "lag",
-        "late",
-        "quarantined",
-        "batch_seconds",
+    return dg.TableRecord(
+        {
+            **{name: getattr(query, name) for name in _OF_QUERY},
+            "frontier": query.frontier or "",
+            "behind_seconds": _behind(query.frontier, now) if query.frontier else -1.0,
+            "state_rows": query.state_rows,
+            "trouble": " ".join(t for t in (query.offsets, query.error, query.waits) if t)[:500],
+        }
     )
-    values = {name: getattr(query, name) for name in columns}
-    values |= {
-        "frontier": query.frontier or "",
-        "behind_seconds": _behind(query.frontier, now) if query.frontier else -1.0,
-    }
-    values |= {
-        "state_rows": query.state_rows,
-        "trouble": " ".join(t for t in (query.offsets, query.error, query.waits) if t)[:500],
-    }
-    return dg.TableRecord(values)
 
 
 def _behind(frontier: str, now: datetime) -> float:
@@ -251,17 +241,5 @@ def _behind(frontier: str, now: datetime) -> float:
     return round((now - parse_instant(frontier)).total_seconds(), 1)
 
 
-def _range(start: datetime, end: datetime) -> dg.MetadataValue:
-    return dg.MetadataValue.text(str(Range(start, end)))
-
-
-def _type(kind: str | Mapping) -> str:
-    """A type of Delta's as Spark writes it: struct<start:timestamp,end:timestamp>."""
-    if isinstance(kind, str):
-        return _SPARK_NAMES.get(kind, kind)
-    if kind["type"] == "struct":
-        fields = ",".join(f"{f['name']}:{_type(f['type'])}" for f in kind["fields"])
-        return f"struct<{fields}>"
-    if kind["type"] == "array":
-        return f"array<{_type(kind['elementType'])}>"
-    return f"map<{_type(kind['keyType'])},{_type(kind['valueType'])}>"
+def _range(start: datetime, end: datetime) -> str:
+    return str(Range(start, end))

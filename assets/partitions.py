@@ -9,7 +9,7 @@ import dagster as dg
 
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_format
+from lakehouse.ranges import PARTITION_LENGTHS, partition_format
 from lakehouse.settings import Settings
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit
@@ -60,10 +60,3 @@ def _read(
         before = next((c for c in lines if c.version <= version), None)
         offsets |= _read(settings, catalog, each, before)
     return offsets
-
-
-def last(span: Range, table: Table, partitions: int) -> Range:
-    """The last `partitions` of whole partitions."""
-    return Range(
-        max(span.start, span.end - partitions * PARTITION_LENGTHS[table.partition_by]), span.end
-    )

@@ -1,6 +1,6 @@
 """The jobs that reconcile ranges and repair what differs, and the hourly schedules of both."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
@@ -9,7 +9,7 @@ from pydantic import Field
 
 from assets import checks
 from assets.metadata import of_coverage
-from assets.resources import BATCH, RECONCILIATION, LakehouseResource, refusals
+from assets.resources import BATCH, RECONCILIATION, LakehouseResource, refusals, schedule
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import Range, parse_range, text
 from lakehouse.reconcile import coverage
@@ -83,12 +83,10 @@ def reconcile() -> None:
 def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
     """Hourly, one run for all that is to be reconciled, if there is anything."""
 
-    @dg.schedule(
+    @schedule(
         name="reconcile_closed_partitions",
         cron_schedule="10 * * * *",  # the partition before has closed by then
-        execution_timezone="UTC",
         job=reconcile,
-        default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Reconciles partitions that have closed or were changed, and the one with the oldest "
         "certificate of each table.",
     )
@@ -102,7 +100,7 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
             run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
             run_config=dg.RunConfig(ops={_RECONCILE: Ranges(ranges=ranges)}),
             tags={
-                name: f"{len(choice.due)}: {_brief([each.why for each in choice.due])}"
+                name: f"{len(choice.due)}: {', '.join(dict.fromkeys(each.why for each in choice.due))[:200]}"
                 for name, choice in chosen.items()
                 if choice.due
             },
@@ -125,10 +123,6 @@ def _nothing_to_reconcile(settings: Settings, catalog: Catalog) -> str:
         else ""
     )
     return f"every closed partition has a certificate, and nothing was changed{gone}"
-
-
-def _brief(whys: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(whys))[:200]
 
 
 @dg.op(name=_REPAIR, pool=BATCH)
@@ -178,12 +172,10 @@ def repair() -> None:
 def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
     """Hourly, a run for each table with a difference that the setting `repair` allows."""
 
-    @dg.schedule(
+    @schedule(
         name="repair_differences",
         cron_schedule="25 * * * *",  # after the reconciliation
-        execution_timezone="UTC",
         job=repair,
-        default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Repairs what differs, for the tables and within the limits that the setting `repair` names.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:

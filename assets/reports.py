@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from assets.resources import sensor
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
@@ -32,11 +33,10 @@ def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefin
     if not reports:
         return []
 
-    @dg.sensor(
+    @sensor(
         name="compute_reports",
         target=[table.name for table in reports],
         minimum_interval_seconds=60,
-        default_status=dg.DefaultSensorStatus.RUNNING,
         description="Has reports computed whose inputs have closed, or were rewritten since.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 # nor the start of a stream
 BATCH = "batch"
 RECONCILIATION = "reconciliation"
+# schedules and sensors that are on until somebody switches them off
+schedule = partial(
+    dg.schedule,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+sensor = partial(dg.sensor, default_status=dg.DefaultSensorStatus.RUNNING)
 
 
 class LakehouseResource(dg.ConfigurableResource):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets.metadata import instant
-from assets.resources import LakehouseResource, refusals
+from assets.resources import LakehouseResource, refusals, schedule
 from assets.streams import asked_by, observed
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import parse_instant
@@ -31,12 +31,10 @@ def schedules(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinitio
 def _schedule(
     settings: Settings, pipeline: str, cron: str, job: dg.JobDefinition
 ) -> dg.ScheduleDefinition:
-    @dg.schedule(
+    @schedule(
         name=f"run_{pipeline}",
         cron_schedule=cron,
-        execution_timezone="UTC",
         job=job,
-        default_status=dg.DefaultScheduleStatus.RUNNING,
         description=f"Runs the streaming job of `{pipeline}` up to the present, if it is to run.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:

@@ -11,7 +11,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.metadata import of_commit
-from assets.resources import BATCH, LakehouseResource, refusals
+from assets.resources import BATCH, LakehouseResource, refusals, schedule
 from lakehouse.declare.catalog import Catalog
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
@@ -114,12 +114,10 @@ def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
     The commit logs show that, without Spark.
     """
 
-    @dg.schedule(
+    @schedule(
         name="merge_late_rows",
         cron_schedule="*/10 * * * *",
-        execution_timezone="UTC",
         job=update,
-        default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Computes windows again that late rows missed, once their partition has closed.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:

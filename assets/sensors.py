@@ -16,6 +16,7 @@ import dagster as dg
 
 from assets import automation, partitions, staleness
 from assets.metadata import column_schema, instant, of_commit, of_partition, of_report
+from assets.resources import sensor
 from assets.streams import observed
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
@@ -54,10 +55,9 @@ def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefiniti
     Cursor: the last partition reported, by table.
     """
 
-    @dg.sensor(
+    @sensor(
         name="closed_partitions",
         minimum_interval_seconds=15,
-        default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports the partitions of derived tables that the stream has completed.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -112,10 +112,9 @@ def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefi
     Cursor: the instant of the last commit reported, by table.
     """
 
-    @dg.sensor(
+    @sensor(
         name="report_written_tables",
         minimum_interval_seconds=60,
-        default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports how ingest tables grow, minute by minute, and what runs replaced that Dagster did not start.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -210,10 +209,9 @@ def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefin
     Cursor: what was reported last, and when, by pipeline.
     """
 
-    @dg.sensor(
+    @sensor(
         name="streaming_job_states",
         minimum_interval_seconds=15,
-        default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports when a streaming job starts, stops, fails or is healed, and its numbers each minute.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -249,10 +247,9 @@ def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorD
     No cursor: all that the sensor needs is in the jobs' folders.
     """
 
-    @dg.sensor(
+    @sensor(
         name="supervise_streaming_jobs",
         minimum_interval_seconds=10,
-        default_status=dg.DefaultSensorStatus.RUNNING,
         description="Starts streaming jobs and followers that are to run and do not, replaces those that hang, ends crash loops.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
@@ -271,10 +268,9 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
     """Has no cursor: what was sent is kept beside the tables, because `lakehouse stream supervise` may send, too."""
     verdicts = Verdicts(settings)
 
-    @dg.sensor(
+    @sensor(
         name="send_notifications",
         minimum_interval_seconds=30,
-        default_status=dg.DefaultSensorStatus.RUNNING,
         description="Sends notifications of what went wrong to LAKEHOUSE_NOTIFICATION_COMMAND and "
         "LAKEHOUSE_NOTIFICATION_URLS, each once.",
     )

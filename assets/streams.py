@@ -17,7 +17,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
 from streaming_jobs.progress import JobStatus
-from streaming_jobs.supervision import desired, scheduled, supervisor
+from streaming_jobs.supervision import desired, job_logs, scheduled, supervisor
 from streaming_jobs.supervision.jobs import target_of
 
 if TYPE_CHECKING:
@@ -73,15 +73,36 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
 
 def jobs(catalog: Catalog) -> list[dg.JobDefinition]:
     """Four jobs for each pipeline: start, stop, restart and rescale."""
-    kinds = (_start, _stop, _restart, _rescale)
-    return [make(pipeline) for pipeline in catalog.pipelines() for make in kinds]
+    return [_job(op) for pipeline in catalog.pipelines() for op in _ops(pipeline)]
+
+
+def _ops(pipeline: str) -> list[dg.OpDefinition]:
+    of = f"the streaming job of `{pipeline}`"
+    stop = f"Drains and stops {of}; it is to be stopped from now on."
+    restart = f"Stops and starts {of}; paused queries are tried again."
+    return [
+        _start(pipeline, f"Starts {of}, unless it runs; it is to run from now on."),
+        _ending(pipeline, "stop", supervisor.stop, stop),
+        _ending(pipeline, "restart", supervisor.restart, restart),
+        _rescale(
+            pipeline, f"Starts {of} on the present settings, with the state that Spark keeps."
+        ),
+    ]
+
+
+def _job(op: dg.OpDefinition) -> dg.JobDefinition:
+    @dg.job(name=op.name.removesuffix("_job"), description=op.description)
+    def job() -> None:
+        op()
+
+    return job
 
 
 def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
     """What a streaming job reports, and what was done to it, as an event of its node."""
     name = status.pipeline
     wanted, done = desired.read(settings, name), desired.history(settings, name)
-    metadata = of_job(status, wanted, done, supervisor.log_tail(settings, name, _LOG)[-3000:])
+    metadata = of_job(status, wanted, done, job_logs.log_tail(settings, name, _LOG)[-3000:])
     return dg.AssetObservation(
         job_key(name), metadata=metadata | instant("next_run", scheduled.next_run(settings, name))
     )
@@ -110,67 +131,33 @@ def _sources(catalog: Catalog, pipeline: str) -> dict[str, str]:
     return {name: catalog.sources[name].job_kind for table in ingests for name in table.inputs}
 
 
-def _start(pipeline: str) -> dg.JobDefinition:
-    @dg.op(name=f"start_{pipeline}_job")
+def _start(pipeline: str, description: str) -> dg.OpDefinition:
+    @dg.op(name=f"start_{pipeline}_job", description=description)
     def start(
         context: dg.OpExecutionContext, lakehouse: LakehouseResource
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, asked_by(context)
         yield from _observing(settings, lambda: supervisor.start(settings, pipeline, by=by))
 
-    @dg.job(
-        name=f"start_{pipeline}",
-        description=f"Starts the streaming job of `{pipeline}`, unless it runs; it is to run from now on.",
-    )
-    def start_job() -> None:
-        start()
-
-    return start_job
+    return start
 
 
-def _stop(pipeline: str) -> dg.JobDefinition:
-    @dg.op(name=f"stop_{pipeline}_job")
-    def stop(
+def _ending(
+    pipeline: str, verb: str, end: Callable[..., JobStatus | None], description: str
+) -> dg.OpDefinition:
+    @dg.op(name=f"{verb}_{pipeline}_job", description=description)
+    def ending(
         context: dg.OpExecutionContext, config: Ending, lakehouse: LakehouseResource
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, asked_by(context)
-        yield from _observing(
-            settings, lambda: supervisor.stop(settings, pipeline, now=config.now, by=by)
-        )
+        yield from _observing(settings, lambda: end(settings, pipeline, now=config.now, by=by))
 
-    @dg.job(
-        name=f"stop_{pipeline}",
-        description=f"Drains and stops the streaming job of `{pipeline}`; it is to be stopped from now on.",
-    )
-    def stop_job() -> None:
-        stop()
-
-    return stop_job
+    return ending
 
 
-def _restart(pipeline: str) -> dg.JobDefinition:
-    @dg.op(name=f"restart_{pipeline}_job")
-    def restart(
-        context: dg.OpExecutionContext, config: Ending, lakehouse: LakehouseResource
-    ) -> Iterator[dg.AssetObservation | dg.Output]:
-        settings, by = lakehouse.settings, asked_by(context)
-        yield from _observing(
-            settings, lambda: supervisor.restart(settings, pipeline, now=config.now, by=by)
-        )
-
-    @dg.job(
-        name=f"restart_{pipeline}",
-        description=f"Stops and starts the streaming job of `{pipeline}`; paused queries are tried again.",
-    )
-    def restart_job() -> None:
-        restart()
-
-    return restart_job
-
-
-def _rescale(pipeline: str) -> dg.JobDefinition:
+def _rescale(pipeline: str, description: str) -> dg.OpDefinition:
     # it may start Spark, as batch runs do
-    @dg.op(name=f"rescale_{pipeline}_job", pool=BATCH)
+    @dg.op(name=f"rescale_{pipeline}_job", description=description, pool=BATCH)
     def rescale(
         context: dg.OpExecutionContext, lakehouse: LakehouseResource
     ) -> Iterator[dg.AssetObservation | dg.Output]:
@@ -182,14 +169,7 @@ def _rescale(pipeline: str) -> dg.JobDefinition:
         yield observed(settings, status)
         yield divided(rescaled, status.state)
 
-    @dg.job(
-        name=f"rescale_{pipeline}",
-        description=f"Starts the streaming job of `{pipeline}` on the present settings, with the state that Spark keeps.",
-    )
-    def rescale_job() -> None:
-        rescale()
-
-    return rescale_job
+    return rescale
 
 
 def _observing(

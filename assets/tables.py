@@ -88,7 +88,7 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
                 (key,) = commit.span.partitions(table.partition_by)
                 outcomes[key] = commit
                 context.log.info(
-                    f"{key}: {of_outcome(commit)['outcome'].value}, {len(outcomes)} of {len(planned.partitions)}"
+                    f"{key}: {of_outcome(commit)['outcome']}, {len(outcomes)} of {len(planned.partitions)}"
                 )
         _, stored = coverage.stored(lakehouse.settings, table)
         aside = coverage.reasons(lakehouse.settings, table, context.partition_keys)

@@ -15,7 +15,6 @@ from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
 
 if TYPE_CHECKING:
-    from lakehouse.cli.change_plan import Planned
     from lakehouse.storage.log.comparisons import Compared
     from lakehouse.storage.versions.upgrades import Upgrade
 
@@ -30,7 +29,12 @@ def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
     planned = change_plan.planned(lakehouse.declared, lakehouse.catalog, undeclared=True)
     rows = [
         dg.TableRecord(
-            {"table": each.table, "plan": each.action, "command": each.command, "why": _why(each)}
+            {
+                "table": each.table,
+                "plan": each.action,
+                "command": each.command,
+                "why": "; ".join((*each.changes, each.says)),
+            }
         )
         for each in planned
         if each.action != "nothing"
@@ -42,10 +46,6 @@ def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
         "changed": dg.MetadataValue.table(rows, dg.TableSchema(columns)),
     }
     return dg.Output(asking, metadata=metadata)
-
-
-def _why(planned: "Planned") -> str:
-    return "; ".join((*planned.changes, planned.says))
 
 
 @dg.job(
@@ -103,15 +103,8 @@ def _compared(
 ) -> "tuple[Upgrade, list[Compared], int]":
     """Brings the version beside the table up to the present and compares; also how many rows batch runs wrote for that."""
     from batch_jobs import upgrade as job
-    from lakehouse.storage.disk import full_disk
-    from lakehouse.storage.versions import upgrades
 
-    doing, stands = f"the version beside {table.name}", lambda: "the table is as it was"
-    with (
-        refusals(),
-        full_disk.named(lakehouse.settings, doing, stands),
-        upgrades.alone(lakehouse.settings, table),
-    ):
+    with refusals(), job.alone(lakehouse.declared, table):
         session = lakehouse.session_of(table)
         planned = job.plan(session, table.name)
         rows = sum(commit.written for commit in job.fill(session, table.name, planned))

@@ -1,7 +1,7 @@
 """The what-if: what another version of the code would make of a closed range."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,23 +17,12 @@ from lakehouse.declare.columns import PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
 from lakehouse.runtime import spark_session
-from lakehouse.storage.delta.digest import EMPTY, NONE, Difference, Digest, differences, digests_by
+from lakehouse.storage.delta.digest import EMPTY, NONE, differences, digests_by
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.comparisons import Compared
 from lakehouse.storage.session import Session
 
 _EXAMPLES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One partition of the range, by the present code (before) and by the other (after)."""
-
-    partition: str
-    rows_before: int
-    rows_after: int
-    missing: int  # rows of the present code that the other does not give
-    extra: int  # rows that only the other gives
-    changed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +49,7 @@ class Diff:
 
     @property
     def differs(self) -> bool:
-        return bool(self.columns) or any(p.missing or p.extra or p.changed for p in self.partitions)
+        return bool(self.columns) or any(p.differs for p in self.partitions)
 
 
 def run(lakehouse: Lakehouse, table_name: str, span: Range, code: str) -> Diff:
@@ -96,8 +85,10 @@ def _diff(
     keys = [WINDOW, *table.keys] if table.window else [ARRIVED]
     ours, theirs = (spark.read.parquet(str(place / each)) for each in ("before", "after"))
     common = [name for name in ours.columns if name in theirs.columns and name not in columns]
-    compared = list(_compared(ours.select(*common), theirs.select(*common), keys, table.tolerance))
-    differs = columns or any(difference.total for *_, difference in compared)
+    compared = by_partition(
+        ours.select(*common), theirs.select(*common), keys, table.tolerance, _EXAMPLES
+    )
+    differs = columns or any(each.differs for each in compared.values())
     return Diff(
         table=table.name,
         code=code,
@@ -108,10 +99,8 @@ def _diff(
         columns=columns,
         upstream=_upstream(catalog, table, sides),
         quarantined=(before.quarantined, after.quarantined),
-        partitions=tuple(
-            Compared(p, a.rows, b.rows, d.missing, d.extra, d.changed) for p, a, b, d in compared
-        ),
-        examples=tuple(example for *_, d in compared for example in d.examples)[:_EXAMPLES],
+        partitions=tuple(compared.values()),
+        examples=tuple(e for each in compared.values() for e in each.examples)[:_EXAMPLES],
         pending=catalog.downstream(table) if differs else (),
     )
 
@@ -125,19 +114,23 @@ def _changed(before: Mapping, after: Mapping) -> dict:
     }
 
 
-def _compared(
-    before: DataFrame, after: DataFrame, keys: Sequence[str], tolerance: float
-) -> Iterator[tuple[str, Digest, Digest, Difference]]:
-    """Of each partition the digests, and what differs where they do."""
+def by_partition(
+    before: DataFrame, after: DataFrame, keys: Sequence[str], tolerance: float, most: int
+) -> dict[str, Compared]:
+    """Compares the partitions that either has, by checksums, and by rows where these differ: `most` examples of each."""
     ours, theirs = digests_by((before, F.col(PARTITION)), (after, F.col(PARTITION)))
-    pairs = {key: (ours.get(key, EMPTY), theirs.get(key, EMPTY)) for key in sorted(ours | theirs)}
-    unequal = F.col(PARTITION).isin([key for key, (one, other) in pairs.items() if one != other])
-    names = ("before", "after")
-    differing = differences(
-        before.where(unequal), after.where(unequal), keys, PARTITION, tolerance, _EXAMPLES, names
-    )
-    for key, pair in pairs.items():
-        yield key, *pair, differing.get(key, NONE)
+    unequal = [key for key in ours | theirs if ours.get(key, EMPTY) != theirs.get(key, EMPTY)]
+    differing = {}
+    if unequal:
+        before, after = (each.where(F.col(PARTITION).isin(unequal)) for each in (before, after))
+        names = ("before", "after")
+        differing = differences(before, after, keys, PARTITION, tolerance, most, names)
+    compared = {}
+    for key in sorted(ours | theirs):
+        rows = ours.get(key, EMPTY).rows, theirs.get(key, EMPTY).rows
+        d = differing.get(key, NONE)
+        compared[key] = Compared(key, *rows, d.missing, d.extra, d.changed, d.examples)
+    return compared
 
 
 def _upstream(catalog: Catalog, table: Table, sides: tuple[Side, Side]) -> tuple[str, ...]:

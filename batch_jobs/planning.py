@@ -12,7 +12,7 @@ from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
+from lakehouse.ranges import PARTITION_LENGTHS, Range, brief, partition_range
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk.publish_lock import holder
 from lakehouse.storage.lakehouse import Lakehouse
@@ -225,7 +225,7 @@ def _conflicts(
     if waiting := [
         d.partition for d in late_merge.dirty(lakehouse, table) if d.partition in partitions
     ]:
-        conflicts.append(f"late rows wait in {_brief(waiting)}: this run merges them, too")
+        conflicts.append(f"late rows wait in {brief(waiting)}: this run merges them, too")
     for each in lakehouse.catalog.timed_inputs(table):
         if each.kind.reads_sources:
             continue
@@ -234,17 +234,9 @@ def _conflicts(
         spans = {p: partition_range(p, each.partition_by) for p in stale}
         if waiting := sorted(p for p, s in spans.items() if s.overlaps(context)):
             conflicts.append(
-                f"{each.name} is to be rewritten in {_brief(waiting)}: {table.name} will be PENDING again then"
+                f"{each.name} is to be rewritten in {brief(waiting)}: {table.name} will be PENDING again then"
             )
     return conflicts
-
-
-def _brief(partitions: list[str]) -> str:
-    return (
-        partitions[0]
-        if len(partitions) == 1
-        else f"{partitions[0]} to {partitions[-1]} ({len(partitions)})"
-    )
 
 
 def _estimated(lakehouse: Lakehouse, table: Table, partitions: int) -> float | None:

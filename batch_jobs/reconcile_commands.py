@@ -1,7 +1,7 @@
 """The commands of the group `reconcile` in the `lakehouse` command line: run, due, status, repair, sink, diff."""
 
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,12 @@ from batch_jobs import reconcile_views as views
 from batch_jobs.arguments import DryRun, End, Name, Start, asked
 from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
+
+if TYPE_CHECKING:
+    from lakehouse.declare.table import Table
+    from lakehouse.ranges import Range
+    from lakehouse.storage.lakehouse import Lakehouse
+    from lakehouse.storage.log.certificates import Certificate
 
 group = console.group("Compare stream and batch, and repair what differs.")
 
@@ -20,17 +26,36 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
     No rows are changed. Exit code 0: EQUAL; 1: DIFFERENT, or no row compared; 3: no verdict yet
     (PENDING, OPEN, UNVERIFIABLE); 2: refused.
     """
-    from batch_jobs import reconcile as job
+    from lakehouse.ranges import optional_range
+    from lakehouse.reconcile import reconciliation
 
     lakehouse, first, last = asked(start, end)
-    job.check(lakehouse, table, first, last)  # refused before a JVM starts
+    chosen, span = lakehouse.catalog.table(table), optional_range(first, last)
+    _check(lakehouse, chosen, span)  # refused before a JVM starts
     with (
         opening.session(lakehouse, f"reconcile {table}") as session,
         console.working(f"computing and comparing {table}"),
     ):
-        certificate = job.run(session, table, first, last)
+        certificate = reconciliation.reconcile(session, chosen, span)
     views.show_certificate(certificate, as_json)
-    raise typer.Exit(job.exit_code(certificate))
+    raise typer.Exit(exit_code(certificate))
+
+
+def _check(lakehouse: "Lakehouse", table: "Table", span: "Range | None") -> None:
+    """Raises RangeError for what a reconciliation refuses by the logs alone."""
+    from lakehouse.batch import compute
+
+    if not table.kind.is_upserted:
+        compute.closed_until(lakehouse, table)
+    elif span is not None:
+        lakehouse.catalog.check_derived(table)  # raises: a keyed table has no ranges
+
+
+def exit_code(certificate: "Certificate") -> int:
+    """Returns 0 for EQUAL, 1 for DIFFERENT or nothing compared, 3 for no verdict yet (PENDING, OPEN, UNVERIFIABLE)."""
+    if certificate.verdict == "EQUAL":
+        return 0 if certificate.rows_recomputed else 1
+    return 1 if certificate.verdict == "DIFFERENT" else 3
 
 
 @group.command()

@@ -1,10 +1,12 @@
 """What the commands of the reconciliation print."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from batch_jobs.views import brief, range_of
+from batch_jobs.views import range_of
 from lakehouse.cli import console
+from lakehouse.ranges import brief
 
 if TYPE_CHECKING:
     from batch_jobs.diff import Diff
@@ -21,32 +23,20 @@ def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
     if as_json:
         console.print_json([asdict(each) | {"share": each.share} for each in found])
         return
-    names = (
-        "table",
-        "closed",
-        "reconciled",
-        "under this declaration",
-        "oldest unreconciled",
-        "different",
-        "pending",
-        "unverifiable",
-        "seconds a day",
+    console.print_columns(
+        found,
+        {
+            "table": lambda c: c.table,
+            "closed": lambda c: c.partitions,
+            "reconciled": lambda c: f"{c.share:.1%}",
+            "under this declaration": lambda c: c.reconciled_now,
+            "oldest unreconciled": lambda c: c.oldest_unreconciled,
+            "different": lambda c: len(c.different),
+            "pending": lambda c: len(c.pending),
+            "unverifiable": lambda c: len(c.unverifiable),
+            "seconds a day": lambda c: f"{c.seconds:.1f}",
+        },
     )
-    rows = (
-        (
-            c.table,
-            c.partitions,
-            f"{c.share:.1%}",
-            c.reconciled_now,
-            c.oldest_unreconciled,
-            len(c.different),
-            len(c.pending),
-            len(c.unverifiable),
-            f"{c.seconds:.1f}",
-        )
-        for c in found
-    )
-    console.print_rows(names, rows)
     for each in found:
         if each.before_since:
             console.print_text(
@@ -62,9 +52,14 @@ def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
         for c in each.different:
             counts = f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed"
             console.print_text(f"{c.table} {range_of(c)} DIFFERENT: {counts}\n  {c.cause}")
-            console.print_text("\n".join(f"  {example}" for example in c.examples[:3]))
+            _print_examples(c.examples[:3])
         for due in each.changed[:20]:
             console.print_text(f"{each.table} {due.partition} is to be reconciled again: {due.why}")
+
+
+def _print_examples(examples: Iterable[str]) -> None:
+    for example in examples:
+        console.print_text(f"  {example}")
 
 
 def show_sink(found: "Comparison", as_json: bool) -> None:
@@ -153,7 +148,7 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_text(
             f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed; the first {len(c.examples)}:"
         )
-        console.print_text("\n".join(f"  {example}" for example in c.examples))
+        _print_examples(c.examples)
     if c.rows_by_batch_runs:
         console.print_text(
             f"{c.rows_by_batch_runs:,} rows were written by batch runs, so they say nothing about the stream"
@@ -210,7 +205,12 @@ def show_due(done: "list[Outcome]", known: "list[Known]") -> None:
 
 def show_diff(found: "Diff", as_json: bool) -> None:
     if as_json:
-        console.print_json([asdict(found) | {"differs": found.differs}])
+        console.print_json(
+            [
+                asdict(found)
+                | {"differs": found.differs, "partitions": [p.counts for p in found.partitions]}
+            ]
+        )
         return
     console.print_facts(
         {
@@ -229,18 +229,10 @@ def show_diff(found: "Diff", as_json: bool) -> None:
     if rows:
         console.print_rows(("what", "before", "after"), rows)
     names = ("partition", "rows before", "rows after", "missing", "extra", "changed")
-    console.print_rows(
-        names, ((getattr(p, name.replace(" ", "_")) for name in names) for p in found.partitions)
-    )
+    console.print_rows(names, (p.counts.values() for p in found.partitions))
     if found.examples:
-        console.print_text(
-            "\n".join(
-                [
-                    f"the first {len(found.examples)}:",
-                    *(f"  {example}" for example in found.examples),
-                ]
-            )
-        )
+        console.print_text(f"the first {len(found.examples)}:")
+        _print_examples(found.examples)
     if found.upstream:
         console.print_text(
             f"other code upstream too: {', '.join(found.upstream)}; both sides read their stored rows"

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pyspark.sql import Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from lakehouse.batch import compute
 from lakehouse.cli import table_status
-from lakehouse.declare.catalog import load
+from lakehouse.declare.catalog import Catalog, load
 from lakehouse.declare.columns import PARTITION, REASON
+from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, UnknownTable
 from lakehouse.ranges import PartitionBy, Range, parse_range
 from lakehouse.runtime import spark_session
@@ -64,23 +65,28 @@ def write(
     computed = compute.compute(session, table, span, versions, references=read["references"])
     outcome = Observation()
     rows = judged_rows.good(computed.judged.observe(outcome, F.count(REASON).alias("bad")))
-    columns = reconciled_columns(rows)
-    moment = lateness.instant_of(table.window, catalog.event_time(table))
-    arrived = (
-        [F.concat_ws(":", *arrival_fields.places(rows, arrival_fields.POSITION)).alias(ARRIVED)]
-        if table.kind.is_row_by_row
-        else []
-    )
-    rows.select(
-        *columns, *arrived, lateness.partition_of(moment, length).alias(PARTITION)
-    ).write.parquet(str(place))
+    rows.select(*compared_columns(rows, table, catalog, length)).write.parquet(str(place))
     return Side(
         declared=table_status.declaration(catalog, table),
-        columns={name: rows.schema[name].dataType.simpleString() for name in columns},
+        columns={
+            name: rows.schema[name].dataType.simpleString() for name in reconciled_columns(rows)
+        },
         code_versions={each.name: each.code_version for each in catalog},
         quarantined=outcome.get["bad"],
         inputs=computed.inputs,
     )
+
+
+def compared_columns(
+    rows: DataFrame, table: Table, catalog: Catalog, length: PartitionBy
+) -> list[Column | str]:
+    """Returns the columns that are compared of two versions: the table's own, what pairs row by row, and the partition."""
+    moment = lateness.instant_of(table.window, catalog.event_time(table))
+    columns: list[Column | str] = [*reconciled_columns(rows)]
+    if table.kind.is_row_by_row:
+        places = arrival_fields.places(rows, arrival_fields.POSITION)
+        columns.append(F.concat_ws(":", *places).alias(ARRIVED))
+    return [*columns, lateness.partition_of(moment, length).alias(PARTITION)]
 
 
 def _answered(asked: Mapping) -> Side:

@@ -1,13 +1,16 @@
 """The other version of a table is filled beside it, up to the present, and compared with what the table holds."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill, bootstrap, maintain
+from batch_jobs.diff import by_partition
 from batch_jobs.planning import Backfill
+from batch_jobs.side import ARRIVED, compared_columns
 from lakehouse import ranges
 from lakehouse.batch import late_merge
 from lakehouse.declare.columns import PARTITION, WINDOW
@@ -15,8 +18,9 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, partition_range
 from lakehouse.storage.delta import delta_log
-from lakehouse.storage.delta.digest import EMPTY, NONE, differences, digests_by, reconciled_columns
+from lakehouse.storage.disk import full_disk
 from lakehouse.storage.disk.publish_lock import publishing
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import comparisons
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
@@ -25,11 +29,22 @@ from lakehouse.storage.session import Session
 from lakehouse.storage.versions import read_holds, upgrades
 from lakehouse.storage.versions.upgrades import Upgrade
 from lakehouse.stream import beside
-from lakehouse.transform import arrival_fields, creation, lateness
+from lakehouse.transform import creation
 
 _EXAMPLES = 20
+_AS_IT_WAS = "the table is as it was, for its readers and its job"
 _OF_A_PARTITION = 3  # examples that are kept
-_ARRIVED = "arrived as"
+
+
+@contextmanager
+def alone(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
+    """Holds the lock of the table's upgrade; a full disk is reported as met by the version beside it."""
+    what, stands = f"the version beside {table.name}", lambda: _AS_IT_WAS
+    with (
+        full_disk.named(lakehouse.settings, what, stands),
+        upgrades.alone(lakehouse.settings, table),
+    ):
+        yield
 
 
 def plan(session: Session, table_name: str) -> Backfill | None:
@@ -150,47 +165,14 @@ def _of_rows(
         if any(field.name == o.name and field.dataType == o.dataType for o in sides[1].schema)
     ]
     before, after = (rows.select(*common) for rows in sides)
-    ours, theirs = digests_by((before, F.col(PARTITION)), (after, F.col(PARTITION)))
-    keys: Sequence[str] = [WINDOW, *table.keys] if table.window else [_ARRIVED]
-    unequal = sorted(k for k in ours | theirs if ours.get(k, EMPTY) != theirs.get(k, EMPTY))
-    differ = F.col(PARTITION).isin(unequal)
-    differing = (
-        differences(
-            before.where(differ),
-            after.where(differ),
-            keys,
-            PARTITION,
-            table.tolerance,
-            _OF_A_PARTITION,
-            ("before", "after"),
-        )
-        if unequal
-        else {}
-    )
-    return [
-        Compared(
-            key,
-            ours.get(key, EMPTY).rows,
-            theirs.get(key, EMPTY).rows,
-            *((d := differing.get(key, NONE)).missing, d.extra, d.changed),
-            d.examples,
-        )
-        for key in partitions
-    ]
+    keys = [WINDOW, *table.keys] if table.window else [ARRIVED]
+    compared = by_partition(before, after, keys, table.tolerance, _OF_A_PARTITION)
+    return [compared.get(key, Compared(key)) for key in partitions]
 
 
 def _rows(session: Session, table: Table, partitions: Sequence[str]) -> DataFrame:
     """The rows of these partitions of the new declaration, with what is compared of them."""
     spans = ranges.joined(partition_range(key, table.partition_by) for key in partitions)
     rows = session.spanning(table, Range(spans[0].start, spans[-1].end), within=spans)
-    moment = lateness.instant_of(table.window, session.catalog.event_time(table))
-    arrived = (
-        [F.concat_ws(":", *arrival_fields.places(rows, arrival_fields.POSITION)).alias(_ARRIVED)]
-        if not table.window
-        else []
-    )
-    return rows.select(
-        *reconciled_columns(rows),
-        *arrived,
-        lateness.partition_of(moment, table.partition_by).alias(PARTITION),
-    ).where(F.col(PARTITION).isin(list(partitions)))
+    columns = compared_columns(rows, table, session.catalog, table.partition_by)
+    return rows.select(*columns).where(F.col(PARTITION).isin(list(partitions)))

@@ -26,7 +26,6 @@ _MAY_DIFFER = (
 )
 _From = Annotated[str | None, typer.Option(help=_MAY_DIFFER.format("from"))]
 _Until = Annotated[str | None, typer.Option(help=_MAY_DIFFER.format("before"))]
-_FILLING = "the version beside {}"
 _COLUMNS = ("partition", "rows before", "after", "missing", "extra", "changed")
 
 
@@ -41,18 +40,14 @@ def fill(
     """
     from batch_jobs import upgrade as job
     from lakehouse.ranges import optional_range
-    from lakehouse.storage.disk import full_disk
-    from lakehouse.storage.versions import upgrades
 
     lakehouse, first, last = asked(differs_from, differs_until)
     may_differ = optional_range(first, last)
     chosen = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
-    with ExitStack() as opened:
-        opened.enter_context(
-            full_disk.named(lakehouse.settings, _FILLING.format(table), _as_it_was)
-        )
-        opened.enter_context(upgrades.alone(lakehouse.settings, chosen))
-        session = opened.enter_context(opening.session(lakehouse, f"upgrade {table}"))
+    with (
+        job.alone(lakehouse, chosen),
+        opening.session(lakehouse, f"upgrade {table}") as session,
+    ):
         _fill(session, table)
         with console.working("comparing the two versions"):
             upgrade, partitions = job.compare(session, table, may_differ)
@@ -86,17 +81,13 @@ def follow(
     from batch_jobs import upgrade as job
     from lakehouse.ranges import optional_range
     from lakehouse.stopping import by_signals
-    from lakehouse.storage.disk import full_disk
     from lakehouse.storage.log import comparisons
     from lakehouse.storage.versions import upgrades
 
     lakehouse, first, last = asked(differs_from, differs_until)
     chosen = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     with ExitStack() as opened:
-        opened.enter_context(
-            full_disk.named(lakehouse.settings, _FILLING.format(table), _as_it_was)
-        )
-        opened.enter_context(upgrades.alone(lakehouse.settings, chosen))
+        opened.enter_context(job.alone(lakehouse, chosen))
         noted = upgrades.upgrade(lakehouse.settings, chosen)
         may_differ = optional_range(first, last) or (noted.within if noted else None)
         compared = comparisons.noted(lakehouse.settings, chosen)
@@ -119,10 +110,6 @@ def follow(
     if not as_json:
         console.print_text(_summary(table, upgrade))
     _end(table, upgrade)
-
-
-def _as_it_was() -> str:
-    return "the table is as it was, for its readers and its job"
 
 
 def _fill(session: "Session", table: str) -> None:

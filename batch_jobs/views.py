@@ -1,11 +1,11 @@
 """What the commands of batch jobs print."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from lakehouse.cli import console
+from lakehouse.ranges import brief
 from lakehouse.storage.log.commits import NOTHING
 
 if TYPE_CHECKING:
@@ -83,31 +83,21 @@ def show_backfill(
     rows = []
     for name in dict.fromkeys([table, *(c.table for c in commits)]):
         mine = [c for c in commits if c.table == name]
-        outcomes = Counter(map(outcome, mine))
+        rewritten = [c for c in mine if outcome(c) == "rewritten"]
         span = planned if name == table else replace(mine[0], end=mine[-1].end)
         rows.append(
-            (
-                name,
-                range_of(span),
-                outcomes["rewritten"],
-                outcomes["unchanged"],
-                len(done) if name == table else 0,
-                sum(c.written for c in mine if outcome(c) == "rewritten"),
-                sum(c.quarantined for c in mine),
-                f"{sum(c.seconds for c in mine):.1f}",
-            )
+            {
+                "table": name,
+                "range": range_of(span),
+                "rewritten": len(rewritten),
+                "unchanged": len(mine) - len(rewritten),
+                "done before": len(done) if name == table else 0,
+                "rows written": sum(c.written for c in rewritten),
+                "quarantined": sum(c.quarantined for c in mine),
+                "seconds": f"{sum(c.seconds for c in mine):.1f}",
+            }
         )
-    names = (
-        "table",
-        "range",
-        "rewritten",
-        "unchanged",
-        "done before",
-        "rows written",
-        "quarantined",
-        "seconds",
-    )
-    console.print_rows(names, rows)
+    console.print_rows(rows[0], (row.values() for row in rows))
     for name, partitions in pending.items():
         console.print_text(
             f"{name} is PENDING in {brief(partitions)}: follow by `--cascade`, or by a backfill of its own"
@@ -119,7 +109,7 @@ def show_handover(
 ) -> None:
     """Where the stream begins, and what was computed behind the handover."""
     if as_json:
-        console.print_json([asdict(handover)])
+        console.print_json([handover])
     else:
         console.print_facts(
             {
@@ -142,18 +132,16 @@ def show_waiting(found: "dict[str, list[Dirt]]", as_json: bool) -> None:
     if as_json:
         console.print_json(rows)
         return
-    state = {True: "closed", False: "open: waits until it closes"}
-    shown = (
-        (
-            r["table"],
-            r["partition"],
-            state[r["closed"]],
-            "late rows" if r["since"] else "input rewritten",
-        )
-        for r in rows
-    )
     if rows:
-        console.print_rows(("table", "partition", "is", "because of"), shown)
+        console.print_columns(
+            rows,
+            {
+                "table": lambda r: r["table"],
+                "partition": lambda r: r["partition"],
+                "is": lambda r: "closed" if r["closed"] else "open: waits until it closes",
+                "because of": lambda r: "late rows" if r["since"] else "input rewritten",
+            },
+        )
     else:
         console.print_text("no late row waits to be merged")
     console.print_note("nothing was changed")
@@ -161,7 +149,7 @@ def show_waiting(found: "dict[str, list[Dirt]]", as_json: bool) -> None:
 
 def show_updates(commits: "list[Commit]", as_json: bool) -> None:
     if as_json:
-        console.print_json([asdict(c) for c in commits])
+        console.print_json(commits)
         return
     if not commits:
         console.print_text("no closed partition waited for late rows; nothing was written")
@@ -179,20 +167,18 @@ def show_maintenance(found: "list[Maintenance]", as_json: bool) -> None:
     if as_json:
         console.print_json(found)
         return
-    names = (
-        "table",
-        "partitions",
-        "small files",
-        "kept from version",
-        "held by",
-        "older commits",
-        "obsolete files",
+    console.print_columns(
+        found,
+        {
+            "table": lambda u: u.table,
+            "partitions": lambda u: len(u.partitions),
+            "small files": lambda u: u.files,
+            "kept from version": lambda u: u.oldest,
+            "held by": lambda u: u.held_by or None,
+            "older commits": lambda u: u.commits,
+            "obsolete files": lambda u: u.obsolete,
+        },
     )
-    shown = (
-        (u.table, len(u.partitions), u.files, u.oldest, u.held_by or None, u.commits, u.obsolete)
-        for u in found
-    )
-    console.print_rows(names, shown)
 
 
 def show_erasure(found: "Erasure", as_json: bool) -> None:
@@ -246,11 +232,3 @@ def _show_followed(follow: "Mapping[str, Sequence[Range]]") -> None:
 
 def range_of(of: "Backfill | Certificate | Commit | Diff | Downstream | Range") -> str:
     return f"[{console.shown(of.start)}, {console.shown(of.end)})"
-
-
-def brief(partitions: Sequence[str]) -> str:
-    return (
-        ", ".join(partitions)
-        if len(partitions) <= 4
-        else f"{partitions[0]} .. {partitions[-1]} ({len(partitions)})"
-    )

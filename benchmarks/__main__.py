@@ -26,7 +26,6 @@ from benchmarks import (
     commits,
     late_rows,
     latency,
-    nexmark,
     publishing,
     recovery,
     report,
@@ -43,6 +42,7 @@ from benchmarks.catch_up import CASES
 from benchmarks.lag import Lag
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
+from benchmarks.nexmark import comparison as nexmark
 from benchmarks.reconciling import Reconciling
 from benchmarks.results import Found, Series
 from benchmarks.targets import targets

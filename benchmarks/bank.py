@@ -5,8 +5,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from benchmarks import measure, topic
-from lakehouse.examples import producer
-from lakehouse.examples.bank import producer as bank
+from examples.bank import producer as bank
 from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -33,7 +32,7 @@ class Bank:
 def run(base: Settings, transfers: int) -> Bank:
     """Raises BenchmarkError if a version does not add up to zero, or an account has not what its transfers say."""
     workload = replace(
-        producer("bank").workload,
+        bank.PRODUCER.workload,
         rate=RATE,
         disorder_ms=DISORDER_MS,
         late_share=0.0,
@@ -45,7 +44,7 @@ def run(base: Settings, transfers: int) -> Bank:
         settings = replace(
             base,
             bootstrap_servers=servers,
-            tables=("lakehouse.examples.bank.tables",),
+            tables=("examples.bank.tables",),
             max_offsets_per_trigger=transfers // BATCHES,
         )
         partitions = {bank.TRANSACTIONS: workload.partitions, bank.CUSTOMERS: 1, bank.ACCOUNTS: 1}

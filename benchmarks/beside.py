@@ -18,7 +18,6 @@ from benchmarks.commands import awaited
 from lakehouse.declare import catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
-from lakehouse.examples import producer
 from lakehouse.examples.ads import producer as ads
 from lakehouse.examples.ads.producer import WINDOW_MS
 from lakehouse.producers.sender import send
@@ -57,7 +56,7 @@ def run(
     `recompute`: what has the day of `campaign_views` computed again, by default the command.
     """
     settings = replace(settings, early_results=False, tables=("lakehouse.examples.ads.tables",))
-    sent, known = producer("ads"), catalog.load(settings)
+    sent, known = ads.PRODUCER, catalog.load(settings)
     past = replace(sent.workload, rate=past_rate, late_share=0.0)
     live = replace(past, rate=latency.RATE)
     end = floor(datetime.now(UTC), timedelta(hours=1))

@@ -27,7 +27,7 @@ from benchmarks import check, latency, ten_tables, topic
 from benchmarks.measure import BenchmarkError, Tree
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
-from lakehouse.examples import producer
+from lakehouse.producers.registry import producer_beside
 from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -36,6 +36,12 @@ from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.log.commit_log import CommitLog
 
 TOPIC = "ten-payments"
+PIPELINES = {
+    "sensors": "lakehouse.examples.sensors.tables",
+    "ads": "lakehouse.examples.ads.tables",
+    "visits": "examples.visits.tables",
+    "bank": "examples.bank.tables",
+}
 
 
 def measured(settings: Settings, rate: int, warm_up: float, seconds: float) -> dict[str, float]:
@@ -69,7 +75,8 @@ def shipped(
     settings: Settings, pipelines: Sequence[str], rate: int, warm_up: float, seconds: float
 ) -> dict[str, float]:
     """The jobs of pipelines of ours, side by side; each producer sends until the end."""
-    sources, stop = [producer(name) for name in pipelines], Event()
+    sources = [made for tables in settings.tables if (made := producer_beside(tables))]
+    stop = Event()
     with topic.brokers(settings) as servers, ThreadPoolExecutor() as beside, ExitStack() as jobs:
         settings = replace(settings, bootstrap_servers=servers)
         loads = {source.topic: replace(source.workload, rate=rate) for source in sources}
@@ -164,13 +171,11 @@ def main() -> int:
     parser.add_argument(
         "--pipelines",
         nargs="+",
-        choices=("sensors", "ads", "visits", "bank"),
+        choices=PIPELINES,
         help="in place of the ten tables",
     )
     given = parser.parse_args()
-    tables = [f"lakehouse.examples.{name}.tables" for name in given.pipelines or ()] or [
-        ten_tables.__name__
-    ]
+    tables = [PIPELINES[name] for name in given.pipelines or ()] or [ten_tables.__name__]
     with tempfile.TemporaryDirectory(prefix="lakehouse-busy-") as work:
         settings = replace(
             from_environment(),

@@ -22,13 +22,12 @@ from deltalake import DeltaTable
 from benchmarks import check, measure, plain, topic
 from benchmarks.check import Written
 from benchmarks.measure import BenchmarkError, Tree
+from examples.visits import producer as producer_of_visits
 from lakehouse.declare import catalog
-from lakehouse.examples import producer
 from lakehouse.examples.ads import producer as ads
 from lakehouse.examples.ads.producer import WINDOW_MS
-from lakehouse.examples.visits import producer as producer_of_visits
 from lakehouse.producers.sender import send
-from lakehouse.producers.workload import Workload
+from lakehouse.producers.workload import Producer, Workload
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
@@ -79,15 +78,20 @@ def by_hand(settings: Settings, seconds: int) -> Latency:
 
 def visits(settings: Settings, seconds: int) -> Latency:
     """Visitors of the last five minutes per country, every minute, from access-log lines; no hand-written one beside it."""
-    settings = replace(settings, tables=("lakehouse.examples.visits.tables",))
+    settings = replace(settings, tables=("examples.visits.tables",))
     workload = replace(
-        producer("visits").workload, rate=VISITS_RATE, late_share=0.0, malformed_share=0.0
+        producer_of_visits.PRODUCER.workload, rate=VISITS_RATE, late_share=0.0, malformed_share=0.0
     )
     known = catalog.load(settings)
     gold = table_path(settings, known.table("visitors_by_country"))
     record = table_path(settings, known.table("requests"))
     start_ms, end_ms, cpu = _fed(
-        lambda s: our_job(s, "visits"), settings, "visits", workload, seconds, record
+        lambda s: our_job(s, "visits"),
+        settings,
+        producer_of_visits.PRODUCER,
+        workload,
+        seconds,
+        record,
     )
     ahead = commit_log.frontier(settings, known.table("visitors_by_country"))
     _check_visitors(gold, ahead, producer_of_visits.expected_visitors(workload, start_ms, end_ms))
@@ -152,8 +156,8 @@ def _measured(
     seconds: int,
     bronze: Path,
 ) -> Latency:
-    workload = replace(producer("ads").workload, rate=RATE, late_share=0.0)
-    start_ms, end_ms, cpu = _fed(job, settings, "ads", workload, seconds, bronze)
+    workload = replace(ads.PRODUCER.workload, rate=RATE, late_share=0.0)
+    start_ms, end_ms, cpu = _fed(job, settings, ads.PRODUCER, workload, seconds, bronze)
     result = written(settings)
     expected = ads.expected_views(workload, start_ms, end_ms)
     check.check(name, result, seconds * RATE, expected, end_ms - WINDOW_MS)
@@ -163,13 +167,17 @@ def _measured(
 
 
 def _fed(
-    job: Callable, settings: Settings, pipeline: str, workload: Workload, seconds: int, bronze: Path
+    job: Callable,
+    settings: Settings,
+    sent: Producer,
+    workload: Workload,
+    seconds: int,
+    bronze: Path,
 ) -> tuple[int, int, float]:
     """Runs the job and sends to it for so long: from when to when, in ms, and the cores that it kept busy.
 
     The job ends when all that was sent is in the table at `bronze`.
     """
-    sent = producer(pipeline)
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers)
         kafka_broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)

@@ -18,7 +18,7 @@ from statistics import median
 from benchmarks import topic
 from benchmarks.commands import awaited, first_commit
 from lakehouse.declare import catalog
-from lakehouse.examples import producer
+from lakehouse.examples.ads.producer import PRODUCER
 from lakehouse.ranges import parse_instant
 from lakehouse.runtime import kafka_broker
 from lakehouse.settings import Settings, to_environment
@@ -43,7 +43,7 @@ class Recovery:
 
 def run(settings: Settings, kills: int) -> Recovery:
     """Kills the job of the ads that often. Raises BenchmarkError if it does not come back."""
-    workload, sent = replace(producer("ads").workload, rate=RATE), producer("ads")
+    workload, sent = replace(PRODUCER.workload, rate=RATE), PRODUCER
     with topic.brokers(settings) as servers:
         settings = replace(
             settings, bootstrap_servers=servers, tables=("lakehouse.examples.ads.tables",)

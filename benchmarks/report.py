@@ -7,8 +7,8 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import nexmark
 from benchmarks.commits import FEW, Aged
+from benchmarks.nexmark import comparison as nexmark
 from benchmarks.recovery import Recovery
 from benchmarks.results import Found, Series, cpu_ratio, ratio
 from benchmarks.state import State

@@ -11,7 +11,7 @@ from benchmarks.commits import Aged
 from benchmarks.lag import Lag
 from benchmarks.latency import Latency
 from benchmarks.measure import Cost
-from benchmarks.nexmark import Query
+from benchmarks.nexmark.comparison import Query
 from benchmarks.publishing import Published
 from benchmarks.reconciling import Reconciling
 from benchmarks.recovery import Recovery

@@ -19,8 +19,7 @@ from benchmarks.commands import awaited
 from benchmarks.lag import Lag
 from benchmarks.measure import BenchmarkError
 from benchmarks.publishing import TopicReader
-from lakehouse.examples import producer
-from lakehouse.examples.shop.producer import CLICKS, PRODUCTS
+from examples.shop.producer import CLICKS, PRODUCER, PRODUCTS
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import ORDINARY, Record
 from lakehouse.runtime import kafka_broker
@@ -36,8 +35,8 @@ _UP, _LIMIT = 120.0, 120.0  # seconds until the first message is there, and unti
 
 def run(settings: Settings, seconds: int) -> Lag:
     """Customers for so long; the first half, at most two minutes, does not count. Raises BenchmarkError."""
-    settings = replace(settings, tables=("lakehouse.examples.shop.tables",))
-    shop = producer("shop")
+    settings = replace(settings, tables=("examples.shop.tables",))
+    shop = PRODUCER
     workload = replace(
         shop.workload, rate=RATE, late_share=0.0, duplicate_share=0.0, malformed_share=0.0
     )

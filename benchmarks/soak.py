@@ -28,7 +28,7 @@ from lakehouse.cli.console import out
 from lakehouse.declare import catalog
 from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import LakehouseError
-from lakehouse.examples import producer
+from lakehouse.examples.sensors.producer import PRODUCER
 from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -109,7 +109,7 @@ def trends(samples: Samples, warm_up: float) -> list[Trend]:
 
 def run(settings: Settings, seconds: float, console: Console) -> Samples:
     """Sends to the job for so long and samples it 120 times. Raises BenchmarkError if it restarts or fails."""
-    sent = producer(PIPELINE)
+    sent = PRODUCER
     workload, loaded = replace(sent.workload, rate=RATE), catalog.load(settings)
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers)
@@ -225,7 +225,7 @@ def main() -> int:
             kafka={},
             bootstrap_servers="",
             fresh_within=FRESH_WITHIN,
-            tables=(f"lakehouse.examples.{PIPELINE}.tables",),
+            tables=("lakehouse.examples.sensors.tables",),
         )
         try:
             samples = run(settings, given.seconds, console)

@@ -17,7 +17,7 @@ from itertools import count
 from benchmarks import topic
 from benchmarks.commands import awaited
 from lakehouse.declare import catalog
-from lakehouse.examples import producer
+from lakehouse.examples.ads.producer import PRODUCER
 from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -48,7 +48,7 @@ def run(settings: Settings, rounds: int) -> Started:
 
 
 def _job(settings: Settings) -> float:
-    sent = producer("ads")
+    sent = PRODUCER
     with topic.brokers(settings) as servers:
         settings = replace(
             settings, bootstrap_servers=servers, tables=("lakehouse.examples.ads.tables",)

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event
 
-from lakehouse.examples import producer
 from lakehouse.examples.ads import producer as ads
 from lakehouse.producers.sender import Summary, send
 from lakehouse.producers.workload import Record, Workload
@@ -62,9 +61,7 @@ def loads(events: int, batches: int, late_share: float = 0.0) -> tuple[Load, Loa
     Late is up to an hour.
     """
     rate = max(events // SPAN_S, 1)
-    workload = replace(
-        producer("ads").workload, rate=rate, late_share=late_share, late_by_ms=HOUR_MS
-    )
+    workload = replace(ads.PRODUCER.workload, rate=rate, late_share=late_share, late_by_ms=HOUR_MS)
     batch = max(events // batches, 1)
     return Load(workload, events // 2, batch), Load(workload, events, batch)
 
@@ -80,9 +77,9 @@ def brokers(settings: Settings) -> Iterator[str]:
 
 def fill(settings: Settings, load: Load) -> None:
     """Sends the load; `settings` has the address of the broker."""
-    kafka_broker.ensure_topics(settings, {producer("ads").topic: load.workload.partitions}, TOPIC)
+    kafka_broker.ensure_topics(settings, {ads.PRODUCER.topic: load.workload.partitions}, TOPIC)
     records = ads.records(load.workload, START_MS, load.end_ms)
-    summary = send(records, producer("ads").topic, client_config(settings))
+    summary = send(records, ads.PRODUCER.topic, client_config(settings))
     assert summary.sent == load.sent, (summary.sent, load.sent)
 
 

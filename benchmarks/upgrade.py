@@ -24,7 +24,6 @@ from benchmarks.measure import BenchmarkError
 from lakehouse.cli import query
 from lakehouse.declare.table import Table
 from lakehouse.errors import QueryError
-from lakehouse.examples import producer
 from lakehouse.examples.ads import producer as ads
 from lakehouse.examples.ads import tables as present
 from lakehouse.examples.ads.producer import WINDOW_MS
@@ -145,7 +144,7 @@ def run(settings: Settings, hours: int, past_rate: int, rounds: int) -> Upgraded
     """Upgrades the windows over so many hours of events, `past_rate` a second. Raises BenchmarkError."""
     settings = replace(settings, early_results=False, tables=(PIPELINE,))
     former, changed = (_declared(settings, revision) for revision in (FORMER, CHANGED))
-    sent, lakehouse = producer("ads"), load(former)
+    sent, lakehouse = ads.PRODUCER, load(former)
     past = replace(sent.workload, rate=past_rate, late_share=0.0)
     live = replace(past, rate=latency.RATE)
     end = floor(datetime.now(UTC), timedelta(hours=1))
@@ -227,7 +226,7 @@ def _declared(settings: Settings, revision: int) -> Settings:
 
 
 def _sent(settings: Settings, workload: Workload, start_ms: int, end_ms: int) -> int:
-    sent = producer("ads")
+    sent = ads.PRODUCER
     return send(sent.records(workload, start_ms, end_ms), sent.topic, client_config(settings)).sent
 
 

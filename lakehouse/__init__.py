@@ -5,7 +5,7 @@ kafka, tumbling, window_table`.
 
 The rooms, each above what it imports:
 
-    errors, settings, addresses, ranges, durations, backoff, watermarks, freshness, cron    values
+    errors, settings, addresses, ranges, durations, backoff, watermarks, freshness    values
     declare        declarations of a user
     storage        everything below the root
     runtime        Spark, its jars, Kafka, services and sources outside
@@ -16,7 +16,7 @@ The rooms, each above what it imports:
     reconcile      stream and batch compared
     maintenance    compaction, retention, erasure, replay
     producers      senders of events to topics; `testing`: the test kit
-    examples       the pipelines that ship: their tables, and the producers of their topics
+    examples       the pipelines that ship: sensors and ads
     cli            the command line
 
 This file makes `lakehouse` a regular package: without it, any other regular package of that name on

@@ -5,6 +5,8 @@ these and the clock, so it moves with every step of the clock.
 """
 
 import os
+import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -39,6 +41,30 @@ def started(pid: int) -> float:
         return 0.0
 
 
+def detached(
+    command: Sequence[str],
+    log: Path,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> int:
+    """Starts a process that outlives this one, its output appended to the log, and returns its pid without waiting for it."""
+    # By way of a shell that ends at once: in a session of its own no terminal reaches the process,
+    # and as nobody's child it leaves no zombie behind, whoever started it.
+    shell = ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 & echo $!', str(log.absolute())]
+    run = subprocess.run(
+        [*shell, *command],
+        stdout=subprocess.PIPE,
+        check=True,
+        cwd=cwd,
+        env=env,
+        start_new_session=True,
+        pass_fds=pass_fds,
+    )
+    return int(run.stdout)
+
+
 def running(pid: int, start: float) -> psutil.Process | None:
     """Returns that very process, or None once it has ended, whoever has the pid now."""
     try:
@@ -48,6 +74,17 @@ def running(pid: int, start: float) -> psutil.Process | None:
         return process if _same(process, start) and not ended else None
     except psutil.NoSuchProcess:
         return None
+
+
+def wait(pid: int, seconds: float) -> bool:
+    """Waits for the end of a process, at most so many seconds, and returns True if it is gone."""
+    try:
+        psutil.Process(pid).wait(seconds)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return False
+    return True
 
 
 def cpu_seconds(*pids: int) -> float:

@@ -1,6 +1,6 @@
 """Ranges of event time, and partitions as ranges: plain values, without Spark."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -86,6 +86,13 @@ def utc(moment: datetime) -> datetime:
 
 def text(instant: datetime) -> str:
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def brief(partitions: Sequence[str]) -> str:
+    """Returns partitions in order as a line names them: all of a few, else the first and the last."""
+    if len(partitions) <= 4:
+        return ", ".join(partitions)
+    return f"{partitions[0]} .. {partitions[-1]} ({len(partitions)})"
 
 
 def past_beginning(instant: datetime | None) -> datetime | None:

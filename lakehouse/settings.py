@@ -221,8 +221,8 @@ class Settings:
         return self.together.get(pipeline, (pipeline,))
 
     def _check_together(self) -> None:
-        found = [member for name in self.together for member in self.members(name)]
-        if twice := sorted({member for member in found if found.count(member) > 1}):
+        members = [member for name in self.together for member in self.members(name)]
+        if twice := sorted({member for member in members if members.count(member) > 1}):
             raise SettingsError(
                 f"together, {twice[0]!r}: a pipeline runs in one process; name it once"
             )
@@ -261,13 +261,13 @@ def from_environment(
     env = os.environ if environment is None else environment
     if _ALL in env:
         return _of_another_process(env[_ALL])
-    names = [f.name for f in fields(Settings)]
+    types = {f.name: f.type for f in fields(Settings)}
     variables = {name: value for name, value in env.items() if name not in (_CONFIG, _ALL)}
     file = settings_file(environment)
     if environment is None and required:
         _check_named(env, file)
-    in_file = settings_values.of_file(file, names) if file else {}
-    values = settings_values.merged(in_file, settings_values.of_variables(variables, names))
+    in_file = settings_values.of_file(file, types) if file else {}
+    values = settings_values.merged(in_file, settings_values.of_variables(variables, types))
     return _absolute(Settings(**_typed(values)))
 
 
@@ -374,9 +374,9 @@ def java(environment: Mapping[str, str] | None = None) -> str:
     """Returns the java that PySpark's launcher would use: JAVA_HOME's, else the first on the PATH. Raises SettingsError."""
     env = os.environ if environment is None else environment
     home = env.get("JAVA_HOME")
-    found = str(Path(home, "bin", "java")) if home else shutil.which("java", path=env.get("PATH"))
-    if found is None or not os.access(found, os.X_OK):
+    program = str(Path(home, "bin", "java")) if home else shutil.which("java", path=env.get("PATH"))
+    if program is None or not os.access(program, os.X_OK):
         raise SettingsError(
-            f"java={found}: Spark and Kafka run on Java 17 or newer; install one or set JAVA_HOME"
+            f"java={program}: Spark and Kafka run on Java 17 or newer; install one or set JAVA_HOME"
         )
-    return found
+    return program

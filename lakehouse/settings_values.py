@@ -28,7 +28,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from functools import partial
@@ -41,19 +41,6 @@ NAME = "lakehouse.toml"
 ROOT = ".lakehouse"  # beside the file, if there is one, else in the current folder
 PREFIX = "LAKEHOUSE_"
 SECRET = ("kafka", "registry", "spark_conf", "notification_command", "notification_urls")
-_WHOLE = (
-    "shuffle_partitions",
-    "max_offsets_per_trigger",
-    "max_files_per_trigger",
-    "step_rows",
-    "state_memory_mb",
-    "restarts",
-    "query_restarts",
-    "metrics_port",
-    "versions",
-    "partitions",
-    "rows",
-)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # s3a://bucket; as a path it has one slash
 
 
@@ -71,15 +58,14 @@ class Resources:
     scheduler_pools: str | None = None
 
     def __repr__(self) -> str:
-        return (
-            f"Resources({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
-        )
+        given = ", ".join(f"{name}={value!r}" for name, value in self.given().items())
+        return f"Resources({given})"
 
     def given(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-RESOURCES = tuple(f.name for f in fields(Resources))
+RESOURCES = {f.name: f.type for f in fields(Resources)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +91,12 @@ class Place:
     unknown: Callable[[str, str], tuple[str, str]] = lambda name, near: (name, near)
 
 
-def read(place: Place, given: Mapping[str, object], known: Collection[str]) -> dict[str, Any]:
-    """Returns the settings by name, checked, in the form of JSON. Raises SettingsError."""
-    return _named(known, place, "", given)
+def read(place: Place, given: Mapping[str, object], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings by name, checked, in the form of JSON; `types` has all that there are. Raises SettingsError."""
+    return _named(types, place, "", given)
 
 
-def of_file(path: Path, known: Collection[str]) -> dict[str, Any]:
+def of_file(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the file; raises SettingsError."""
     try:
         given = tomllib.loads(path.read_text())
@@ -128,15 +114,14 @@ def of_file(path: Path, known: Collection[str]) -> dict[str, Any]:
         "{} = value".format,
         "[{}] and a line `name = value` for each".format,
     )
-    return {"root": str(path.parent / ROOT)} | read(place, given, known)
+    return {"root": str(path.parent / ROOT)} | read(place, given, types)
 
 
-def of_variables(environment: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:
+def of_variables(environment: Mapping[str, str], types: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the variables; raises SettingsError."""
     given: dict[str, Any] = {}
-    written: dict[
-        str, str
-    ] = {}  # the names from the setting on, with a dot between two -> the variable
+    # the names from the setting on, with a dot between two -> the variable
+    written: dict[str, str] = {}
     # the deepest first: a variable of a whole table is refused, and must not be lost below another
     for variable in sorted(environment, key=lambda name: -name.count("__")):
         if variable.startswith(PREFIX):
@@ -149,7 +134,7 @@ def of_variables(environment: Mapping[str, str], known: Collection[str]) -> dict
     if "spark_conf" in given:
         given["spark_conf"] = _of_json(given["spark_conf"])
     unknown = partial(_unknown_variable, written)
-    return read(Place("environment", Path(), _variable, _variables, unknown), given, known)
+    return read(Place("environment", Path(), _variable, _variables, unknown), given, types)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,18 +279,19 @@ def _table(reader: "Reader", place: Place, name: str, value: object) -> dict[str
     return {key: reader(place, f"{name}.{key}", item) for key, item in value.items()}
 
 
-def _named(known: Collection[str], place: Place, name: str, value: object) -> dict[str, Any]:
+def _named(types: Mapping[str, Any], place: Place, name: str, value: object) -> dict[str, Any]:
     """Returns a table whose names are settings; the `name` of the whole is empty."""
     above = f"{name}." if name else ""
     given = _table(lambda place, name, value: value, place, name, value)
-    if unknown := sorted(given.keys() - set(known)):
-        [near] = get_close_matches(unknown[0], known, 1) or [""]
+    if unknown := sorted(given.keys() - set(types)):
+        [near] = get_close_matches(unknown[0], types, 1) or [""]
         written, right = place.unknown(above + unknown[0], near)
         raise SettingsError(
             f"{place.name}, {written}: there is no setting of that name; "
-            + (f"did you mean {right}?" if near else f"there are {', '.join(sorted(known))}")
+            + (f"did you mean {right}?" if near else f"there are {', '.join(sorted(types))}")
         )
-    return {key: _READERS.get(key, _text)(place, above + key, item) for key, item in given.items()}
+    readers = {key: _READERS.get(key) or _BY_TYPE.get(types[key], _text) for key in given}
+    return {key: reader(place, above + key, given[key]) for key, reader in readers.items()}
 
 
 Reader = Callable[[Place, str, Any], Any]
@@ -315,7 +301,6 @@ _READERS: dict[str, Reader] = {
     "tables": partial(_list, ","),
     "module_path": _folders,
     "scheduler_pools": _file,
-    "early_results": _flag,
     "notification_urls": partial(_list, None),
     "kafka": partial(_table, _text),
     "registry": partial(_table, _text),
@@ -323,6 +308,6 @@ _READERS: dict[str, Reader] = {
     "freshness": partial(_table, _text),
     "together": partial(_table, partial(_list, ",")),
     "resources": partial(_table, partial(_named, RESOURCES)),
-    "repair": partial(_table, partial(_named, [f.name for f in fields(Repair)])),
-    **dict.fromkeys(_WHOLE, _whole),
+    "repair": partial(_table, partial(_named, {f.name: f.type for f in fields(Repair)})),
 }
+_BY_TYPE: dict[Any, Reader] = {int: _whole, int | None: _whole, bool: _flag}

@@ -102,10 +102,10 @@ class Holders:
             if topic in self.topics
         }
 
-    def heads(self, known: Mapping[str, tuple[datetime, datetime]]) -> dict[str, Head]:
+    def heads(self, committed: Mapping[str, tuple[datetime, datetime]]) -> dict[str, Head]:
         """Returns the heads of a commit, without those of another column or of partitions that are gone."""
-        idle = self._idle_timeouts(known)
-        return {name: Head(*head) for name, head in known.items() if name in idle}
+        idle = self._idle_timeouts(committed)
+        return {name: Head(*head) for name, head in committed.items() if name in idle}
 
     def advanced(
         self, heads: Mapping[str, Head], latest: Mapping[str, datetime], now: datetime

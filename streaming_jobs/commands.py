@@ -17,6 +17,7 @@ from streaming_jobs.command_groups import (
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings
+    from lakehouse.storage.lakehouse import Lakehouse
     from streaming_jobs.progress import JobStatus
 
 stream = console.group("Streaming jobs: start, stop, watch and supervise them.")
@@ -56,7 +57,8 @@ def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     """
     from streaming_jobs.supervision import supervisor
 
-    settings, named = _chosen(pipelines)
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
     for pipeline in named:
         _remark(settings, pipeline)
         with console.working(f"starting {pipeline}"):
@@ -80,14 +82,13 @@ def stop(
     """
     from datetime import UTC, datetime
 
-    from lakehouse.storage.lakehouse import load
     from lakehouse.storage.versions import savepoints
     from lakehouse.stream import pauses
     from streaming_jobs.supervision import supervisor
 
-    settings, named = _chosen(pipelines)
-    lakehouse = load(settings)
-    if savepoint:  # a name that is taken is refused before anything stops
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
+    if savepoint:  # an existing name is refused before anything stops
         savepoints.check_name(settings, savepoint)
     for pipeline in reversed(named):
         with console.working(f"stopping {pipeline}"):
@@ -110,7 +111,8 @@ def restart(
     """Stop and start streaming jobs; paused queries are tried again."""
     from streaming_jobs.supervision import supervisor
 
-    settings, named = _chosen(pipelines)
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
     for pipeline in named:
         _remark(settings, pipeline)
         with console.working(f"restarting {pipeline}"):
@@ -130,7 +132,8 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     """
     from streaming_jobs.supervision import rescaling
 
-    settings, named = _chosen(pipelines)
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
     differ = []
     for pipeline in named:
         with console.working(f"stopping {pipeline}") as says:
@@ -140,16 +143,15 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
         _show_started(settings, status)
         if rescaled:
             columns = ("table", "partitions before", "now", "rows", "checksum", "before and now")
-            console.print_rows(columns, (tuple(asdict(each).values()) for each in rescaled))
+            console.print_rows(columns, (tuple(asdict(table).values()) for table in rescaled))
         else:
             console.print_text(f"{pipeline}: no state had to be divided again")
-        differ += [each.table for each in rescaled if each.verdict == "DIFFERENT"]
+        differ += [table.table for table in rescaled if table.verdict == "DIFFERENT"]
     for name in differ:
         from lakehouse.stream.rescaling import REMEDY  # with Spark, which it has by now
 
         console.print_error(
-            f"table={name}: its state, divided again, does not hold what it held, so the job goes on with the one of before; "
-            f"{REMEDY}"
+            f"table={name}: the repartitioned state differs from the original, so the job keeps the original; {REMEDY}"
         )
     if differ:
         raise typer.Exit(1)
@@ -164,28 +166,29 @@ def status(pipelines: _PIPELINES = None, as_json: AsJson = False) -> None:
     from streaming_jobs.command_groups import views
     from streaming_jobs.supervision import scheduled, supervisor
 
-    settings, named = _chosen(pipelines)
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
     statuses = [(name, supervisor.status(settings, name)) for name in named]
     if as_json:
-        for name, each in statuses:
+        for name, job in statuses:
             due = scheduled.next_run(settings, name)
             knob = {
                 "freshness": str(settings.freshness_of(name)),
                 "next_run": due and ranges.text(due),
             }
             console.print_json(
-                [(asdict(each) if each else {"pipeline": name, "state": "never ran"}) | knob]
+                [(asdict(job) if job else {"pipeline": name, "state": "never ran"}) | knob]
             )
         return
     console.out().print(views.queries_table(statuses))
     about = "counts begin when a job starts; `lakehouse table list` counts from the beginning of each table"
     console.print_text(Text(about, style="dim"))
-    for name, each in statuses:
+    for name, job in statuses:
         if line := views.freshness(settings, name):
             console.print_text(line)
-        for line in filter(None, (*views.lookups(each), views.place(each))):
+        for line in filter(None, (*views.lookups(job), views.place(job))):
             console.print_text(f"{name}: {line}")
-        for line in views.troubles(settings, name, each):
+        for line in views.troubles(settings, name, job):
             console.print_text(Text(f"{name}: {line}", style="red"))
 
 
@@ -203,7 +206,8 @@ def top(
 
     from streaming_jobs.command_groups import views
 
-    settings, named = _chosen(pipelines)
+    lakehouse, named = _chosen(pipelines)
+    settings = lakehouse.settings
     end = time.monotonic() + seconds if seconds is not None else float("inf")
     try:
         with Live(views.top(settings, named), console=console.out(), auto_refresh=False) as live:
@@ -227,15 +231,14 @@ def supervise(
     """Keep streaming jobs, and the followers of their tables, in their desired state until Ctrl-C, as Dagster's sensor does."""
     import signal
 
-    from lakehouse.declare import catalog
     from lakehouse.stopping import Stop
     from streaming_jobs import progress
     from streaming_jobs.exporters import notifications
     from streaming_jobs.supervision import control_loop, notices
     from streaming_jobs.supervision.jobs import with_followers
 
-    settings, chosen = _chosen(pipelines)
-    named = with_followers(catalog.load(settings), chosen)
+    lakehouse, chosen = _chosen(pipelines)
+    settings, named = lakehouse.settings, with_followers(lakehouse.catalog, chosen)
     stopping = Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
@@ -264,8 +267,8 @@ def run(pipeline: Annotated[str, typer.Argument(help="The pipeline")]) -> None:
     """
     from streaming_jobs.supervision import foreground
 
-    settings, (name,) = _chosen([pipeline])
-    raise typer.Exit(foreground.run(settings, name))
+    lakehouse, _ = _chosen([pipeline])
+    raise typer.Exit(foreground.run(lakehouse.settings, pipeline))
 
 
 @stream.command()
@@ -273,21 +276,22 @@ def logs(
     pipeline: str, lines: Annotated[int, typer.Option(help="The number of lines")] = 40
 ) -> None:
     """Print the end of a streaming job's log."""
-    from streaming_jobs.supervision import desired, supervisor
+    from streaming_jobs.supervision import desired, job_logs
 
-    settings, (name,) = _chosen([pipeline])
-    if (wanted := desired.read(settings, name)) and wanted.state == "unsupervised":
+    settings = _chosen([pipeline])[0].settings
+    wanted = desired.read(settings, pipeline)
+    if wanted and wanted.state == "unsupervised":
         console.print_note(
-            f"{name}: `{wanted.by}` logs where it runs; these lines are of a process before"
+            f"{pipeline}: `{wanted.by}` logs where it runs; these lines are of a former process"
         )
-    print(supervisor.log_tail(settings, name, lines))
+    print(job_logs.log_tail(settings, pipeline, lines))
 
 
 def _show_started(settings: "Settings", status: "JobStatus") -> None:
-    from streaming_jobs.supervision import scheduled, supervisor
+    from streaming_jobs.supervision import job_logs, scheduled
 
     name = status.pipeline
-    log = supervisor.log_path(settings, name)
+    log = job_logs.log_path(settings, name)
     console.print_text(f"{name}: {status.state}, pid {status.pid}, log {log}")
     if status.ui and status.alive:
         console.print_text(f"{name}: Spark's pages {status.ui}")
@@ -313,8 +317,8 @@ def _by(command: str) -> str:
     return f"{psutil.Process().username()} (lakehouse {command})"
 
 
-def _chosen(pipelines: list[str] | None) -> "tuple[Settings, list[str]]":
+def _chosen(pipelines: list[str] | None) -> "tuple[Lakehouse, list[str]]":
     lakehouse = opening.lakehouse()
     for name in pipelines or ():
         lakehouse.catalog.of_pipeline(name)
-    return lakehouse.settings, pipelines or lakehouse.catalog.pipelines()
+    return lakehouse, pipelines or lakehouse.catalog.pipelines()

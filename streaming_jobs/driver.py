@@ -1,9 +1,8 @@
 """A streaming job: `python -m streaming_jobs.driver PIPELINE [--available-now]`, which a scheduled pipeline implies.
 
-All tables of the pipeline as queries of one session. SIGTERM and SIGINT drain it: the topic is read
-no further, what was read goes through every table, then it ends with code 0. Killed in any other
-way it resumes where it was. Exit codes: 0 stopped or done; 1 a query failed; 2 refused (settings,
-declaration, a second process).
+All tables of the pipeline are queries of one session. SIGTERM and SIGINT drain it: it reads no further, passes its rows
+through every table, and ends with code 0. Killed in any other way it resumes where it was. Exit codes: 0 stopped or
+done; 1 a query failed; 2 refused (settings, declaration, a second process).
 """
 
 import logging
@@ -15,16 +14,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import psutil
-from py4j.protocol import Py4JNetworkError
-
 from lakehouse import processes
-from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError
 from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.settings import Settings
-from lakehouse.storage.lakehouse import load
+from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.log import log_tables
 from lakehouse.storage.position import declared_state
 from lakehouse.storage.session import Session
@@ -37,8 +32,7 @@ from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.progress_log import ProgressLog
 from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, said
 from streaming_jobs.references import References
-from streaming_jobs.supervision import desired, healing, standby, supervisor
-from streaming_jobs.supervision.job_logs import PROGRESS
+from streaming_jobs.supervision import desired, healing, job_logs, standby
 from streaming_jobs.supervision.lease import Lease
 
 _log = logging.getLogger("streaming_jobs.driver")  # it runs as __main__
@@ -52,8 +46,12 @@ _END_OF_JVM = 5.0
 class Job:
     """The process of one pipeline: starts its queries, reports how they do, ends them."""
 
-    def __init__(self, settings: Settings, pipeline: str, available_now: bool, turn: Lease) -> None:
-        self.settings, self.pipeline, self.available_now = settings, pipeline, available_now
+    def __init__(
+        self, lakehouse: Lakehouse, pipeline: str, available_now: bool, turn: Lease
+    ) -> None:
+        self.catalog, self.settings = lakehouse.catalog, lakehouse.settings
+        self.pipeline, self.available_now = pipeline, available_now
+        settings = self.settings
         self.paused = _paused(settings, pipeline)
         self.process = Process(
             settings,
@@ -97,15 +95,15 @@ class Job:
         self.say(state="failed", error=(error if expected else cause(error))[:2000])
 
     def _run(self) -> None:
-        loaded = catalog.load(self.settings)
-        tables = loaded.of_pipeline(self.pipeline)
-        if topics := loaded.topics(tables):
+        tables = self.catalog.of_pipeline(self.pipeline)
+        if topics := self.catalog.topics(tables):
             _check_topics(self.settings, topics)
         self._stage("Spark comes up")
-        session = Session(self.settings, loaded, standby.session(self.settings, self.pipeline))
-        gateway: Any = session.spark._jvm
+        spark = standby.session(self.settings, self.pipeline)
+        session = Session(self.settings, self.catalog, spark)
+        gateway: Any = spark._jvm
         jvm = gateway.java.lang.ProcessHandle.current().pid()
-        ui = session.spark.sparkContext.uiWebUrl or ""
+        ui = spark.sparkContext.uiWebUrl or ""
         self.say(jvm=jvm, jvm_started=processes.started(jvm), ui=ui)
         self._stage("reference tables")
         self.references = References(session, tables, self.process.turn.check)
@@ -122,17 +120,17 @@ class Job:
             for t in tables
         ]
         started = f"started, pid {self.process.status.pid}, {len(tables)} tables"
-        _log.info(f"{PROGRESS}pipeline={self.pipeline}: {started}")
+        _log.info(f"{job_logs.PROGRESS}pipeline={self.pipeline}: {started}")
         if self.available_now:
             self._to_the_present(session, queries)
         else:
             # one after the other: the first is at work while the last is made ready
-            for each in queries:
-                self.queries[each.table.name] = each
-                if error := self._not_ready(session, each.table):
-                    each.pause(error)
-                elif not each.paused:
-                    each.start()
+            for query in queries:
+                self.queries[query.table.name] = query
+                if error := self._not_ready(session, query.table):
+                    query.pause(error)
+                elif not query.paused:
+                    query.start()
             self.references.start()
             self.previews.start()
             self._await(self.stopping.is_set)
@@ -145,15 +143,15 @@ class Job:
         session.spark.stop()
 
     def _stage(self, name: str) -> None:
-        """Says what the start is at: whoever supervises it gives each stage its time."""
+        """Names the stage of the start in the status: its supervisor gives each stage its time."""
         self.say(stage=name, stage_since=progress.now())
 
     def _to_the_present(self, session: Session, queries: list[SupervisedQuery]) -> None:
-        """One query after the other: each finds its input complete and reads it in few, large micro-batches.
+        """Runs one query after the other: each finds its input complete and reads it in few, large micro-batches.
 
-        Raises JobError at the end if any failed: the others are not held up by it.
+        Raises JobError at the end if any failed; the others are not held up by it.
         """
-        ready = {each.table.name: self._not_ready(session, each.table) for each in queries}
+        ready = {query.table.name: self._not_ready(session, query.table) for query in queries}
         failed = {name: error for name, error in ready.items() if error}
         for query in queries:
             name = query.table.name
@@ -167,7 +165,7 @@ class Job:
             raise JobError("; ".join(errors))
 
     def _ran_to_the_present(self, query: SupervisedQuery) -> str:
-        """Why the query failed that was started up to the present; empty if it did not."""
+        """Runs the query up to the present, and returns why it failed; empty if it did not."""
         try:
             query.start(available_now=True)
         except OF_THE_PROCESS:
@@ -178,7 +176,7 @@ class Job:
         return query.failure() if not self.stopping.is_set() else ""  # else it ended by its guard
 
     def _not_ready(self, session: Session, table: Table) -> str:
-        """Why the table could not be made ready for its query; empty if it is."""
+        """Makes the table ready for its query, and returns why it could not be; empty if it is."""
         self._stage(f"table {table.name}")
         try:
             queries.prepare(session, [table])
@@ -189,10 +187,9 @@ class Job:
         return ""
 
     def _guard(self, ends: bool, point: str) -> None:
-        """Called at each commit point: a process that slept while another took over stops before it writes.
+        """Stops a process at a commit point, before it writes, if another took over while it slept.
 
-        So does, once the job is asked to stop, a query that `ends` then, since it would find no end
-        of new input.
+        It also stops a query that `ends` once the job is asked to stop, because new input would never end.
         """
         if point == "begin":
             self.process.turn.check()
@@ -202,7 +199,7 @@ class Job:
             )
 
     def _await(self, done: Callable[[], bool], alone: bool = True) -> None:
-        """Says how the queries do until `done`, and with `alone` tends each."""
+        """Renews the status until `done`, and with `alone` tends each query."""
         while True:
             ended = done()
             if self.previews:
@@ -230,39 +227,34 @@ class Job:
             self.process.obey()
             if time.monotonic() - self.flushed > _FLUSH:
                 log_tables.flush(self.settings, [q.table for q in self.queries.values()])
-                supervisor.shorten_log(self.settings, self.pipeline)
+                job_logs.shorten_log(self.settings, self.pipeline)
                 kafka_broker.shorten_log(self.settings)
                 self.flushed = time.monotonic()
             self.progress_log.note(self.queries.values())
             self.stopping.wait(_HEARTBEAT)
 
     def _drain(self, session: Session) -> None:
-        """Ends the queries in order: between two micro-batches.
+        """Ends the queries in order, between two micro-batches; one that another query of this job fed, when it has read all.
 
-        What another query of this job fed, when all is read.
-
-        A head of the pipeline ends when it has nothing to do, or by its guard when it begins the
-        next micro-batch.
+        A head of the pipeline ends when it has nothing to do, or by its guard when it begins the next micro-batch.
         """
         assert self.previews is not None  # the job has run
         self.previews.stop()
         deadline, cut = time.monotonic() + _DRAIN, []
-        for each in self.queries.values():
-            query = each.query
+        for supervised in self.queries.values():
+            query = supervised.query
             if query is None:
                 continue
-            if not self.available_now and not session.catalog.at_head(each.table):
-                if query.isActive and time.monotonic() < deadline:
+            is_fed = not self.available_now and not session.catalog.at_head(supervised.table)
+            while query.isActive and time.monotonic() < deadline:
+                if is_fed:
                     query.processAllAvailable()
-            else:
-                while (
-                    query.isActive
-                    and query.status["isTriggerActive"]
-                    and time.monotonic() < deadline
-                ):
-                    time.sleep(0.02)
+                    break
+                if not query.status["isTriggerActive"]:
+                    break
+                time.sleep(0.02)
             if query.isActive and time.monotonic() >= deadline:
-                cut.append(each.table.name)
+                cut.append(supervised.table.name)
             query.stop()
         if cut:
             message = f"tables={', '.join(cut)}: not drained within {_DRAIN:g} s, so cut off; they go on there at the next start"
@@ -272,27 +264,24 @@ class Job:
 
 
 def _well(queries: Collection[SupervisedQuery], since: datetime, now: datetime) -> float:
-    """Seconds since a query failed last, or since the job is at work, up to the oldest micro-batch that has not ended."""
+    """Returns the seconds since a query failed last, or the job is at work, up to the oldest micro-batch under way."""
     failed = [query.failures[-1].at for query in queries if query.failures]
-    busy = [
-        datetime.fromisoformat(query.status.busy_since)
-        for query in queries
-        if query.status.busy_since
-    ]
+    starts = (query.status.busy_since for query in queries)
+    busy = [datetime.fromisoformat(start) for start in starts if start]
     return max((min(busy, default=now) - max([since, *failed])).total_seconds(), 0.0)
 
 
 def _paused(settings: Settings, pipeline: str) -> dict[str, QueryStatus]:
-    """The queries that the process before paused, by table, unless the job was asked for again since."""
+    """Returns the queries that the former process paused, by table, unless the job was asked for again since."""
     before, wanted = progress.read(settings, pipeline), desired.read(settings, pipeline)
     if before is None or wanted is None:
         return {}
-    kept = (q for q in before.queries if q.state == "paused" and q.since >= wanted.since)
     return {
         q.table: QueryStatus(
             q.table, False, q.batch, state="paused", since=q.since, error=q.error, offsets=q.offsets
         )
-        for q in kept
+        for q in before.queries
+        if q.state == "paused" and q.since >= wanted.since
     }
 
 
@@ -304,7 +293,7 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
             kafka_topics.ids(kafka_client.admin(settings), missing)
         raise BrokerError(
             f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; create it: `lakehouse topic "
-            f"create {missing[0]} --partitions 4` (`lakehouse produce` creates those of the pipelines that ship)"
+            f"create {missing[0]} --partitions 4` (`lakehouse produce` creates those of a pipeline's producer)"
         )
 
 
@@ -329,17 +318,15 @@ def main(arguments: list[str] | None = None) -> int:
         for message in declared_state.remarks(lakehouse, tables):
             _log.warning(message)
         available_now = args.available_now or settings.freshness_of(pipeline).cron is not None
-        return settings, pipeline, partial(Job, settings, pipeline, available_now)
+        return settings, pipeline, partial(Job, lakehouse, pipeline, available_now)
 
     return process.run(_log, args.foreground, prepared)
 
 
 def _jvm_ended(status: JobStatus, err: Exception) -> bool:
-    """Whether the JVM is gone; one that answers no more is given the moments that its end takes."""
-    with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-        lost = isinstance(err, ConnectionError | Py4JNetworkError)
-        if lost and progress.is_alive(status.jvm, status.jvm_started):
-            psutil.Process(status.jvm).wait(_END_OF_JVM)
+    """Returns True if the JVM is gone; one that answers no more is given the moments that its end takes."""
+    if isinstance(err, OF_THE_PROCESS) and progress.is_alive(status.jvm, status.jvm_started):
+        processes.wait(status.jvm, _END_OF_JVM)
     return not progress.is_alive(status.jvm, status.jvm_started)
 
 

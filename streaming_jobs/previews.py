@@ -1,4 +1,4 @@
-"""The early results of a job's tables: nothing depends on them, so what fails of them is said, and final rows go on."""
+"""The early results of a job's tables. Nothing depends on them, so their failures are reported, and final rows go on."""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Previews:
-    """The queries that refresh the early results of these tables. `report` is given what goes wrong, in a line."""
+    """The queries that refresh the early results of these tables. `report` gets each failure, in a line."""
 
     def __init__(
         self, session: Session, tables: list[Table], report: Callable[[str], None]
@@ -50,7 +50,7 @@ class Previews:
     def _tried(self, table: Table, step: Callable[[], None]) -> None:
         try:
             step()
-        except Exception as err:  # of whatever kind: all that counts is elsewhere
+        except Exception as err:  # of whatever kind: no final row depends on it
             self._stands_still(table, err)
 
     def _stands_still(self, table: Table, error: Exception) -> None:

@@ -24,7 +24,7 @@ from streaming_jobs.supervision.places import here
 
 
 class Process:
-    """One life of a job's process. `first`: more of its first status."""
+    """One life of a job's process. `first` are further fields of its first status."""
 
     def __init__(self, settings: Settings, job: str, turn: Lease, **first: Any) -> None:
         self.settings, self.job, self.turn = settings, job, turn
@@ -35,25 +35,22 @@ class Process:
         self._asked = desired.read(settings, job)
 
     def say(self, **changes: Any) -> None:
-        """Renews the status file.
-
-        Raises JobError, leaving it alone, if another process has taken over.
-        """
+        """Renews the status file. Raises JobError, and leaves the file alone, if another process has taken over."""
         self.turn.check()
         self.status = replace(self.status, place=here(), **changes)
         progress.write(self.settings, self.status)
 
     def obey(self) -> None:
-        """Stops the process once the job is to be stopped: who wants that may be on another host, where no signal comes from."""
+        """Stops the process once the job is to be stopped: the wish may come from another host, which sends no signal."""
         wanted = desired.read(self.settings, self.job)
         if wanted and wanted.state == "stopped" and wanted != self._asked:
             self.stopping.set()
 
 
 class Work(Protocol):
-    """What a job's process does: `run` returns when it is done, or after a signal had `ask_to_stop` called.
+    """The work of a job's process. `run` returns when it is done, or after a signal has called `ask_to_stop`.
 
-    `fail` says in the status why the process ends.
+    `fail` writes into the status why the process ends.
     """
 
     process: Process
@@ -64,7 +61,7 @@ class Work(Protocol):
 
 
 def arguments_of(module: str, description: str, of: str) -> argparse.ArgumentParser:
-    """The arguments of a job's module: what it runs `of`, and `--foreground`."""
+    """Returns the arguments of a job's module: the name that it runs `of`, and `--foreground`."""
     parser = argparse.ArgumentParser(prog=module, description=description)
     parser.add_argument(of)
     help = "a command runs it, and no supervisor keeps it running"
@@ -79,7 +76,8 @@ def run(
 ) -> int:
     """Runs a job in this process, and returns its exit code.
 
-    `prepared`: checks what needs no lease, and returns the job's settings, its name, and what makes its work of the lease.
+    `prepared` makes the checks that need no lease, and returns the job's settings, its name, and a function that makes its
+    work of the lease.
     """
     work: Work | None = None
     logs.configure(Settings(), timed=True)  # until those of the environment are read
@@ -87,7 +85,7 @@ def run(
         settings = from_environment()
         logs.configure(settings, timed=True)
         settings, job, begin = prepared(settings)
-        with lease.held(settings, job) as turn:
+        with lease.acquire(settings, job) as turn:
             if foreground:
                 desired.wish(settings, job, "unsupervised", jobs.command("run", job))
             work = begin(turn)
@@ -104,23 +102,22 @@ def run(
 
 
 def _failed(log: logging.Logger, work: Work | None, err: Exception) -> int:
-    """Says why the process ends, in its status if that is still its own, and returns the exit code."""
+    """Reports why the process ends, also in its status if that is still its own, and returns the exit code."""
     lost = work.process.turn.refusal() if work else None
-    err = lost or err  # whatever failed, failed because of that
+    err = lost or err  # a lost lease is the cause of any failure
     expected = isinstance(err, LakehouseError)
     log.error(str(err), exc_info=None if expected else err)
     if work is None or lost:
         return 2 if expected else 1
-    with suppress(OSError, JobError):  # the disk is full, or it is another's: that is why it ends
+    with suppress(
+        OSError, JobError
+    ):  # the disk is full, or the status is another's: that is the reason
         work.fail(str(err), expected)
     return 1
 
 
 def leave(main: Callable[[], int]) -> NoReturn:
-    """Runs a job's module as the program, and ends the process.
-
-    A thread of librdkafka, or one of py4j that waits for a dead JVM, must not keep it.
-    """
+    """Runs a job's module as the program, and ends the process, though a thread of librdkafka or py4j may still wait."""
     # started by hand: as for the script `lakehouse`, the current folder is no place of modules
     if not sys.flags.safe_path:
         del sys.path[0]

@@ -1,17 +1,16 @@
-"""What a streaming job says of itself: an atomic status file, an append-only log of progress.
+"""The status of a streaming job, and its log of progress, both written by its process.
 
 <root>/_jobs/<pipeline>/status.json     now (JobStatus), replaced as a whole at every heartbeat
 <root>/_jobs/<pipeline>/progress.jsonl  one line a micro-batch: Spark's own progress; `.1` is the file before
-<root>/_jobs/<pipeline>/<table>.failure.txt  what Spark said when the table's query failed last
-<root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` those of earlier processes, or what was past 16 MiB
+<root>/_jobs/<pipeline>/<table>.failure.txt  Spark's text of the last failure of the table's query
+<root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` are earlier ones, cut at 16 MiB
 
-What others want of it, and did to it, is in `streaming_jobs.supervision.desired`; who may run it, in
-`streaming_jobs.supervision.lease`.
+The desired state of the job is in `streaming_jobs.supervision.desired`, its lease in `streaming_jobs.supervision.lease`.
 """
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -94,11 +93,7 @@ class ReferenceStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One life of a streaming job's process.
-
-    `dead` is what a reader calls one that ended without saying so; `crash_loop` is one in a crash
-    loop (`healing`).
-    """
+    """One life of a streaming job's process. A reader calls one `dead` that ended without a last status."""
 
     pipeline: str
     pid: int
@@ -128,31 +123,31 @@ class JobStatus:
 
     @property
     def alive(self) -> bool:
-        """Of one elsewhere only its lease is known: `read` calls it dead when that has expired."""
-        return (
-            is_alive(self.pid, self.process_started) if self.place.is_here else self.state in ACTIVE
-        )
+        """True if its process lives, or says so elsewhere; `read` calls that one dead once its lease has expired."""
+        if self.place.is_here:
+            return is_alive(self.pid, self.process_started)
+        return self.state in ACTIVE
 
     @property
     def jvm_alive(self) -> bool:
-        """Whether its JVM is seen to run, which is here or not at all."""
+        """True if its JVM runs here."""
         return bool(self.jvm) and self.place.is_here and is_alive(self.jvm, self.jvm_started)
 
 
 def of_this_process(pipeline: str, **more: Any) -> JobStatus:
-    """The first word of this process, which starts."""
+    """Returns the first status of this process, which starts."""
     pid, at = os.getpid(), now()
     born = processes.started(pid)
     return JobStatus(pipeline, pid, born, 0, 0.0, "starting", at, at, place=here(), **more)
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Whether that very process (pid and start) still runs."""
+    """Returns True if that very process (pid and start) still runs."""
     return processes.running(pid, started) is not None
 
 
 def memory(pid: int) -> int:
-    """Resident bytes of a process; 0 if it is gone."""
+    """Returns the resident bytes of a process; 0 if it is gone."""
     try:
         return psutil.Process(pid).memory_info().rss if pid else 0
     except psutil.NoSuchProcess:
@@ -161,48 +156,33 @@ def memory(pid: int) -> int:
 
 def write(settings: Settings, status: JobStatus) -> None:
     """Replaces the status file as a whole, its heartbeat set to now."""
-    replace_file(
-        layout.job_file(settings, status.pipeline, "status.json"),
-        asdict(
-            replace(status, heartbeat=now(), computed=processes.cpu_seconds(status.pid, status.jvm))
-        ),
-    )
+    computed = processes.cpu_seconds(status.pid, status.jvm)
+    path = layout.job_file(settings, status.pipeline, "status.json")
+    replace_file(path, asdict(replace(status, heartbeat=now(), computed=computed)))
 
 
 def read(settings: Settings, pipeline: str) -> JobStatus | None:
-    """The job's last word, its state `dead` if its process ended without one.
-
-    None if it never ran.
-    """
+    """Returns the job's last status, its state `dead` if its process ended without a last one; None if it never ran."""
     status = last_word(settings, pipeline)
     if status is None or status.state not in ACTIVE:
         return status
-    if not status.alive or (
-        not status.place.is_here and not holders.left(settings, pipeline, status.place)
-    ):
-        return replace(
-            status, state="dead", queries=tuple(replace(q, active=False) for q in status.queries)
-        )
-    return status
+    if status.alive and (status.place.is_here or holders.left(settings, pipeline, status.place)):
+        return status
+    ended = tuple(replace(query, active=False) for query in status.queries)
+    return replace(status, state="dead", queries=ended)
 
 
 def last_word(settings: Settings, pipeline: str) -> JobStatus | None:
-    """What stands in the status file, whether or not the process still runs."""
+    """Returns the content of the status file, even if the process no longer runs."""
     meaning = "a job that runs writes it again; of one that does not, counts and paused queries are forgotten"
     return read_value(layout.job_file(settings, pipeline, "status.json"), _decoded, meaning)
 
 
 def unreadable(settings: Settings, pipeline: str) -> list[Path]:
-    """Files of the job that held garbage, and were moved aside."""
-    names: tuple[layout.JobFile, ...] = (
-        "status.json",
-        "desired.json",
-        "history.json",
-        "epoch.json",
-    )
-    return [
-        path for name in names for path in moved_aside(layout.job_file(settings, pipeline, name))
-    ]
+    """Returns the files of the job that held garbage, and were moved aside."""
+    names: Sequence[layout.JobFile] = ("status.json", "desired.json", "history.json", "epoch.json")
+    paths = (layout.job_file(settings, pipeline, name) for name in names)
+    return [aside for path in paths for aside in moved_aside(path)]
 
 
 def _decoded(given: dict) -> JobStatus:
@@ -213,10 +193,7 @@ def _decoded(given: dict) -> JobStatus:
 
 
 def note(settings: Settings, pipeline: str, progress: dict) -> None:
-    """Adds one micro-batch's progress to `progress.jsonl`.
-
-    Past 16 MiB the file becomes `.1` and a new one begins.
-    """
+    """Adds one micro-batch's progress to `progress.jsonl`. Past 16 MiB the file becomes `.1` and a new one begins."""
     path = layout.job_file(settings, pipeline, "progress.jsonl")
     if text_logs.size(path) > _LOG_BYTES:
         text_logs.set_aside(path, kept=1)
@@ -224,7 +201,7 @@ def note(settings: Settings, pipeline: str, progress: dict) -> None:
 
 
 def note_failure(settings: Settings, pipeline: str, table: str, text: str) -> None:
-    """Keeps all that Spark said of a query's last failure, of which the log and the status have the cause alone."""
+    """Keeps Spark's whole text of a query's last failure; the log and the status have the cause alone."""
     with suppress(OSError):  # the disk is full: that failure is reported
         replace_text(layout.failure_text(settings, pipeline, table), f"{now()}\n{text}\n")
 

@@ -1,4 +1,4 @@
-"""What a running job says of itself in its log: each minute a line for each table, so that a log without news is no silence."""
+"""The lines of a running job in its log, one for each table and minute, so that a log without news is no silence."""
 
 import logging
 import time
@@ -18,13 +18,13 @@ _EVERY = 60.0  # seconds
 
 
 class ProgressLog:
-    """The lines of one job; the first ones say where its tables stand as it starts."""
+    """The lines of one job; the first ones show its tables as it starts."""
 
     def __init__(self) -> None:
         self._due = 0.0
 
     def note(self, queries: Iterable[SupervisedQuery], *, last: bool = False) -> None:
-        """Logs a line for each query, if a minute has passed or it is the `last` time, and has its status say why it waits."""
+        """Logs a line for each query, if a minute has passed or it is the `last` time, and renews `waits` in its status."""
         now = time.monotonic()
         if now < self._due and not last:
             return
@@ -32,7 +32,7 @@ class ProgressLog:
         for query in queries:
             commit_log = query.session.commit_log(query.table)
             line = next(commit_log.by_stream(), None)
-            rows = int(any(each.written for each in commit_log))
+            rows = int(any(commit.written for commit in commit_log))
             waits = waiting(query.session, query.table, rows)
             query.status = replace(query.status, waits=waits)
             _log.info(_line(query.status, line.inputs if line else {}))
@@ -54,7 +54,7 @@ def _line(status: QueryStatus, inputs: Mapping[str, Any]) -> str:
 
 
 def _position(inputs: Mapping[str, Any]) -> str:
-    """How far the last commit had read its inputs: versions of tables, offsets of other sources."""
+    """Returns the position of the last commit in its inputs: versions of tables, offsets of other sources."""
     if not inputs:
         return "nothing"
     if "tables" in inputs:

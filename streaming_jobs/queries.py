@@ -46,10 +46,7 @@ _RESTARTS = Backoff(1, 16)
 
 
 class SupervisedQuery:
-    """The query that fills one table.
-
-    `guard` is called at each commit point, and may refuse to go on.
-    """
+    """The query that fills one table. `guard` is called at each commit point, and may refuse to go on."""
 
     def __init__(
         self,
@@ -68,7 +65,7 @@ class SupervisedQuery:
         self.references: Mapping[str, Mapping] | None = None
         self.began = datetime.now(UTC)
         self.unanswered_since: datetime | None = None  # of the call that was said last
-        self.ends = False  # whether its query may end by itself: it was asked to
+        self.ends = False  # its query may end by itself: it was asked to
 
     @property
     def paused(self) -> bool:
@@ -91,19 +88,19 @@ class SupervisedQuery:
                 raise
             self._refused(err)  # the others go on
             return
-        begun = checkpoints.beginning(self.session.settings, self.table)
+        generation = checkpoints.beginning(self.session.settings, self.table)
         # its micro-batches may be numbered from 0 on
-        if begun and (at := datetime.fromisoformat(begun.at)) > self.began:
+        if generation and (at := datetime.fromisoformat(generation.at)) > self.began:
             self.began, self.noted = at, -1
             self.status = replace(
-                self.status, batch=-1, begun=f"generation {begun.generation}: {begun.why}"
+                self.status, batch=-1, begun=f"generation {generation.generation}: {generation.why}"
             )
         self._enter("running")
 
     def failure(self) -> str:
-        """Why the query ended, in a line.
+        """Returns the reason why the query ended, in a line; empty if it runs, waits for its restart, or ended by itself.
 
-        Empty if it runs, waits for its restart, or ended by itself. A file has all of it.
+        A file has the whole text.
         """
         if self.due or self.paused or self.query is None or self.query.isActive:
             return ""
@@ -115,10 +112,7 @@ class SupervisedQuery:
         return cause(message)
 
     def tend(self) -> None:
-        """Restarts the query when it has failed, or pauses it.
-
-        Raises JobError if the process had better start again.
-        """
+        """Restarts the query when it has failed, or pauses it. Raises JobError if the process had better start again."""
         if self.due and datetime.now(UTC) >= self.due:
             self.due = None
             self.start()
@@ -138,7 +132,7 @@ class SupervisedQuery:
         self._failed(error, stuck, access=isinstance(raised, AccessError))
 
     def _refused(self, err: Exception) -> None:
-        """The query could not be started: what this library refuses has its remedy, all else may pass by itself."""
+        """Pauses a query that this library refused to start; any other error may pass by itself, and it is tried again."""
         if isinstance(err, LakehouseError) and not isinstance(err, BrokerError | ServiceAway):
             self.pause(str(err))
             return
@@ -147,11 +141,11 @@ class SupervisedQuery:
         self._failed(said(err), None)
 
     def _failed(self, error: str, stuck: tuple[int, str] | None, access: bool = False) -> None:
-        """The query is restarted, or paused. Raises JobError if the process had better start again."""
+        """Restarts the query, or pauses it. Raises JobError if the process had better start again."""
         now = datetime.now(UTC)
         self.failures = [*self.failures[-100:], Failure(now, stuck and stuck[0], error, access)]
-        most = self.session.settings.query_restarts
-        match healing.after_failure(self.failures, most):
+        limit = self.session.settings.query_restarts
+        match healing.after_failure(self.failures, limit):
             case "end":
                 raise JobError(f"table={self.table.name}: its query failed; {error}")
             case "restart":
@@ -163,10 +157,10 @@ class SupervisedQuery:
                     error += f"; {_remedy(self.session, self.table)}"
                 self._enter("paused", error=error, offsets=stuck[1] if stuck else "")
                 at = f" at {stuck[1]}" if stuck else ""
-                _warn(self.table, f"paused: its query failed {most + 1} times{at}; {error}")
+                _warn(self.table, f"paused: its query failed {limit + 1} times{at}; {error}")
 
     def pause(self, why: str) -> None:
-        """Has the query wait until the job is started again, and says why."""
+        """Stops the query until the job is started again, with the reason in its status."""
         self.stop()
         self._enter("paused", error=why)
         _warn(self.table, f"paused: {why}")
@@ -177,7 +171,7 @@ class SupervisedQuery:
             self.query.stop()
 
     def observe(self) -> QueryStatus:
-        """Counts come from the commit log (Spark's own count rows twice where a batch is read twice), the rest from Spark."""
+        """Renews the status. Counts come from the commit log, because Spark counts rows twice where it reads a batch twice."""
         reports = _reports(self.query, self.noted) if self.query else []
         status = replace(self.status, active=self.active)
         if isinstance(self.query, StepLoop):
@@ -233,8 +227,7 @@ class SupervisedQuery:
             if last.at > self.began and read != self.references:
                 self.references = read
                 status = replace(status, reads=queries.read_as_of(self.session, self.table, read))
-        # between two looks at a query that is idle its trigger may be active, too, but not at each
-        # look
+        # the trigger of an idle query may be active, too, but not at each look
         busy = self.query is not None and self.active and self.query.status["isTriggerActive"]
         self.status = replace(
             status, busy_since=(status.busy_since or progress.now()) if busy else None
@@ -252,7 +245,7 @@ def _warn(table: Table, what: str) -> None:
 
 
 def _remedy(session: Session, table: Table) -> str:
-    """What to do about a query that fails before it has begun a micro-batch."""
+    """Returns the remedy for a query that fails before it has begun a micro-batch."""
     folder = checkpoint_files.newest(session.settings, table)
     again = f"then `lakehouse stream restart {table.pipeline}`"
     if folder is None:
@@ -261,12 +254,12 @@ def _remedy(session: Session, table: Table) -> str:
 
 
 def said(err: Exception) -> str:
-    """What an error says, in a line: an error of this library as it is, any other by its cause."""
+    """Returns the text of an error in a line: of this library's errors as it is, of any other its cause."""
     return str(err) if isinstance(err, LakehouseError) else cause(f"{type(err).__name__}: {err}")
 
 
 def cause(text: str) -> str:
-    """The line of a nested failure that says what happened: the innermost exception, or Spark's own first line."""
+    """Returns the line of a nested failure with its cause: the innermost exception, or Spark's own first line."""
     failure = text.partition("=== Streaming Query")[0]  # what follows describes the query
     lines = [
         line.strip() for line in failure.splitlines() if line.strip() and not line.startswith("\t")
@@ -282,21 +275,21 @@ def cause(text: str) -> str:
     return message[:500]
 
 
-def _reports(query: StreamingQuery | StepLoop, noted: int) -> list:
-    """The reports behind micro-batch `noted`, and the last one: each that is brought here from Spark takes a while."""
+def _reports(query: StreamingQuery | StepLoop, after_batch: int) -> list:
+    """Returns the reports after micro-batch `noted`, and the last one: each takes a while to come from Spark."""
     if isinstance(query, StepLoop):
         return query.recentProgress
     recent = query._jsq.recentProgress()
     reports: list[StreamingQueryProgress] = []
     for place in range(len(recent) - 1, -1, -1):
         reports.insert(0, StreamingQueryProgress.fromJson(json.loads(recent[place].json())))
-        if reports[0].batchId <= noted:
+        if reports[0].batchId <= after_batch:
             break
     return reports
 
 
 def _reported(report) -> dict[str, Any]:
-    """What one micro-batch's report changes in the status."""
+    """Returns the fields of the status that one micro-batch's report changes."""
     lags = _lags(report)
     return {
         "rows_per_second": round(report.inputRowsPerSecond or 0.0, 1),
@@ -310,7 +303,7 @@ def _reported(report) -> dict[str, Any]:
 
 
 def _lags(report) -> dict[str, int]:
-    """Records that the sources had not handed over yet at the end of the batch, by partition of a topic."""
+    """Returns the records that the sources had not handed over at the end of the batch, by partition of a topic."""
     lags: dict[str, int] = {}
     for source in report.sources:
         latest = source.latestOffset
@@ -329,16 +322,13 @@ def _files(source) -> int:
 
 
 def _in_flight(session: Session, table: Table) -> tuple[int, str] | None:
-    """The micro-batch that has begun and is not committed, and its range of offsets.
-
-    None if there is none.
-    """
+    """Returns the micro-batch that has begun and is not committed, with its range of offsets; None if there is none."""
     checkpoint = checkpoint_files.newest(session.settings, table)
     if checkpoint is None:
         return None
-    begun, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
-    if not begun or begun[-1] in done:
+    batches, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
+    if not batches or batches[-1] in done:
         return None
-    ends = (" ".join(checkpoint_files.sources(checkpoint, batch)) for batch in begun[-2:])
+    ends = (" ".join(checkpoint_files.sources(checkpoint, batch)) for batch in batches[-2:])
     first, last = ["the start", *ends][-2:]
-    return begun[-1], f"batch {begun[-1]}, offsets from {first} to {last}"
+    return batches[-1], f"batch {batches[-1]}, offsets from {first} to {last}"

@@ -1,6 +1,6 @@
 """Reference tables of a pipeline: filled when its job starts, and refreshed while it runs, in a thread of its own.
 
-One whose files are gone, or do not fit, keeps its rows: the job goes on with these, and says so.
+A table whose files are gone, or do not fit, keeps its rows, and its status says so.
 """
 
 import logging
@@ -22,7 +22,7 @@ from streaming_jobs.queries import cause
 
 _log = logging.getLogger(__name__)
 
-_LOOK = 0.5  # seconds between two looks at what is due
+_LOOK = 0.5  # seconds between two looks for a table that is due
 _STOP = 30.0  # seconds for a refresh under way to end
 
 
@@ -43,7 +43,7 @@ class References:
         return tuple(self._status.values())
 
     def fill(self) -> None:
-        """Brings all of them up to date. Raises what one fails with that has no rows to go on with, or is not refreshed."""
+        """Brings all of them up to date. Raises the error of a table that has no rows yet, or is not refreshed."""
         for table in self.tables:
             if table.refresh and delta_log.latest(self.session.path(table)) > 0:
                 self._refresh(table)

@@ -7,10 +7,12 @@ fails when they differ from what is installed.
 """
 
 import datetime
+import inspect
 import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -73,6 +75,56 @@ class _Expect:
 '''
 
 
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An expectation of Great Expectations, as a declaration may use it."""
+
+    model: typing.Any  # the pydantic class of its arguments
+    has_condition: bool  # True if it is defined row by row
+    on_spark: bool
+    needed: frozenset[str]  # arguments that its condition requires, though the model has a default
+
+
+def installed() -> dict[str, Installed]:
+    """Returns every expectation of the installed Great Expectations, by name."""
+    quality.great_expectations()
+    from great_expectations.expectations import registry
+
+    names = registry.list_registered_expectation_implementations()
+    return {name: _installed(registry.get_expectation_impl(name)) for name in names}
+
+
+def _installed(model) -> Installed:
+    from great_expectations.exceptions import MetricProviderError
+    from great_expectations.execution_engine import SparkDFExecutionEngine
+    from great_expectations.expectations import registry
+
+    on_spark, metric = _names_spark(model), getattr(model, "map_metric", None)
+    if not metric:
+        return Installed(model, False, on_spark, frozenset())
+    condition = f"{metric}.condition"
+    engine = object.__new__(SparkDFExecutionEngine)  # to name it: a real one starts Spark
+    try:
+        provider, function = registry.get_metric_provider(condition, engine)
+    except MetricProviderError:
+        return Installed(model, True, False, frozenset())
+    parameters = inspect.signature(function).parameters
+    needed = {
+        key
+        for key in registry.get_metric_kwargs(condition)["metric_value_keys"]
+        # its defaults are for a suite, in which Great Expectations fills them in
+        if key in provider.default_kwarg_values
+        or (key in parameters and parameters[key].default is inspect.Parameter.empty)
+    }
+    return Installed(model, True, on_spark, frozenset(needed))
+
+
+def _names_spark(model) -> bool:
+    """Returns True if its documentation names Spark, or no data source at all: some work without."""
+    shown = model.schema()["properties"]["metadata"]["properties"]
+    return "Spark" in shown.get("supported_data_sources", {}).get("const", ["Spark"])
+
+
 def main() -> None:
     """Writes both files."""
     for path, text in written().items():
@@ -81,7 +133,7 @@ def main() -> None:
 
 def written() -> dict[Path, str]:
     """Returns the contents of the two files."""
-    expectations = {name: model for name, model in sorted(quality.installed().items()) if name.startswith("expect_")}  # fmt: skip
+    expectations = {name: model for name, model in sorted(installed().items()) if name.startswith("expect_")}  # fmt: skip
     refused = {name: why for name, model in expectations.items() if (why := _refusal(name, model))}
     judged = {name: model for name, model in expectations.items() if name not in refused}
     return {
@@ -90,7 +142,7 @@ def written() -> dict[Path, str]:
     }
 
 
-def _refusal(name: str, each: quality.Installed) -> str:
+def _refusal(name: str, each: Installed) -> str:
     """Returns why an expectation cannot be judged, with the fix; empty if it can."""
     why = "" if each.on_spark else _NOT_ON_SPARK
     if any(_is_mapping(each.model.__fields__[one]) for one in each.model.args_keys):
@@ -106,7 +158,7 @@ def _is_mapping(field) -> bool:
     return not _parts(field.outer_type_)
 
 
-def _signature(name: str, each: quality.Installed) -> Signature:
+def _signature(name: str, each: Installed) -> Signature:
     fields = _fields(each)
     positional = _POSITIONAL.get(next(iter(fields)), ())
     needed = each.needed.union(positional)
@@ -120,7 +172,7 @@ def _signature(name: str, each: quality.Installed) -> Signature:
     )
 
 
-def _fields(each: quality.Installed) -> dict[str, typing.Any]:
+def _fields(each: Installed) -> dict[str, typing.Any]:
     """Returns the fields in the order of arguments: the expectation's own, then common ones."""
     model = each.model.__fields__
     own = [*each.model.args_keys, *(one for one in model if one not in _COMMON)]
@@ -128,7 +180,7 @@ def _fields(each: quality.Installed) -> dict[str, typing.Any]:
     return {name: model[name] for name in names if name not in NOT_TAKEN}
 
 
-def _needs_a_bound(each: quality.Installed) -> bool:
+def _needs_a_bound(each: Installed) -> bool:
     if not {"min_value", "max_value"} <= each.model.__fields__.keys():
         return False
     needed = {name: "x" for name, field in each.model.__fields__.items() if field.required}
@@ -139,7 +191,7 @@ def _needs_a_bound(each: quality.Installed) -> bool:
     return False
 
 
-def _names(judged: Mapping[str, quality.Installed], refused: Mapping[str, str]) -> str:
+def _names(judged: Mapping[str, Installed], refused: Mapping[str, str]) -> str:
     """Returns JSON with a line for each expectation, so that an upgrade shows what changed."""
     lines = {name: _as_written(_signature(name, each)) for name, each in judged.items()}
     parts = (("expectations", lines), ("not_judged", refused))
@@ -160,12 +212,12 @@ def _lines(values: Mapping[str, object]) -> str:
     return ",\n".join(f'    "{name}": {json.dumps(value)}' for name, value in values.items())
 
 
-def _stub(judged: Mapping[str, quality.Installed]) -> str:
+def _stub(judged: Mapping[str, Installed]) -> str:
     methods = "\n".join(_method(name, each) for name, each in judged.items())
     return f"{_HEAD.format(version=version('great-expectations'))}{methods}\nexpect: _Expect\n"
 
 
-def _method(name: str, each: quality.Installed) -> str:
+def _method(name: str, each: Installed) -> str:
     signature, fields = _signature(name, each), _fields(each)
     named = [one for one in fields if one not in signature.positional]
     parameters = [
@@ -191,7 +243,7 @@ def _on_its_own(parameter: str) -> str:
     return f"{start}[\n            {inner}\n        ]{end}"
 
 
-def _summary(each: quality.Installed) -> str:
+def _summary(each: Installed) -> str:
     shown = each.model.schema()["properties"]["metadata"]["properties"]
     text = shown.get("short_description", {}).get("const") or each.model.__doc__.strip()
     return f"{text.splitlines()[0].partition('. ')[0].strip().rstrip('.')}."

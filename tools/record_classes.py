@@ -21,8 +21,8 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from lakehouse.examples import producer
 from lakehouse.examples.ads import tables as ads
+from lakehouse.examples.ads.producer import PRODUCER
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.producers.sender import send
 from lakehouse.ranges import parse_range
@@ -85,7 +85,7 @@ def _topic_root(folder: Path) -> Path:
 
 def _from_topic(spark: SparkSession, root: Path, kafka_to: Path) -> None:
     """Fills the tables of `ads` from a topic of a broker of its own, with early results: what only a job does."""
-    settings, made = Settings(root=root), producer("ads")
+    settings, made = Settings(root=root), PRODUCER
     try:
         servers = kafka_broker.start(
             settings,

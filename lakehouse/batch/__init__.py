@@ -2,7 +2,6 @@
 
 compute            the rows of a range; backfills
 publish            writes a run into its table: whole partitions
-report_drawing     the file of a report's partition
 reference_tables   tables without event time, computed whole
 kept_states        the states with which a run of a process function begins
 lookups            questions to services for rows without a recorded answer

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F
 from lakehouse import ranges
 from lakehouse.batch import kept_states, lookups, refreshed
 from lakehouse.batch.kept_states import Beginning, States
-from lakehouse.batch.publish import Computed, publish
+from lakehouse.batch.publish import Computed, batch_commit, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
 from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
@@ -22,10 +23,10 @@ from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
-from lakehouse.storage.log.commits import NOTHING, Commit
+from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.transform import counting, lateness, observing, plan, ranges_of
-from lakehouse.transform.function_inputs import Met
+from lakehouse.transform.function_inputs import Inputs, VersionsSeen
 from lakehouse.transform.functions import process_ttl
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
@@ -162,13 +163,6 @@ def present(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     return {t.name: delta_writer.version(lakehouse.path(t)) for t in inputs}
 
 
-def questions(session: Session, table: Table, span: Range) -> DataFrame:
-    """Returns the rows of a range for which a batch run asks the table's lookup (`Plan.questions`)."""
-    driving = session.catalog.driving(table)
-    rows = session.spanning(driving, span).where(lateness.between(_moment(session, driving), span))
-    return plan.plan_of(session, table).questions(rows, "batch")
-
-
 def preview(
     session: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
 ) -> DataFrame:
@@ -199,13 +193,10 @@ def closing(
 
 def _met(
     session: Session, table: Table, span: Range, read: Callable[[Table, Range], DataFrame]
-) -> list[Met]:
+) -> list[VersionsSeen]:
     driving = session.catalog.driving(table)
-
-    def rows() -> DataFrame:
-        return read(driving, span).where(lateness.between(_moment(session, driving), span))
-
-    return refreshed.met(session, table, rows)
+    within = lateness.between(_moment(session, driving), span)
+    return refreshed.met(session, table, lambda: read(driving, span).where(within))
 
 
 def _computed(
@@ -219,7 +210,7 @@ def _computed(
     context: Range | None = None,
     begun: Beginning | None = None,
     looked_up: Callable[[DataFrame, Range, DataFrame | None], Answers] | None = None,
-    met: Sequence[Met] = (),
+    met: Sequence[VersionsSeen] = (),
     at: Mapping[str, int] | None = None,
 ) -> DataFrame:
     """Computes the judged rows of `span`; `read` returns the rows of an input in a range, and maybe more.
@@ -241,20 +232,15 @@ def _computed(
         return read(of, span).where(within(_moment(session, of), span))
 
     def computed(context: Range) -> DataFrame:
-        among = (
-            rows(driving, ranges.widened(context, table.deduplicate.within))
-            if table.deduplicate
-            else None
-        )
+        duplicates = table.deduplicate
+        near = rows(driving, ranges.widened(context, duplicates.within)) if duplicates else None
         beside = {other.name: rows(other, context) for other in others}
         driving_rows = rows(driving, context)
         answers = looked_up(driving_rows, context, touched) if looked_up else None
-        judged = step.derived(
-            driving_rows, references, origin, None, touched, among, span.end, beside, answers, met
-        )
-        return _whole(step, judged).where(
-            within(lateness.instant_of(table.window, step.event_time), span)
-        )
+        inputs = Inputs(driving_rows, references, beside, near, answers, met, span.end)
+        judged = step.derived(inputs, origin, touched=touched)
+        moment = lateness.instant_of(table.window, step.event_time)
+        return _whole(step, judged).where(within(moment, span))
 
     context = context or ranges_of.context(span, table)
     if begun:
@@ -279,10 +265,9 @@ def closing_prepared(
     end: datetime | Moment,
 ) -> DataFrame:
     """Computes what `closing` does, of a table without state, from the rows of the inputs in the context of the span alone."""
-    driving, *others = step.timed
-    by_stream = {name: rows[name].where(F.col(ORIGIN) == "stream") for name in step.timed}
-    beside = {name: by_stream[name] for name in others}
-    judged = step.derived(by_stream[driving], references, "stream", beside=beside)
+    timed = {name: rows[name].where(F.col(ORIGIN) == "stream") for name in step.timed}
+    driving = timed.pop(step.driving)
+    judged = step.derived(Inputs(driving, references, timed), "stream")
     moment = lateness.instant_of(step.table.window, step.event_time)
     return _whole(step, judged).where(lateness.between_passing(moment, start, end))
 
@@ -299,10 +284,8 @@ def _reported(
 
     def computed(key: str) -> DataFrame:
         whole = ranges.partition_range(key, table.partition_by)
-        rows = {
-            t.name: read(t, whole).where(lateness.between(_moment(lakehouse, t), whole))
-            for t in timed
-        }
+        within = {t.name: lateness.between(_moment(lakehouse, t), whole) for t in timed}
+        rows = {t.name: read(t, whole).where(within[t.name]) for t in timed}
         return step.report({**references, **rows}, whole)
 
     parts = map(computed, span.partitions(table.partition_by))
@@ -345,17 +328,17 @@ def backfill(session: Session, table: Table, span: Range, ask: Ask = "missing") 
     If the table has these rows already, they stay, and the commit has the version NOTHING. A lookup is asked
     for rows without a recorded answer, or again (`compute`). Raises RangeError before anything is computed.
     """
-    started = time.monotonic()
-    check_range(session, table, span, whole_partitions=True)
-    [commit] = published(session, table, [span], started, ask=ask)
+    [commit] = backfill_together(session, table, [span], ask)
     return commit
 
 
-def backfill_together(session: Session, table: Table, units: Sequence[Range]) -> list[Commit]:
+def backfill_together(
+    session: Session, table: Table, units: Sequence[Range], ask: Ask = "missing"
+) -> list[Commit]:
     """Backfills units that follow each other without a gap, computed at once, in one Delta commit."""
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(session, table, span, whole_partitions=True)
-    return list(published(session, table, units, started, together=True))
+    return list(published(session, table, units, started, ask=ask, together=True))
 
 
 def published(
@@ -387,31 +370,16 @@ def rewrite(
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(session, table, span, whole_partitions=True)
     if touched.isEmpty():
-        commits = [_looked_at(table, unit, versions) for unit in units]
+        looked_at = {"tables": dict(versions)}
+        commits = [replace(batch_commit(table, unit), inputs=looked_at) for unit in units]
         for commit in commits:
             session.commit_log(table).append(commit)
         return commits
     computed = compute(session, table, span, versions, touched, ask="missing")
     partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
     stored = session.partitions(table, partitions, delta_writer.version(session.path(table)))
-    unit = plan.plan_of(session, table, judged=False).unit
+    unit = plan.plan_of(session, table).unit
     untouched = stored.join(F.broadcast(touched.select(unit)), unit, "left_anti")
     return list(
         publish(session, table, computed, units, started, untouched=untouched, together=True)
-    )
-
-
-def _looked_at(table: Table, unit: Range, versions: Mapping[str, int]) -> Commit:
-    """Returns the line of a unit in which nothing had to be rewritten."""
-    return Commit(
-        table=table.name,
-        role="batch",
-        generation=0,
-        batch=0,
-        version=NOTHING,
-        at=datetime.now(UTC),
-        code_version=table.code_version,
-        inputs={"tables": dict(versions)},
-        start=unit.start,
-        end=unit.end,
     )

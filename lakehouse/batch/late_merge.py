@@ -230,7 +230,7 @@ def missed(
     event time that it covers. The result has all units in `span`, and maybe more. Tables whose rows are
     computed with their neighbours (`Table.by_neighbours`) have no such units.
     """
-    step = plan.plan_of(session, table, judged=False)
+    step = plan.plan_of(session, table)
     parts = (
         _missed(session, step, t, span, since, versions[t.name])
         for t in session.catalog.timed_inputs(table)
@@ -242,9 +242,10 @@ def _missed(
     session: Session, step: Plan, of: Table, span: Range, since: datetime | None, version: int
 ) -> DataFrame:
     """Returns the units that late rows of one input missed."""
-    table, event_time = step.table, step.timed[of.name]
+    table, timed = step.table, step.timed[of.name]
+    event_time = timed.event_time
     moment, context = F.col(event_time), ranges_of.context(span, table)
-    rows = step.as_input(session.spanning(of, context, version), of.name).where(
+    rows = timed.placed(session.spanning(of, context, version)).where(
         (F.col(ORIGIN) == "stream")
         & lateness.between(moment, context)
         & (F.col(f"{ARRIVAL}.watermark") >= F.lit(since))
@@ -282,7 +283,7 @@ def settled(
         parts.append(missed(session, table, span, last.watermark, present))
     if not parts:
         return lambda rows: rows.where(~F.col(PARTITION).isin(whole))
-    unit = plan.plan_of(session, table, judged=False).unit
+    unit = plan.plan_of(session, table).unit
     touched = F.broadcast(reduce(DataFrame.unionByName, parts).select(unit).distinct())
     return lambda rows: rows.where(~F.col(PARTITION).isin(whole)).join(touched, unit, "left_anti")
 

@@ -21,11 +21,12 @@ def late_rows(session: Session, table: Table) -> DataFrame:
         raise RangeError(
             f"table={table.name}: only row and window tables, and keyed tables with ttl or final_rows, have late rows; name one"
         )
-    step = plan.plan_of(session, table, judged=False)
+    step = plan.plan_of(session, table)
     parts = (_late_rows(session, step, t) for t in session.catalog.timed_inputs(table))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
 def _late_rows(session: Session, step: Plan, of: Table) -> DataFrame:
-    rows = step.as_input(session.read(of).where(f"{ORIGIN} = 'stream'"), of.name)
-    return lateness.late(lateness.flagged(rows, step.table, step.timed[of.name]))
+    timed = step.timed[of.name]
+    rows = timed.placed(session.read(of).where(f"{ORIGIN} = 'stream'"))
+    return lateness.late(lateness.flagged(rows, step.table, timed.event_time))

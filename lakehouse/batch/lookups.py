@@ -23,9 +23,10 @@ from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.transform import lookups, observing
+from lakehouse.transform import lateness, observing
+from lakehouse.transform.decoding.values import of_ddl
 from lakehouse.transform.lookups import Answers
-from lakehouse.transform.plan import Plan
+from lakehouse.transform.plan import Plan, plan_of
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def service_of(table: Table) -> Service | None:
     """Returns the service that the table's lookup asks; None without a lookup."""
     if table.lookup is None:
         return None
-    return Service(table.lookup, lookup_answers.checker(lookups.schema(table.lookup)))
+    return Service(table.lookup, lookup_answers.checker(of_ddl(table.lookup.schema)))
 
 
 class StepLookups:
@@ -134,6 +135,15 @@ def of_range(
             _asked(session, table, service, left.to_pylist(), f"{table.name}:batch", begun)
     latest = F.max_by(F.struct("answer", "failure"), "asked").alias("last")
     return Answers(recorded().groupBy(ROW).agg(latest).select(ROW, "last.*"))
+
+
+def questions(session: Session, table: Table, span: Range) -> DataFrame:
+    """Returns the rows of a range for which a batch run asks the table's lookup (`Plan.questions`)."""
+    step = plan_of(session, table)
+    driving = session.catalog.driving(table)
+    moment = lateness.instant_of(driving.window, session.catalog.event_time(driving))
+    rows = session.spanning(driving, span).where(lateness.between(moment, span))
+    return step.questions(rows, "batch")
 
 
 def missing(session: Session, table: Table, questions: DataFrame, span: Range) -> dict[str, int]:

@@ -7,7 +7,7 @@ and readers of the table have nothing to follow. The line then has the version N
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, compress
@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.batch.kept_states import Beginning
-from lakehouse.batch.report_drawing import drawn
-from lakehouse.declare.columns import PARTITION, REASON
+from lakehouse.declare.columns import PARTITION, REASON, WINDOW, quoted
 from lakehouse.declare.table import Table
-from lakehouse.ranges import Range
+from lakehouse.errors import DeclarationError
+from lakehouse.ranges import Range, partition_range
 from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.delta.digest import EMPTY, Digest, digests_by
 from lakehouse.storage.disk.layout import Side
@@ -93,21 +93,13 @@ def publish(
         lines: list[_Line] = []
         for position, (unit, partitions) in enumerate(keys.items(), 1):
             counts = sum((comparison.counts.get(p, Counter()) for p in partitions), Counter())
-            commit = Commit(
-                table=table.name,
-                role="batch",
-                generation=0,
-                batch=0,
-                version=NOTHING,
-                at=datetime.now(UTC),
-                code_version=table.code_version,
+            commit = replace(
+                batch_commit(table, unit),
+                run=run,
+                left=left + len(units) - position,
                 quarantined=counts["bad"],
                 written=counts["good"],
                 inputs=computed.inputs,
-                start=unit.start,
-                end=unit.end,
-                run=run,
-                left=left + len(units) - position,
             )
             lines.append(_Line(commit, partitions))
         for lot in [lines] if together else [[line] for line in lines]:
@@ -115,6 +107,21 @@ def publish(
             started = time.monotonic()
     finally:
         judged.unpersist()
+
+
+def batch_commit(table: Table, span: Range) -> Commit:
+    """Returns the line of a batch run that has written nothing yet."""
+    return Commit(
+        table=table.name,
+        role="batch",
+        generation=0,
+        batch=0,
+        version=NOTHING,
+        at=datetime.now(UTC),
+        code_version=table.code_version,
+        start=span.start,
+        end=span.end,
+    )
 
 
 def _committed(
@@ -138,7 +145,7 @@ def _committed(
         )
     # before anything is written: a function that fails leaves the table as it was
     files = (
-        drawn(table, comparison.rows, [p for line in lot for p in line.partitions])
+        _drawn(table, comparison.rows, [p for line in lot for p in line.partitions])
         if table.kind.is_report
         else {}
     )
@@ -226,3 +233,29 @@ def _differing(
 ) -> frozenset[str]:
     """Returns the partitions whose rows differ from those wanted."""
     return frozenset(p for p in partitions if wanted.get(p) != present.get(p))
+
+
+def _drawn(table: Table, rows: DataFrame, partitions: Iterable[str]) -> dict[str, bytes | None]:
+    """Returns the file of each partition, drawn from its good rows; None if the report has no `draw`.
+
+    Raises DeclarationError if `draw` returns neither text nor bytes.
+    """
+    assert table.report
+    if (draw := table.report.draw) is None:
+        return dict.fromkeys(partitions)
+    drawings: dict[str, bytes | None] = {}
+    for partition in partitions:
+        of_partition = rows.where(F.col(PARTITION) == partition)
+        of_partition = (
+            of_partition.orderBy(*map(quoted, table.keys)) if table.keys else of_partition
+        )
+        shown = [quoted(c) for c in rows.columns if not c.startswith("_") and c != WINDOW]
+        drawing = draw(
+            of_partition.select(*shown).toArrow(), partition_range(partition, table.partition_by)
+        )
+        if not isinstance(drawing, str | bytes):
+            raise DeclarationError(
+                f"table={table.name}, report draw={draw.__qualname__}: it returned {type(drawing).__name__}; return text or bytes"
+            )
+        drawings[partition] = drawing.encode() if isinstance(drawing, str) else drawing
+    return drawings

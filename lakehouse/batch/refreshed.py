@@ -14,7 +14,7 @@ from lakehouse.storage.position import reference_versions
 from lakehouse.storage.position.reference_versions import SEEN, InForce, NotKept
 from lakehouse.storage.session import Session
 from lakehouse.transform import observing
-from lakehouse.transform.function_inputs import Met
+from lakehouse.transform.function_inputs import VersionsSeen
 
 References = Mapping[str, DataFrame]
 
@@ -26,7 +26,7 @@ def met(
     *,
     after: datetime = EPOCH,
     read: Callable[[Mapping[str, int]], References] | None = None,
-) -> list[Met]:
+) -> list[VersionsSeen]:
     """Returns the versions that rows of the driving input saw; empty if the table reads no refreshed reference table.
 
     `after` is an instant before which none of the rows arrived. If no version is newer, the rows are not read.
@@ -46,12 +46,12 @@ def met(
         _check_kept(session, in_force.versions)
     read = read or (lambda versions: session.references(dict(versions)))
     return [
-        Met(in_force.versions, read(in_force.versions), in_force.since, rows)
+        VersionsSeen(in_force.versions, read(in_force.versions), in_force.since, rows)
         for in_force, rows in zip(spans, _apart(spans), strict=True)
     ]
 
 
-def seen(met: Sequence[Met]) -> dict[str, dict[str, list[int]]]:
+def seen(met: Sequence[VersionsSeen]) -> dict[str, dict[str, list[int]]]:
     """Returns the versions seen, as a commit records them among its inputs."""
     names = {name for versions_of in met for name in versions_of.versions}
     versions = {

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lakehouse.cli import console
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
@@ -67,7 +66,7 @@ def planned(
 
 
 def _of(lakehouse: Lakehouse, table: Table) -> Planned:
-    downstream = tuple(_reading(lakehouse.catalog, table))
+    downstream = lakehouse.catalog.downstream(table)
     rows, size = _read(lakehouse, table)
     if not table.kind.is_streamed:
         return Planned(table.name, "nothing", "it is computed whole, as its inputs change")
@@ -102,14 +101,6 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
     return Planned(table.name, "another name", says, shown, diff, command, rows, size, downstream)
 
 
-def _reading(catalog: Catalog, table: Table) -> list[str]:
-    names = {table.name}
-    for each in catalog:  # inputs come first
-        if names & set(each.inputs):
-            names.add(each.name)
-    return [each.name for each in catalog if each.name in names - {table.name}]
-
-
 def _read(lakehouse: Lakehouse, table: Table) -> tuple[int, int]:
     """The rows of the inputs that are tables, and their bytes."""
     files = [
@@ -122,19 +113,16 @@ def _read(lakehouse: Lakehouse, table: Table) -> tuple[int, int]:
 
 
 def show(found: Sequence[Planned]) -> None:
-    console.print_rows(
-        ("table", "plan", "command", "reads rows", "bytes", "downstream"),
-        (
-            (
-                each.table,
-                each.action,
-                each.command,
-                each.rows or "",
-                each.bytes or "",
-                ", ".join(each.downstream),
-            )
-            for each in found
-        ),
+    console.print_columns(
+        found,
+        {
+            "table": lambda p: p.table,
+            "plan": lambda p: p.action,
+            "command": lambda p: p.command,
+            "reads rows": lambda p: p.rows or "",
+            "bytes": lambda p: p.bytes or "",
+            "downstream": lambda p: ", ".join(p.downstream),
+        },
     )
     for each in found:
         if each.action not in ("nothing", "begin"):

@@ -39,8 +39,7 @@ def tables(as_json: AsJson = False) -> None:
     else:
         shown = [{k: state[k] for k in state if k not in ("why", "waits")} for state in states]
         console.print_rows(shown[0], (state.values() for state in shown))
-    _note_changed(states)
-    _note_waiting(states)
+    _note_states(states)
     _remark(lakehouse, list(lakehouse.catalog))
     _note_lost(lakehouse)
 
@@ -90,18 +89,16 @@ def _note_lost(lakehouse: "Lakehouse", name: str = "") -> None:
             )
 
 
-def _note_changed(states: list[dict]) -> None:
+def _note_states(states: list[dict]) -> None:
+    """Says which verdicts hold no longer, and then which tables wait."""
     for state in states:
         if state["why"]:
             remedy = f"`lakehouse reconcile run {state['table']}` reconciles them again"
             console.print_note(
                 f"table={state['table']}, verdict={state['verdict']}: {state['why']}; {remedy}"
             )
-
-
-def _note_waiting(states: list[dict]) -> None:
     for state in states:
-        if state["waits"] and (state["version"] is not None):
+        if state["waits"] and state["version"] is not None:
             console.print_note(f"table={state['table']}: {state['waits']}")
 
 
@@ -145,8 +142,7 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
     seen = {f"reads {each}" if each != name else "in use": str(v) for each, v in reads.items()}
     seen |= {"version beside": str(beside)} if beside else {}
     console.print_facts(stands | seen | {"last certificate": last})
-    _note_changed([state])
-    _note_waiting([state])
+    _note_states([state])
 
 
 def query(
@@ -301,18 +297,15 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
     if as_json:
         console.print_json([asdict(b) | {"behind": b.behind.total_seconds()} for b in buckets])
         return
-    console.print_rows(
-        (
-            "delay: results wait",
-            "rows this far behind",
-            "rows late with this delay, at most",
-            "share late",
-            "",
-        ),
-        (
-            (f"{b.behind}", b.rows, b.late, f"{b.share:.4%}", "declared" if b.declared else "")
-            for b in buckets
-        ),
+    console.print_columns(
+        buckets,
+        {
+            "delay: results wait": lambda b: f"{b.behind}",
+            "rows this far behind": lambda b: b.rows,
+            "rows late with this delay, at most": lambda b: b.late,
+            "share late": lambda b: f"{b.share:.4%}",
+            "": lambda b: "declared" if b.declared else "",
+        },
         title=f"{ingest.name}, delay {ingest.delay}",
     )
     console.print_text(

@@ -50,8 +50,6 @@ EXTRAS = {  # top-level module -> the extra that installs it
     "fastavro": "avro",
     "pyiceberg": "iceberg",
     "grpc_tools": "protobuf",
-    "geoip2fast": "examples",
-    "crawlerdetect": "examples",
 }
 _RIGHTS = "run it as the user whom the folder belongs to, or give this user the right"
 _ROOM = "make room, and run it again"
@@ -239,6 +237,14 @@ def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: st
             print_facts(dict(zip(columns, line, strict=True)))
     else:
         console.print(table)
+
+
+def print_columns(
+    items: Iterable[T], columns: Mapping[str, Callable[[T], object]], title: str = ""
+) -> None:
+    """Prints a row for each item; `columns` are the names, each with what it shows of an item."""
+    rows = ([value(item) for value in columns.values()] for item in items)
+    print_rows(columns, rows, title)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:

@@ -1,18 +1,17 @@
-"""`lakehouse produce`: events for a topic, those of a pipeline that ships or one's own."""
+"""`lakehouse produce`: events for a topic, those of a pipeline's producer or your own."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lakehouse.cli import console
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
-from lakehouse.examples import WITH_PRODUCER, producer
 from lakehouse.settings import Settings, from_environment
 
 if TYPE_CHECKING:
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
     from lakehouse.producers.workload import Producer, Record, Workload
 
 _MILLISECOND = timedelta(milliseconds=1)
-_NAMES = ", ".join(WITH_PRODUCER)
-_PIPELINE = Annotated[str | None, typer.Argument(help=f"{_NAMES}; none with --topic")]
 
 
 def produce(
-    pipeline: _PIPELINE = None,
+    pipeline: Annotated[
+        str | None, typer.Argument(help="A pipeline with a producer; none with --topic")
+    ] = None,
     history: Annotated[
         str | None, typer.Option(help="First send events of the past, at full speed: '2 hours'")
     ] = None,
@@ -69,10 +68,12 @@ def produce(
         bool, typer.Option("--json", help="The summary as one line of JSON, without a bar")
     ] = False,
 ) -> None:
-    """Send events to a topic: of a shipped pipeline (made up, or lines of a log), or your own with --topic and --file.
+    """Send events to a topic: of a pipeline's producer (made up, or lines of a log), or your own with --topic and --file.
 
+    The producer is `PRODUCER` of the module `producer` beside the pipeline's module `tables`.
     Ctrl-C ends the command cleanly.
     """
+    from lakehouse.producers.registry import producer
     from lakehouse.producers.topics import ensure_topics
 
     options: dict[str, Any] = {
@@ -91,19 +92,14 @@ def produce(
             options | {"pipeline": pipeline, "history": history, "live": live, "seconds": seconds},
         )
         return _send_own(topic, file, key, as_json)
-    if pipeline is None:
-        raise SettingsError(
-            "pipeline=None: a shipped pipeline, or a topic of your own; name one of "
-            f"{_NAMES}, or give --topic and --file"
-        )
-    chosen = producer(pipeline)
+    settings = from_environment()
+    chosen = producer(settings, pipeline)
     workload = replace(chosen.workload, **options)
     if file:
         _refuse_beside_files(file, options | {"history": history, "live": live, "seconds": seconds})
-        records, total = _of_files(pipeline, chosen, file), None
+        records, total = _of_files(chosen, file), None
     else:
         records, total = _made_up(chosen, workload, history, live, seconds)
-    settings = from_environment()
     ensure_topics(settings, chosen, workload.partitions)
     _send(settings, records, chosen.topic, total, as_json)
 
@@ -153,13 +149,12 @@ def _made_up(
     return chosen.records(workload, start, end), total
 
 
-def _of_files(pipeline: str, chosen: "Producer", files: list[str]) -> "Iterator[Record]":
+def _of_files(chosen: "Producer", files: list[str]) -> "Iterator[Record]":
     from lakehouse.producers.files import lines
 
     if chosen.lines is None:
         raise SettingsError(
-            f"pipeline={pipeline!r}, file={', '.join(files)}: only 'visits' reads the lines of a log; leave out --file, or name "
-            "'visits'"
+            f"topic={chosen.topic}, file={', '.join(files)}: its producer makes events up and reads no lines; leave out --file"
         )
     return chosen.lines(lines(files), chosen.workload.partitions)
 
@@ -212,7 +207,7 @@ def _report(summary: "Summary", as_json: bool) -> None:
     from lakehouse.ranges import text
 
     if as_json:
-        typer.echo(json.dumps(asdict(summary), default=text))
+        console.print_json([summary])
         return
     speed = summary.sent / max(summary.seconds, 0.001)
     typer.echo(

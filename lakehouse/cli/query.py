@@ -16,7 +16,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import QueryError, UnknownTable
 from lakehouse.storage.delta import delta_log, delta_tables, python_years
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.layout import Side, table_path
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import log_tables
 
@@ -53,21 +53,16 @@ def names(lakehouse: Lakehouse) -> dict[str, Path]:
 
 
 def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
-    paths = {t.name: table_path(lakehouse.settings, t) for t in lakehouse.catalog}
-    asides = [t for t in lakehouse.catalog if t.kind.has_partitions]
-    paths |= {
-        f"{t.name}__quarantine": table_path(lakehouse.settings, t, "quarantine") for t in asides
-    }
-    paths |= {
-        f"{t.name}__answers": table_path(lakehouse.settings, t, "answers")
-        for t in lakehouse.catalog
-        if t.lookup
-    }
-    paths |= {
-        f"{t.name}__early": table_path(lakehouse.settings, t, "early")
-        for t in lakehouse.catalog
-        if t.early_results
-    }
+    paths = {}
+    for table in lakehouse.catalog:
+        paths[table.name] = table_path(lakehouse.settings, table)
+        sides: dict[Side, object] = {
+            "quarantine": table.kind.has_partitions,
+            "answers": table.lookup,
+            "early": table.early_results,
+        }
+        for side in (side for side, is_there in sides.items() if is_there):
+            paths[f"{table.name}__{side}"] = table_path(lakehouse.settings, table, side)
     paths |= {
         f"{name}{_BESIDE}": layout.beside_path(lakehouse.settings, lakehouse.catalog.table(name))
         for name in layout.upgraded(lakehouse.settings)

@@ -1,13 +1,12 @@
 """The graph of sources and tables: loaded from the modules that the settings name, checked, in order."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from types import ModuleType
-from typing import Any
 
 from lakehouse.declare import rules
 from lakehouse.declare.columns import WINDOW, WINDOW_TIME
@@ -22,18 +21,12 @@ from lakehouse.errors import DeclarationError, RangeError, SettingsError, Unknow
 from lakehouse.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Catalog:
-    """Every source and table by name; a table comes after its inputs."""
+    """Every source and table by name; a table comes after its inputs. It equals itself alone, as what is made of it."""
 
     sources: dict[str, Source]
     tables: dict[str, Table]
-    # `plan.stored_schema`'s own
-    schemas: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
-    # `plan.plan_of`'s own
-    plans: dict[tuple[str, bool], Any] = field(
-        init=False, default_factory=dict, repr=False, compare=False
-    )
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self.tables.values())
@@ -58,9 +51,13 @@ class Catalog:
         return {name: source for name, source in reads.items() if isinstance(source, KafkaSource)}
 
     def files_of(self, table: Table) -> dict[str, FileSource]:
-        """The files that a table reads whole, by input name: a reference table alone may."""
+        """Returns the files that a table reads whole, by input name: a reference table alone may."""
         named = {name: self.sources.get(name) for name in table.inputs}
         return {name: source for name, source in named.items() if isinstance(source, FileSource)}
+
+    def input_tables(self, table: Table) -> list[Table]:
+        """Returns the inputs that are tables, in their order."""
+        return [self.tables[name] for name in table.inputs if name in self.tables]
 
     def driving_input(self, table: Table) -> Table | None:
         """Returns the first input table with event time, which places rows; None for ingest and reference tables."""
@@ -68,15 +65,13 @@ class Catalog:
 
     def timed_inputs(self, table: Table) -> list[Table]:
         """Returns the input tables with event time. The stream goes as far as all of them have come."""
-        inputs = [self.tables[name] for name in table.inputs if name in self.tables]
-        return [t for t in inputs if t.kind.is_timed]
+        return [t for t in self.input_tables(table) if t.kind.is_timed]
 
     def followed_inputs(self, table: Table) -> list[Table]:
         """Returns the input tables whose commits the stream follows: those with event time; of a keyed table also keyed ones."""
         if not table.kind.keeps_latest:
             return self.timed_inputs(table)
-        inputs = [self.tables[name] for name in table.inputs if name in self.tables]
-        return [t for t in inputs if not t.kind.is_reference]
+        return [t for t in self.input_tables(table) if not t.kind.is_reference]
 
     def driving(self, table: Table) -> Table:
         """Returns the driving input of a table that is neither an ingest nor a reference table."""
@@ -120,8 +115,8 @@ class Catalog:
         refreshed = self.refreshed_inputs(table)
         return [
             t
-            for t in (self.tables.get(name) for name in table.inputs)
-            if t and t not in refreshed
+            for t in self.input_tables(table)
+            if t not in refreshed
             if t.kind.is_reference or (t.kind.keeps_latest and not table.kind.keeps_latest)
         ]
 
@@ -129,8 +124,7 @@ class Catalog:
         """Returns a row table's refreshed reference tables: a row sees the version in force when it arrived."""
         if not table.kind.is_row_by_row:
             return []
-        inputs = (self.tables.get(name) for name in table.inputs)
-        return [t for t in inputs if t and t.refresh]
+        return [t for t in self.input_tables(table) if t.refresh]
 
     def refreshed_behind(self, ingest: Table) -> dict[str, Table]:
         """Returns the refreshed reference tables downstream of an ingest table, each with a table that reads it."""
@@ -143,8 +137,7 @@ class Catalog:
 
     def versioned_inputs(self, table: Table) -> list[Table]:
         """Returns the versioned inputs, in which a row finds what was valid at its event time."""
-        inputs = (self.tables.get(name) for name in table.inputs)
-        return [t for t in inputs if t and t.kind.keeps_versions]
+        return [t for t in self.input_tables(table) if t.kind.keeps_versions]
 
     def ingest_tables_of(self, table: Table) -> list[Table]:
         """Returns the ingest tables that a table is computed from, through the inputs that streams follow.
@@ -156,11 +149,14 @@ class Catalog:
         ingests = (each for t in self.followed_inputs(table) for each in self.ingest_tables_of(t))
         return list({each.name: each for each in ingests}.values())
 
+    def origins_of(self, table: Table) -> list[RecordSource]:
+        """Returns the sources of all ingest tables that a table is computed from."""
+        ingests = self.ingest_tables_of(table)
+        return [source for ingest in ingests for source in self.sources_of(ingest).values()]
+
     def is_of_changes(self, table: Table) -> bool:
-        """Whether it is computed from the changes of a database's table."""
-        return any(
-            s.keys for t in self.ingest_tables_of(table) for s in self.sources_of(t).values()
-        )
+        """Returns True if the table is computed from the changes of a database's table."""
+        return any(source.keys for source in self.origins_of(table))
 
     @property
     def keyed(self) -> list[Table]:
@@ -187,12 +183,7 @@ class Catalog:
 
         Zero, which is never, unless each source declares a `quiet_timeout`.
         """
-        spans = [
-            source.quiet_timeout
-            for ingest in self.ingest_tables_of(table)
-            for source in self.sources_of(ingest).values()
-            if not source.is_history
-        ]
+        spans = [s.quiet_timeout for s in self.origins_of(table) if not s.is_history]
         return max(spans) if spans and all(spans) else timedelta(0)
 
     def has_no_order(self, table: Table) -> bool:
@@ -234,14 +225,11 @@ class Catalog:
         }
 
     def target(self, name: str) -> tuple[Table, Target]:
-        """A target and the table that is published there; raises UnknownTable with the nearest names."""
+        """Returns a table and the target where it is published; raises UnknownTable with the nearest names."""
         published = self.targets()
         if name not in published:
-            near = (
-                get_close_matches(name, published)
-                or sorted(published)
-                or ["publish=[...] on a table"]
-            )
+            names = sorted(published) or ["publish=[...] on a table"]
+            near = get_close_matches(name, published) or names
             raise UnknownTable(
                 f"target={name!r}: no table is published there; did you mean {', '.join(near)}?"
             )
@@ -250,13 +238,8 @@ class Catalog:
 
     def topics(self, tables: Iterable[Table] | None = None) -> list[str]:
         """Returns the topics that these tables (or all) read."""
-        return sorted(
-            {
-                s.address
-                for t in (self if tables is None else tables)
-                for s in self.topics_of(t).values()
-            }
-        )
+        chosen = self if tables is None else tables
+        return sorted({s.address for t in chosen for s in self.topics_of(t).values()})
 
 
 def load(settings: Settings) -> Catalog:
@@ -275,21 +258,21 @@ def load(settings: Settings) -> Catalog:
     return catalog
 
 
-def _together(found: Catalog, settings: Settings) -> Catalog:
+def _together(catalog: Catalog, settings: Settings) -> Catalog:
     """Returns the same tables under the names of the processes that their pipelines share."""
     names = {member: name for name in settings.together for member in settings.members(name)}
     for member, name in names.items():
-        if member not in found.pipelines() or name in set(found.pipelines()) - set(names):
+        if member not in catalog.pipelines() or name in set(catalog.pipelines()) - set(names):
             wrong, why = (
                 (member, "no such pipeline")
-                if member not in found.pipelines()
+                if member not in catalog.pipelines()
                 else (name, "another pipeline's name")
             )
             raise SettingsError(
-                f"together of {name}={settings.together[name]!r}, {wrong!r}: {why}; there are {', '.join(found.pipelines())}"
+                f"together of {name}={settings.together[name]!r}, {wrong!r}: {why}; there are {', '.join(catalog.pipelines())}"
             )
-    renamed = {t.name: replace(t, pipeline=names.get(t.pipeline, t.pipeline)) for t in found}
-    return replace(found, tables=renamed)
+    renamed = {t.name: replace(t, pipeline=names.get(t.pipeline, t.pipeline)) for t in catalog}
+    return replace(catalog, tables=renamed)
 
 
 def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
@@ -322,10 +305,10 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
     return catalog
 
 
-def _same(known: Source | Table, value: Source | Table) -> bool:
-    if isinstance(known, Table):
-        return isinstance(value, Table) and known.transformation is value.transformation
-    return isinstance(value, type(known)) and replace(value, name=known.name) == known
+def _same(declared: Source | Table, value: Source | Table) -> bool:
+    if isinstance(declared, Table):
+        return isinstance(value, Table) and declared.transformation is value.transformation
+    return isinstance(value, type(declared)) and replace(value, name=declared.name) == declared
 
 
 def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str, Table]:

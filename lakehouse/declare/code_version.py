@@ -6,6 +6,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
@@ -36,46 +37,66 @@ _VALUE_TYPES = frozenset(
 _VALUES = (str, bytes, int, float, Decimal, date, timedelta)  # a bool is an int, a datetime a date
 
 
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code that a function runs: its own, and the functions, classes and constants of its module that it uses."""
+
+    trees: tuple[str, ...]  # syntax trees as text
+    sources: Mapping[str, str]  # by name, for people, and for another Python to compare
+    constants: Mapping[str, str]  # such as a condition written as text, or a pattern
+    hidden: frozenset[
+        str
+    ]  # constants whose values are not in the source, such as a key from the environment
+
+    @property
+    def parts(self) -> list[str]:
+        """The trees and the constants, by which a change is noticed."""
+        return [*self.trees, *(f"{name}={text}" for name, text in self.constants.items())]
+
+
 @cache
-def dumped(code: FunctionType) -> tuple[str, ...]:
-    """Returns the syntax trees of a function, and of the functions and classes of its module that it uses, as text.
+def code_of(function: FunctionType) -> Code:
+    """Returns the code of a function.
 
     The catalog asks first, and later calls return the same: a file that is edited beside a running job is not
     what the job runs. CPython 3.11 and 3.12 also fail now and then when two threads make trees (its issue
     106905). Raises DeclarationError if there is no file.
     """
-    return _read(code)[0]
-
-
-def constants(code: Callable[..., object]) -> list[str]:
-    """Returns the constants of the module that a function uses, such as a condition written as text, or a pattern."""
-    return [f"{name}={text}" for name, text in _constants(code).items()]
-
-
-def written(code: Callable[..., object]) -> Mapping[str, str]:
-    """Returns the content of `dumped` and `constants` by name, as source: for people, and for another Python to compare.
-
-    A constant whose value is not in the source, such as a key from the environment, is a digest.
-    """
-    hidden = _hidden(code)
-    constants = {
-        name: digest(name, text) if name in hidden else text
-        for name, text in _constants(code).items()
+    reached = _reached(function)
+    try:
+        trees = {used: _tree(used) for used in reached}
+    except OSError as err:
+        raise DeclarationError(
+            f"table={function.__name__}: its code cannot be read ({err}), and the code version is computed from it; declare the "
+            "table in a module file"
+        ) from err
+    dumps = tuple(map(ast.dump, trees.values()))
+    _unname(trees[function])
+    sources = {
+        "function" if used is function else f"function {used.__name__}": ast.unparse(tree)
+        for used, tree in trees.items()
     }
-    return {**_read(code)[1], **constants}
-
-
-@cache
-def _hidden(code: FunctionType) -> frozenset[str]:
-    """Returns the constants whose values are not in the source."""
-    return frozenset(
+    values = {name: value for used in reached for name, value in _globals(used)}
+    module = function.__module__
+    texts = {name: _text(name, values[name], module) for name in sorted(values) if name[:2] != "__"}
+    constants = {f"constant {name}": text for name, text in texts.items() if text is not None}
+    hidden = frozenset(
         f"constant {name}"
-        for used in _reached(code)
-        for name, value in _globals(used)
+        for name, value in values.items()
         if _literal(value) is not None
         and not isinstance(value, Secret)
-        and not _in_source(name, value, used.__module__)
+        and not _in_source(name, value, module)
     )
+    return Code(dumps, sources, constants, hidden)
+
+
+def written(function: Callable[..., object]) -> Mapping[str, str]:
+    """Returns the sources and constants of a function by name. A hidden constant is a digest."""
+    code = code_of(function)
+    return {
+        **code.sources,
+        **{n: digest(n, t) if n in code.hidden else t for n, t in code.constants.items()},
+    }
 
 
 def digest(name: str, text: str) -> str:
@@ -83,9 +104,7 @@ def digest(name: str, text: str) -> str:
 
     It has no key: one that lies beside it would protect nothing, and a fork would have the same one.
     """
-    if is_digest(text):
-        return text
-    return _DIGEST + _digested(name, text)
+    return text if is_digest(text) else _DIGEST + _digested(name, text)
 
 
 def is_digest(text: str) -> bool:
@@ -106,35 +125,6 @@ def same(one: str, other: str) -> bool:
         return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
     except SyntaxError:  # a function of nothing but a docstring
         return False
-
-
-@cache
-def _read(code: FunctionType) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    try:
-        trees = {used: _tree(used) for used in _reached(code)}
-    except OSError as err:
-        raise DeclarationError(
-            f"table={code.__name__}: its code cannot be read ({err}), and the code version is computed from it; declare the "
-            "table in a module file"
-        ) from err
-    dumps = tuple(map(ast.dump, trees.values()))
-    _unname(trees[code])
-    texts = {
-        "function" if used is code else f"function {used.__name__}": ast.unparse(tree)
-        for used, tree in trees.items()
-    }
-    return dumps, texts
-
-
-@cache
-def _constants(code: FunctionType) -> Mapping[str, str]:
-    values = {
-        name: _text(name, value, used.__module__)
-        for used in _reached(code)
-        for name, value in _globals(used)
-        if not name.startswith("__")
-    }
-    return {f"constant {name}": text for name, text in sorted(values.items()) if text is not None}
 
 
 def _in_source(name: str, value: object, module: str) -> bool:

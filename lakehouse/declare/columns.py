@@ -57,6 +57,11 @@ def reserved(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.lower().startswith(_PREFIX)]
 
 
+def without_not_null(schema: str) -> str:
+    """Returns Spark DDL in single blanks, without NOT NULL, which is an expectation and decides no value."""
+    return re.sub(r"\s+NOT\s+NULL\b", "", " ".join(schema.split()), flags=re.IGNORECASE)
+
+
 def column_names(schema: str) -> list[str]:
     """Returns the names of the columns of Spark DDL, without Spark."""
     return [name for name, _ in of_ddl(schema)]
@@ -64,7 +69,8 @@ def column_names(schema: str) -> list[str]:
 
 def of_ddl(schema: str) -> list[tuple[str, str]]:
     """Returns the columns of Spark DDL, each with its type and constraints, without comments."""
-    depth, parts = 0, [""]
+    depth = 0
+    parts = [""]
     for letter in _QUOTED.sub("", schema):
         depth += (letter in "<(") - (letter in ">)")
         if letter == "," and not depth:

@@ -11,8 +11,13 @@ from lakehouse.settings import Settings
 
 def imported(settings: Settings) -> list[ModuleType]:
     """Imports the modules in their order, with `module_path` searched last; raises DeclarationError for a missing one."""
-    sys.path += [str(folder) for folder in settings.module_path if str(folder) not in sys.path]
+    extend_path(settings)
     return [_imported(name) for name in settings.tables]
+
+
+def extend_path(settings: Settings) -> None:
+    """Adds `module_path` to the folders that Python searches, after all others."""
+    sys.path += [str(folder) for folder in settings.module_path if str(folder) not in sys.path]
 
 
 def pipeline_of(module: str) -> str:

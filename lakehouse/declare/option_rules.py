@@ -88,41 +88,40 @@ def check_refreshed(catalog: "Catalog", table: "Table", where: str) -> None:
         raise DeclarationError(
             f"{where}, refresh={table.refresh}: at least {SOONEST_REFRESH}; raise it"
         )
-    read = [n for n in table.inputs if n in catalog.tables and catalog.tables[n].refresh]
+    read = [each for each in catalog.input_tables(table) if each.refresh]
     whole = kind.is_reference or kind.keeps_latest  # computed with one version of each input
     if not read or whole:
         return
+    name = read[0].name
+    saw = f"{where}, input={name}, refresh={read[0].refresh}: each row sees the version in force when it arrived"
     if not kind.is_row_by_row or table.context or len(catalog.ingest_tables_of(table)) > 1:
         several = "a table whose rows are made of several rows"
         what = several if kind.is_row_by_row else f"a {kind} table"
         raise DeclarationError(
-            f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
-            f"arrived, and this is {what}; join {read[0]} in a row table of one input before it, and read that"
+            f"{saw}, and this is {what}; join {name} in a row table of one input before it, and read that"
         )
     if catalog.has_no_order(table):
         raise DeclarationError(
-            f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
-            f"arrived, and results of windows have no arrival; join {read[0]} in a row table before the window"
+            f"{saw}, and results of windows have no arrival; join {name} in a row table before the window"
         )
 
 
 def check_report(catalog: "Catalog", table: "Table") -> None:
     where = f"table={table.name}"
-    kinds = {n: catalog.tables[n].kind for n in table.inputs if n in catalog.tables}
-    if ingests := [n for n, kind in kinds.items() if kind.reads_sources]:
+    inputs = catalog.input_tables(table)
+    if ingests := [each.name for each in inputs if each.kind.reads_sources]:
         raise DeclarationError(
             f"{where}, input={ingests[0]}: an ingest table takes late rows at any time and never closes; declare a row "
             "table that reads it, and read that"
         )
-    if not any(kind.has_late_rows for kind in kinds.values()):
+    if not any(each.kind.has_late_rows for each in inputs):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: a report is computed when its inputs have closed, and none of these does; read a "
             "row or window table, or declare a @reference_table"
         )
-    lengths = {t.name: PARTITION_LENGTHS[t.partition_by] for t in catalog.timed_inputs(table)}
-    if longer := [
-        n for n, length in lengths.items() if length > PARTITION_LENGTHS[table.partition_by]
-    ]:
+    length = PARTITION_LENGTHS[table.partition_by]
+    timed = catalog.timed_inputs(table)
+    if longer := [each.name for each in timed if PARTITION_LENGTHS[each.partition_by] > length]:
         raise DeclarationError(
             f"{where}, partition_by={table.partition_by!r}, input={longer[0]}: its days close as a whole, so no single hour can "
             "be reported; declare partition_by='day'"

@@ -165,9 +165,9 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     """Raises DeclarationError for a table whose options do not fit its kind and inputs."""
     where = f"table={table.name}"
     driving = [t.name for t in catalog.timed_inputs(table)]
-    if ended := [n for n in table.inputs if n in catalog.tables and catalog.tables[n].report]:
+    if reports := [each.name for each in catalog.input_tables(table) if each.report]:
         raise DeclarationError(
-            f"{where}, input={ended[0]}: no table reads a report; read what it reads"
+            f"{where}, input={reports[0]}: no table reads a report; read what it reads"
         )
     checks: list[tuple[object, Callable[[], None]]] = [
         (table.report, partial(option_rules.check_report, catalog, table)),

@@ -109,14 +109,12 @@ class Table:
 
         The code is the query, or the function with the functions and constants of its module that it uses.
         """
-        code = self.transformation
-        parts = (
-            [" ".join(self.sql.split())]
-            if self.sql
-            else [*code_version.dumped(code), *code_version.constants(code)]
-        )
-        if self.report and (draw := self.report.draw):
-            parts += [self.report.suffix, *code_version.dumped(draw), *code_version.constants(draw)]
+        if self.sql:
+            parts = [" ".join(self.sql.split())]
+        else:
+            parts = code_version.code_of(self.transformation).parts
+        if self.report and self.report.draw:
+            parts += [self.report.suffix, *code_version.code_of(self.report.draw).parts]
         decided: tuple[object, ...] = (
             self.event_time,
             self.delay,

@@ -10,8 +10,10 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, get_args
 
+from lakehouse.declare.inputs.source_checks import one_of
+from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,8 +25,11 @@ Fault = Literal["missing file", "damaged file", "foreign file"]
 Row = Mapping[str, object]
 
 
-def columns_of(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the columns that a target is declared with, given one name or several."""
+T = TypeVar("T", bound=str)
+
+
+def columns_of(given: T | Sequence[T]) -> tuple[T, ...]:
+    """Returns the columns, or kinds of change, that a target is declared with, given one or several."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
@@ -167,6 +172,13 @@ class Target(ABC):
 
     # True if its rows can be compared with the table; an action leaves no row behind
     reads_back: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.key:
+            raise DeclarationError(
+                f"target={self.name!r}, key={list(self.key)}: a name, and at least one column that identifies a row; give both"
+            )
+        one_of("corrections", self.corrections, get_args(Corrections))
 
     @property
     def place(self) -> str:

@@ -8,7 +8,7 @@ they were. Nothing brings the rows back, for everything is computed from the ing
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.batch import compute, lookups
+from lakehouse.batch import lookups
 from lakehouse.declare.columns import INGESTION, PARTITION, quoted
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
@@ -35,6 +35,7 @@ from lakehouse.storage.log import log_tables, report_files
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import early_results
+from lakehouse.transform.plan import plan_of
 
 _HOUR = timedelta(hours=1)
 
@@ -122,19 +123,25 @@ def erase(session: Session, ingest: Table, where: str) -> Erasure:
         for name, spans in erasure.follow.items():
             table = session.catalog.table(name)
             for span in spans if table.lookup else ():
-                lookups.forget(session, table, compute.questions(session, table, span), span)
-        _forget(session, ingest, list(erasure.arrivals))
-        for name, spans in erasure.follow.items():
-            table = session.catalog.table(name)
-            _forget(
-                session, table, [p for span in spans for p in span.partitions(table.partition_by)]
-            )
+                lookups.forget(session, table, lookups.questions(session, table, span), span)
+        for table, partitions in _touched(session, ingest, erasure):
+            _forget(session, table, partitions)
     return erasure
+
+
+def _touched(
+    lakehouse: Lakehouse, ingest: Table, erasure: Erasure
+) -> Iterator[tuple[Table, list[str]]]:
+    """Yields each table that holds something of the rows, with its partitions that do."""
+    yield ingest, list(erasure.arrivals)
+    for name, spans in erasure.follow.items():
+        table = lakehouse.catalog.table(name)
+        yield table, [p for span in spans for p in span.partitions(table.partition_by)]
 
 
 def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataFrame, int]:
     """The rows quarantined that meet the condition as far as their value can be decoded: partition and position of each."""
-    rows = quarantined_rows(session, ingest, judged=False)
+    rows = quarantined_rows(session, plan_of(session, ingest).without_expectations())
     known = [
         F.col(quoted(c)).cast("string")
         for c in rows.columns
@@ -187,22 +194,16 @@ def _check_over(ingest: Table, erasure: Erasure) -> None:
 
 def _check_read(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
     """Raises JobError if a stream may still read files that will be gone."""
-    touched = {ingest.name: set(erasure.arrivals)}
-    for name, spans in erasure.follow.items():
-        touched[name] = {
-            p for span in spans for p in span.partitions(lakehouse.catalog.table(name).partition_by)
-        }
-    for name, partitions in touched.items():
-        table = lakehouse.catalog.table(name)
-        last = delta_log.last_streamed(lakehouse.path(table), partitions) if partitions else -1
+    for table, partitions in _touched(lakehouse, ingest, erasure):
+        last = delta_log.last_streamed(lakehouse.path(table), set(partitions)) if partitions else -1
         reading = needs.needed(lakehouse, table)
         if table.kind.is_windowed:
             reading.pop(needs.OWN, None)  # what it replays it computes from its input
         behind = [who for who, version in reading.items() if version <= last]
         if behind:
             raise JobError(
-                f"table={name}, version={last}: {', '.join(sorted(behind))} may still read these rows from it (once more, after "
-                "a restart); run this again when its stream has gone on by two micro-batches"
+                f"table={table.name}, version={last}: {', '.join(sorted(behind))} may still read these rows from it (once "
+                "more, after a restart); run this again when its stream has gone on by two micro-batches"
             )
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
 
 from lakehouse.batch import compute, late_merge
+from lakehouse.batch.publish import batch_commit
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
@@ -24,7 +26,6 @@ from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
-from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.transform import observing, ranges_of
 
@@ -106,18 +107,11 @@ def note(
     """
     for span in joined(Range(hour, hour + _HOUR) for hour in sorted(hours)):
         count = sum(n for hour, n in hours.items() if span.start <= hour < span.end)
-        commit = Commit(
-            table=ingest.name,
-            role="batch",
-            generation=0,
-            batch=0,
+        commit = replace(
+            batch_commit(ingest, span),
             version=version,
-            at=datetime.now(UTC),
-            code_version=ingest.code_version,
             arrived=count,
             written=count if written else 0,
-            start=span.start,
-            end=span.end,
         )
         lakehouse.commit_log(ingest).append(commit)
 

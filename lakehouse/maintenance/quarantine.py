@@ -1,5 +1,7 @@
 """What an ingest table has quarantined, run through its parser and function again."""
 
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -8,8 +10,9 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.session import Session
-from lakehouse.transform import arrival_fields, plan
+from lakehouse.transform import arrival_fields
 from lakehouse.transform.decoding import schemas
+from lakehouse.transform.plan import Plan
 
 # a topic that was made again has its offsets again
 POSITION = (*arrival_fields.POSITION, "time")
@@ -26,14 +29,14 @@ def without(rows: DataFrame, gone: DataFrame) -> DataFrame:
     return placed.join(gone, "_position", "left_anti").drop("_position")
 
 
-def quarantined_rows(session: Session, ingest: Table, *, judged: bool = True) -> DataFrame:
-    """The rows of the quarantine by the present declaration: the ingest table's columns, the reason, `_arrival`, `_partition`.
+def quarantined_rows(session: Session, step: Plan) -> DataFrame:
+    """Returns the rows of the quarantine by the present declaration, judged: `_arrival` and `_partition` with the columns.
 
-    The time of arrival takes the place of a record's own timestamp, by which event times too far
-    ahead are found. With judged=False expectations are left out. Raises RangeError if the
-    quarantine is not there, RegistryAway if the registry is to be asked for a schema and does not answer.
+    The time of arrival takes the place of a record's own timestamp, by which event times too far ahead are found.
+    Raises RangeError if the quarantine is gone, RegistryAway if the registry is asked for a schema and does not answer.
     """
-    step, stored = plan.plan_of(session, ingest, judged=judged), _quarantine(session, ingest)
+    ingest = step.table
+    stored = _quarantine(session, ingest)
     # with the time, for of a topic that was made again the offsets come again
     of = {"partition": "partition", "offset": "offset", "timestamp": "time"}
     if PLACE in step.further:
@@ -53,9 +56,7 @@ def quarantined_rows(session: Session, ingest: Table, *, judged: bool = True) ->
         parts.append(
             rows.join(arrived, [f"{RECORD}_{n}" for n in position]).drop(f"{RECORD}_timestamp")
         )
-    found = parts[0]
-    for part in parts[1:]:
-        found = found.unionByName(part)
+    found = reduce(DataFrame.unionByName, parts)
     return found.withColumn(INGESTION, F.col(f"{ARRIVAL}.time")) if step.by_ingestion else found
 
 

@@ -32,7 +32,7 @@ from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
-from lakehouse.transform import creation, ranges_of
+from lakehouse.transform import creation, plan, ranges_of
 from lakehouse.transform.checks import judged_rows
 
 _HOUR = timedelta(hours=1)
@@ -84,7 +84,9 @@ def _judged(session: Session, ingest: Table) -> DataFrame:
         raise RangeError(
             f"table={ingest.name}: a backfill judges the quarantined rows of a {kind} table again; run `lakehouse backfill`"
         )
-    return quarantined_rows(session, ingest).withColumn(ORIGIN, F.lit("batch"))
+    return quarantined_rows(session, plan.plan_of(session, ingest)).withColumn(
+        ORIGIN, F.lit("batch")
+    )
 
 
 def _taken(lakehouse: Lakehouse, ingest: Table) -> Column:

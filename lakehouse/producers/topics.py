@@ -9,7 +9,7 @@ TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 
 
 def ensure_topics(settings: Settings, chosen: Producer, partitions: int) -> tuple[str, ...]:
-    """Creates the missing topics of a shipped pipeline and returns their names. Raises BrokerError."""
+    """Creates the missing topics of a producer and returns their names. Raises BrokerError."""
     compacted = kafka_broker.ensure_topics(
         settings, dict.fromkeys(chosen.compacted, 1), TOPIC | {"cleanup.policy": "compact"}
     )

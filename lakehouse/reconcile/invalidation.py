@@ -81,12 +81,11 @@ def look(
     """
     both = (table, *lakehouse.catalog.timed_inputs(table))
     candidates = known.keys() | set(closed)
-    with alone_if_allowed(_lock(lakehouse.settings, table)) as ours:
-        versions, marks, gone_back = (
-            looked_at(lakehouse.settings, table),
-            _marks(lakehouse.settings, table),
-            set(),
-        )
+    lock = _path(lakehouse.settings, table).with_suffix(".lock")
+    with alone_if_allowed(lock) as ours:
+        looks = _looks(lakehouse.settings, table)
+        versions, marks, tables = dict(looks.versions), dict(looks.marks), dict(looks.tables)
+        gone_back: set[str] = set()
         for each in both:
             path, before = table_path(lakehouse.settings, each), versions.get(each.name)
             now = delta_log.latest(path)
@@ -108,7 +107,6 @@ def look(
         marks = {
             key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key])
         }
-        tables = _looks(lakehouse.settings, table).tables
         again = _made_again(lakehouse.settings, both, known, tables, gone_back)
         if ours:
             looks = Looks(versions, dict(sorted(marks.items())), tables)
@@ -118,7 +116,7 @@ def look(
 
 def emptied(settings: Settings, table: Table) -> Set[str]:
     """Partitions that were changed and are not reconciled since, by the last look: there may be no row left in them."""
-    return _marks(settings, table).keys()
+    return _looks(settings, table).marks.keys()
 
 
 def _made_again(
@@ -216,10 +214,6 @@ def version_of(certificate: Certificate, name: str) -> int:
     return certificate.inputs.get("tables", {}).get(name, -1)
 
 
-def _marks(settings: Settings, table: Table) -> dict[str, Mark]:
-    return _looks(settings, table).marks
-
-
 def _looks(settings: Settings, table: Table) -> Looks:
     meaning = "the logs are looked at as if for the first time"
     return read_value(_path(settings, table), partial(typed, Looks), meaning) or Looks()
@@ -227,7 +221,3 @@ def _looks(settings: Settings, table: Table) -> Looks:
 
 def _path(settings: Settings, table: Table) -> Path:
     return layout.note(settings, table, "reconciliation.json")
-
-
-def _lock(settings: Settings, table: Table) -> Path:
-    return _path(settings, table).with_suffix(".lock")

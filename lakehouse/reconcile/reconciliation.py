@@ -21,7 +21,6 @@ from lakehouse.reconcile.provenance import by_references
 from lakehouse.reconcile.verdicts import GRAVEST
 from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.delta.digest import EMPTY, Difference, Digest, differences, digests_by
-from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import report_files
 from lakehouse.storage.log.certificates import COUNTS, Certificate, certify
 from lakehouse.storage.log.reconcile_attempts import noting_failure
@@ -192,7 +191,7 @@ def _behind(
         if table.kind.is_report:
             sound = {k: str(sides.ours.get(k, EMPTY)) for k in sides.keys if k not in by_key}
             for key, judged in diagnosis.of_files(session, table, sound).items():
-                by_key[key] = _certificate(sides, _piece([key], table, part), key, blank, **judged)
+                by_key[key] = _certificate(sides, table, key, blank, **judged)
         yield from (
             diagnosis.of_states(each, sides.states) for each in _pieces(table, sides, by_key, blank)
         )
@@ -202,15 +201,15 @@ def _pieces(
     table: Table, sides: _Sides, found: Mapping[str, Certificate], blank: Certificate
 ) -> Iterator[Certificate]:
     """A certificate for each partition, and for neighbours without a row."""
-    reached = sides.span.start
+    reached, without_row = sides.span.start, replace(blank, inputs=sides.inputs)
     for key in sides.keys:
-        piece = _piece([key], table, sides.span)
+        piece = found.get(key) or _certificate(sides, table, key, blank)
         if reached < piece.start:
-            yield _certificate(sides, Range(reached, piece.start), "", blank)
-        yield found.get(key) or _certificate(sides, piece, key, blank)
+            yield replace(without_row, start=reached, end=piece.start)
+        yield piece
         reached = piece.end
     if reached < sides.span.end:
-        yield _certificate(sides, Range(reached, sides.span.end), "", blank)
+        yield replace(without_row, start=reached, end=sides.span.end)
 
 
 def _apart(
@@ -262,12 +261,10 @@ def _computed(
 
 
 def _certificate(
-    sides: _Sides, span: Range, key: str, blank: Certificate, **judged: Any
+    sides: _Sides, table: Table, key: str, blank: Certificate, **judged: Any
 ) -> Certificate:
-    """Of the partition `key`, or ("") of neighbours without a row.
-
-    EQUAL unless `judged` otherwise.
-    """
+    """Returns the certificate of a partition, EQUAL unless `judged` otherwise."""
+    span = _piece(key, table, sides.span)
     ours, theirs = sides.ours.get(key, EMPTY), sides.theirs.get(key, EMPTY)
     return replace(
         blank,
@@ -293,10 +290,10 @@ def _compared(
 ) -> dict[str, Certificate]:
     """The certificates of partitions whose digests are not the same: row by row, and explained."""
     asked = F.col(PARTITION).isin(keys)
-    differ = _differences(session, table, sides.expected.where(asked), sides.actual.where(asked))
+    differ = _differences(table, sides.expected.where(asked), sides.actual.where(asked))
     waiting, differ = _pending(session, table, sides, differ)
     unanswered = (
-        lookups.missing(session, table, compute.questions(session, table, sides.span), sides.span)
+        lookups.missing(session, table, lookups.questions(session, table, sides.span), sides.span)
         if table.lookup and differ
         else {}
     )
@@ -317,7 +314,7 @@ def _compared(
     for key in sides.lost.keys() & judged.keys():
         judged[key] |= {"verdict": "DIFFERENT", "cause": diagnosis.lost(sides.lost[key])}
     return {
-        key: _certificate(sides, _piece([key], table, sides.span), key, blank, **judgement)
+        key: _certificate(sides, table, key, blank, **judgement)
         for key, judgement in judged.items()
     }
 
@@ -328,9 +325,7 @@ def _wholes(table: Table, span: Range) -> list[str]:
     return [key for key in keys if partition_range(key, table.partition_by).end <= span.end]
 
 
-def _differences(
-    lakehouse: Lakehouse, table: Table, expected: DataFrame, actual: DataFrame
-) -> dict[str, Difference]:
+def _differences(table: Table, expected: DataFrame, actual: DataFrame) -> dict[str, Difference]:
     keys = (WINDOW, *table.keys) if table.window else table.keys
     return differences(expected, actual, keys, PARTITION, table.tolerance)
 
@@ -361,24 +356,24 @@ def _pending(
     detail = f"late rows wait in {', '.join(d.partition for d in dirt) or 'the input'}; `lakehouse update {table.name}`"
     detail += " rewrites a partition once it has closed" if any(not d.closed for d in dirt) else ""
     settled = late_merge.settled(session, table, sides.span, dirt)
-    others = _differences(session, table, settled(sides.expected), settled(sides.actual))
+    others = _differences(table, settled(sides.expected), settled(sides.actual))
     return {key: (found[key], detail) for key in found if key not in others}, {
         key: others[key] for key in others if key in found
     }
 
 
-def _piece(keys: Sequence[str], table: Table, span: Range) -> Range:
-    """Neighbouring partitions, as far as they lie in `span`."""
-    first, last = (partition_range(key, table.partition_by) for key in (keys[0], keys[-1]))
-    return Range(max(first.start, span.start), min(last.end, span.end))
+def _piece(key: str, table: Table, span: Range) -> Range:
+    """Returns the partition, as far as it lies in `span`."""
+    whole = partition_range(key, table.partition_by)
+    return Range(max(whole.start, span.start), min(whole.end, span.end))
 
 
 def _gone(
     table: Table, key: str, sides: _Sides, first: datetime | None, blank: Certificate
 ) -> Certificate | None:
     """UNVERIFIABLE, if all that the partition was computed from is older than the first row that the input still has."""
-    span = _piece([key], table, sides.span)
-    if key in sides.theirs or (first and ranges_of.context(span, table).end > first):
+    context = ranges_of.context(_piece(key, table, sides.span), table)
+    if key in sides.theirs or (first and context.end > first):
         return None
     detail = (
         f"its input is not kept any more: its first row is of {ranges.text(first)}"
@@ -387,7 +382,7 @@ def _gone(
     )
     if key in sides.lost:
         detail = f"data file {sides.lost[key]} is missing and cannot be computed again, for {detail}; restore it from a backup"
-    return _certificate(sides, span, key, blank, verdict="UNVERIFIABLE", detail=detail)
+    return _certificate(sides, table, key, blank, verdict="UNVERIFIABLE", detail=detail)
 
 
 def _whole(session: Session, table: Table, ahead: datetime) -> Range:

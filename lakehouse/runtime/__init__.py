@@ -1,4 +1,4 @@
-"""What the library runs on: Spark, its jars, Kafka, services and sources outside.
+"""Spark, its jars, Kafka, services and sources outside.
 
 spark_session      the Spark session
 jars               the jars that pip does not bring
@@ -12,10 +12,10 @@ quiet_daemon       Spark's Python daemon, without a full collection after each t
 resettable         its test kit: the same range always gives the same records
 service            the service of a lookup: questions, retries, a cache
 kafka_options      the Kafka properties of the settings, in both dialects
-kafka_client       whether the broker answers, is away, or turns its client away
-kafka_topics       what the broker says of topics: ids, partitions, offsets
+kafka_client       a broker that answers, is away, or turns its client away
+kafka_topics       topics at the broker: ids, partitions, offsets
 kafka_in_spark     the same as kafka_client of Spark's own clients
 kafka_broker       the embedded broker
 kafka_properties   its configuration
-kafka_address      which broker this lakehouse talks to
+kafka_address      the address of the broker
 """

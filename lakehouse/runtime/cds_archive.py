@@ -20,24 +20,24 @@ _LIMIT = 600.0  # seconds in which an archive is looked through
 
 
 PROGRAMS = ("spark", "kafka")
-"""What has an archive: Spark's driver and the embedded broker."""
+"""The programs with an archive: Spark's driver and the embedded broker."""
 
 
-def options(of: str) -> tuple[str, ...]:
-    """The options of the JVM of `of`, one of PROGRAMS; none if there is no archive."""
-    found = archive(of)
-    if not found.exists():
+def options(program: str) -> tuple[str, ...]:
+    """Returns the options of the JVM of a program, one of PROGRAMS; none if there is no archive."""
+    path = archive(program)
+    if not path.exists():
         return ()
-    return (f"-XX:SharedArchiveFile={found}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+    return (f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
 def recording(to: Path) -> str:
-    """The option of a JVM that writes an archive of its classes as it ends."""
+    """Returns the option of a JVM that writes an archive of its classes as it ends."""
     return f"-XX:ArchiveClassesAtExit={to}"
 
 
 def archive(of: str) -> Path:
-    """The archive of `of` for this java and our jars, whether it is there or not."""
+    """Returns the path of the archive of `of` for this java and our jars, even if it is not there."""
     program = Path(java()).resolve()
     ours = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:12]
     # a JVM does not take the archive if one of its jars has another time
@@ -47,8 +47,8 @@ def archive(of: str) -> Path:
     return Path(sys.prefix) / f"{of}-{ours}-{made_of}.jsa"
 
 
-def fits(found: Path) -> None:
-    """Raises CalledProcessError if a JVM does not stand the archive: one that the disk had no room for would end it."""
+def fits(path: Path) -> None:
+    """Raises CalledProcessError if a JVM cannot use the archive: one that the disk had no room for would end it."""
     with tempfile.TemporaryDirectory() as folder:  # where a JVM that crashes writes down why
-        command = [java(), f"-XX:SharedArchiveFile={found}", "-XX:+VerifySharedSpaces", "-version"]
+        command = [java(), f"-XX:SharedArchiveFile={path}", "-XX:+VerifySharedSpaces", "-version"]
         subprocess.run(command, cwd=folder, capture_output=True, timeout=_LIMIT, check=True)

@@ -37,15 +37,11 @@ class Jars:
 
 
 def resolve(jars_dir: Path, progress: Callable[[str], None] | None = None) -> Jars:
-    """The jars under `jars_dir`, downloaded first if they are not there.
+    """Returns the jars under `jars_dir`, downloaded first if they are not there. Raises JarsError if one is not as checked in.
 
-    Raises JarsError if one is not as checked in.
-
-    Safe to call from several processes at once. A call after the first compares sizes and times
-    only.
+    Several processes may call it at once. Calls after the first compare sizes and times only.
     """
-    sums = SUMS.read_text()
-    home = jars_dir / hashlib.sha256(sums.encode()).hexdigest()[:12]
+    sums, home = SUMS.read_text(), _home(jars_dir)
     if not _seen_before(home):
         try:
             with locks.alone(jars_dir / ".lock", _TIME_LIMIT):
@@ -66,20 +62,17 @@ def resolve(jars_dir: Path, progress: Callable[[str], None] | None = None) -> Ja
 
 
 def verify(home: Path, sums: str) -> None:
-    """Compare every jar under `home` with `sums` and note its size and time.
-
-    Raises JarsError naming the jars.
-    """
-    expected, found = (
+    """Compares every jar under `home` with `sums`, and notes its size and time. Raises JarsError with the names of the jars."""
+    expected, present = (
         {name: digest for digest, name in map(str.split, text.splitlines())}
         for text in (sums, sums_of(home))
     )
-    wrong = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
-    wrong += [f"{name} is not among them" for name in sorted(found.keys() - expected.keys())]
+    wrong = [f"{name} is missing" for name in sorted(expected.keys() - present.keys())]
+    wrong += [f"{name} is not among them" for name in sorted(present.keys() - expected.keys())]
     wrong += [
         f"{name} has another SHA-256 sum"
-        for name in sorted(expected.keys() & found.keys())
-        if found[name] != expected[name]
+        for name in sorted(expected.keys() & present.keys())
+        if present[name] != expected[name]
     ]
     if wrong:
         raise JarsError(
@@ -90,20 +83,26 @@ def verify(home: Path, sums: str) -> None:
 
 
 def sums_of(home: Path) -> str:
-    """The jars under `home` as `jars.sha256` has them: a line for each, its SHA-256 sum and its role and name."""
-    jars = sorted(jar for role in _ROLES for jar in (home / role).glob("*.jar"))
-    return "".join(
-        f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {jar.relative_to(home)}\n" for jar in jars
-    )
+    """Returns the jars under `home` as `jars.sha256` has them: a line for each, its SHA-256 sum and its role and name."""
+    sums = ((hashlib.sha256(jar.read_bytes()).hexdigest(), jar) for jar in _jars(home))
+    return "".join(f"{digest}  {jar.relative_to(home)}\n" for digest, jar in sums)
 
 
 def are_there(jars_dir: Path) -> bool:
-    """Whether the jars are under `jars_dir` already, so that a start need not fetch them."""
-    return _seen_before(jars_dir / hashlib.sha256(SUMS.read_text().encode()).hexdigest()[:12])
+    """Returns True if the jars are under `jars_dir` already, so that a start need not fetch them."""
+    return _seen_before(_home(jars_dir))
+
+
+def _home(jars_dir: Path) -> Path:
+    return jars_dir / hashlib.sha256(SUMS.read_bytes()).hexdigest()[:12]
+
+
+def _jars(home: Path) -> list[Path]:
+    return sorted(jar for role in _ROLES for jar in (home / role).glob("*.jar"))
 
 
 def _seen_before(home: Path) -> bool:
-    """Whether every jar has the size and time it had when its sum was checked: a matter of milliseconds."""
+    """Returns True if every jar has the size and time it had when its sum was checked. It takes milliseconds."""
     try:
         return (home / ".verified").read_text() == _stats(home)
     except OSError:
@@ -111,11 +110,8 @@ def _seen_before(home: Path) -> bool:
 
 
 def _stats(home: Path) -> str:
-    jars = sorted(jar for role in _ROLES for jar in (home / role).glob("*.jar"))
-    stats = [(jar, jar.stat()) for jar in jars]
-    return "".join(
-        f"{jar.parent.name}/{jar.name} {stat.st_size} {stat.st_mtime_ns}\n" for jar, stat in stats
-    )
+    stats = ((jar.relative_to(home), jar.stat()) for jar in _jars(home))
+    return "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in stats)
 
 
 def _download(home: Path, sums: str, progress: Callable[[str], None]) -> None:
@@ -137,15 +133,9 @@ def _download(home: Path, sums: str, progress: Callable[[str], None]) -> None:
 def retrieve(cache: Path, home: Path) -> None:
     """Downloads what `ivy.xml` names to `home`, by Ivy and a folder of its own. Raises JarsError."""
     pattern = f"{home}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
-    command = [
-        java(),
-        f"-Divy.default.ivy.user.dir={cache}",
-        "-jar",
-        str(_ivy_jar()),
-        "-ivy",
-        str(IVY),
-    ]
-    command += ["-cache", str(cache / "cache"), "-confs", *_ROLES, "-retrieve", pattern]
+    command = [java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(_ivy_jar())]
+    command += ["-ivy", str(IVY), "-cache", str(cache / "cache")]
+    command += ["-confs", *_ROLES, "-retrieve", pattern]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT)
     except subprocess.TimeoutExpired as err:
@@ -162,25 +152,19 @@ def retrieve(cache: Path, home: Path) -> None:
 
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")  # found, not imported: that costs 0.3 s
-    folders = (
-        Path(folder, "jars") for folder in (spec.submodule_search_locations if spec else None) or ()
-    )
-    for jar in (jar for folder in folders for jar in sorted(folder.glob("ivy-*.jar"))):
-        return jar
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        for jar in sorted(Path(folder, "jars").glob("ivy-*.jar")):
+            return jar
     raise JarsError(
         "jars: pip's pyspark brings the Ivy that resolves them, and none is installed; run `make setup`"
     )
 
 
 def main() -> int:
-    """Resolve the jars of the settings' folder.
-
-    Says nothing and returns 0 when they are there and as checked in.
-    """
+    """Resolves the jars of the settings' folder, and returns 0, silently if they are there and as checked in."""
+    folder = from_environment(required=False).jars
     try:
-        resolve(
-            from_environment(required=False).jars, progress=lambda line: print(line, flush=True)
-        )
+        resolve(folder, progress=lambda line: print(line, flush=True))
     except LakehouseError as err:
         print(err, file=sys.stderr)
         return 1

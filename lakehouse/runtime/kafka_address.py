@@ -1,7 +1,6 @@
-"""Which broker this lakehouse talks to: the one of the settings, or the embedded one by the record it left.
+"""The address of the broker: the one of the settings, or that of the embedded broker by the record it left.
 
-Apart from `kafka_broker`, which starts and stops it, so that whoever only needs an address does not
-load all that.
+`kafka_broker`, which starts and stops that, loads more than a caller needs who asks for an address.
 """
 
 from dataclasses import asdict, dataclass
@@ -28,36 +27,31 @@ class Broker:
     boot: str = ""  # of an earlier version: not known
 
     def process(self) -> psutil.Process | None:
-        """Its process, or None once it has ended, whoever has the pid now."""
+        """Returns its process, or None once it has ended, even if another process has the pid now."""
         here = self.boot in ("", processes.boot_id())
         return processes.running(self.pid, self.start_time) if here else None
 
 
 def last(settings: Settings) -> Broker | None:
-    """The broker that was last started here, alive or not."""
+    """Returns the broker that was last started here, alive or not."""
     meaning = "the embedded broker counts as not running; if its process still runs, end it before `lakehouse broker start`"
     return read_value(layout.broker(settings) / "broker.json", partial(typed, Broker), meaning)
 
 
 def write(settings: Settings, broker: Broker) -> None:
-    """Record `broker` in one step, so that a reader sees the last one or this one."""
-    path = layout.broker(settings) / "broker.json"
-    replace_file(path, asdict(broker))
+    """Records `broker` in one step, so that a reader sees the last one or this one."""
+    replace_file(layout.broker(settings) / "broker.json", asdict(broker))
 
 
 def running(settings: Settings) -> Broker | None:
-    """The embedded broker if its process is alive; it may still be starting."""
+    """Returns the embedded broker if its process is alive; it may still be starting."""
     broker = last(settings)
     return broker if broker and broker.process() else None
 
 
 def bootstrap_servers(settings: Settings) -> str:
-    """The address of the broker.
-
-    Raises BrokerError if the settings name none and the embedded one is not running.
-    """
-    named = settings.bootstrap_servers or settings.kafka.get("bootstrap.servers", "")
-    if named:
+    """Returns the address. Raises BrokerError if the settings name none and the embedded broker is not running."""
+    if named := settings.bootstrap_servers or settings.kafka.get("bootstrap.servers", ""):
         return named
     broker = running(settings)
     if broker is None:

@@ -8,8 +8,8 @@ import base64
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import psutil
@@ -20,12 +20,11 @@ from lakehouse import processes
 from lakehouse.errors import BrokerError
 from lakehouse.runtime import cds_archive, kafka_address, kafka_client, kafka_properties
 from lakehouse.runtime.jars import Jars
-from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
+from lakehouse.runtime.kafka_address import Broker, running
+from lakehouse.runtime.kafka_options import Properties
 from lakehouse.settings import Settings, java
 from lakehouse.storage.disk import layout, locks, text_logs
 from lakehouse.storage.disk.root import make as make_root
-
-__all__ = ["Broker", "bootstrap_servers", "ensure_topics", "running", "start", "stop"]
 
 READY_LIMIT = 60.0  # seconds for a started broker to answer
 STOP_LIMIT = 20.0  # seconds for a broker to end after SIGTERM, before SIGKILL
@@ -43,12 +42,11 @@ _JVM = (
 
 
 def start(settings: Settings, jars: Jars, jvm: Sequence[str] | None = None) -> Broker:
-    """The embedded broker of `settings.root`, started unless it runs, once it answers.
-
-    :param jvm: options of its JVM beside the usual ones. Default: those of the archive of its
-        classes.
+    """Returns the embedded broker of `settings.root`, started unless it runs, once it answers.
 
     Raises BrokerError with the end of its log if it does not answer within READY_LIMIT seconds.
+
+    :param jvm: options of its JVM beside the usual ones. Default: those of the archive of its classes.
     """
     home = layout.broker(settings)
     make_root(settings)
@@ -58,9 +56,8 @@ def start(settings: Settings, jars: Jars, jvm: Sequence[str] | None = None) -> B
         if broker is None or not _answers(broker):  # the second: it was about to end
             address = kafka_properties.write(home)
             _format(home, jars)
-            broker = _launch(
-                home, jars, address, cds_archive.options("kafka") if jvm is None else jvm
-            )
+            options = cds_archive.options("kafka") if jvm is None else jvm
+            broker = _launch(home, jars, address, options)
             kafka_address.write(settings, broker)
             if not _answers(broker):
                 raise BrokerError(
@@ -70,10 +67,7 @@ def start(settings: Settings, jars: Jars, jvm: Sequence[str] | None = None) -> B
 
 
 def stop(settings: Settings) -> bool:
-    """End the embedded broker: SIGTERM, and SIGKILL after STOP_LIMIT seconds.
-
-    False if none was running.
-    """
+    """Ends the embedded broker by SIGTERM, by SIGKILL after STOP_LIMIT seconds; returns False if none was running."""
     home = layout.broker(settings)
     if not home.exists():
         return False
@@ -104,19 +98,16 @@ def shorten_log(settings: Settings, longest: int = _LOG_BYTES) -> None:
 def ensure_topics(
     settings: Settings, partitions: Mapping[str, int], config: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Create the topics of `partitions` that are missing, with the topic properties `config`.
+    """Creates the topics of `partitions` that are missing, with the topic properties `config`, and returns their names.
 
-    The names created.
-
-    A topic that is there stays as it is, also with another number of partitions. Raises
-    AccessError, BrokerError.
+    A topic that is there stays as it is, also with another number of partitions. Raises AccessError, BrokerError.
     """
-    there = kafka_client.topics(settings, READY_LIMIT) if partitions else frozenset()
+    present = kafka_client.topics(settings, READY_LIMIT) if partitions else frozenset()
     # one that is there is not asked for: it may take a right that only its owner has
     topics = [
         NewTopic(name, n, replication_factor=-1, config=dict(config or {}))
         for name, n in partitions.items()
-        if name not in there
+        if name not in present
     ]
     if not topics:
         return ()
@@ -141,17 +132,14 @@ def ensure_topics(
 _RIGHT = "CREATE on the topic, or DESCRIBE if it is there"
 
 
-@contextmanager
-def _lock(home: Path) -> Iterator[None]:
+def _lock(home: Path) -> AbstractContextManager[object]:
     limit = READY_LIMIT + 2 * STOP_LIMIT
     try:
-        lock = locks.alone(home / _LOCK, limit)
+        return locks.alone(home / _LOCK, limit)
     except locks.Locked as err:
         raise BrokerError(
             f"broker={home}: one process at a time starts or stops it; another has for {limit:.0f} s"
         ) from err
-    with lock:
-        yield
 
 
 def _command(jars: Jars, jvm: Sequence[str], main: str, *arguments: str) -> list[str]:
@@ -181,14 +169,8 @@ def _format(home: Path, jars: Jars) -> None:
 
 def _launch(home: Path, jars: Jars, address: str, jvm: Sequence[str] = ()) -> Broker:
     text_logs.set_aside(home / _LOG, _LOGS)
-    # By way of a shell that ends at once: in a session of its own no terminal reaches the broker,
-    # and as nobody's child it leaves no zombie behind, whoever started it.
-    detached = ["/bin/sh", "-c", f'"$@" </dev/null >>{_LOG} 2>&1 & echo $!', "sh"]
-    command = detached + _command(jars, jvm, "kafka.Kafka", "server.properties")
-    run = subprocess.run(
-        command, cwd=home, stdout=subprocess.PIPE, check=True, start_new_session=True
-    )
-    pid = int(run.stdout)
+    command = _command(jars, jvm, "kafka.Kafka", "server.properties")
+    pid = processes.detached(command, home / _LOG, cwd=home)
     start_time = processes.started(pid)
     if not start_time:
         raise BrokerError(f"broker={home}: it ended at once. {_end_of(str(home / _LOG))}")
@@ -196,17 +178,9 @@ def _launch(home: Path, jars: Jars, address: str, jvm: Sequence[str] = ()) -> Br
 
 
 def _answers(broker: Broker) -> bool:
-    """Wait until the broker answers; False if its process ends instead.
-
-    Raises BrokerError after READY_LIMIT.
-    """
-    admin = AdminClient(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "log_level": "0",
-            "reconnect.backoff.max.ms": "200",
-        }
-    )
+    """Waits until the broker answers; returns False if its process ends instead. Raises BrokerError after READY_LIMIT."""
+    quick: Properties = {"log_level": "0", "reconnect.backoff.max.ms": "200"}
+    admin = AdminClient(quick | {"bootstrap.servers": broker.bootstrap_servers})
     deadline = time.monotonic() + READY_LIMIT
     while time.monotonic() < deadline:
         try:

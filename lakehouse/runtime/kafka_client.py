@@ -1,8 +1,8 @@
-"""Whether the broker answers this client, is away, or turns it away.
+"""A broker that answers, is away, or turns this client away.
 
-A broker that is away comes back by itself, and is waited for. A wrong password stays wrong until somebody mends it. librdkafka
-tries again after both, and what was asked ends as timed out after both. What it reports and logs meanwhile differs, so
-that is listened to here.
+A broker that is away comes back by itself, and is waited for. A wrong password stays wrong until somebody mends it.
+librdkafka tries again in both cases, and every request times out in both. Its reports and logs differ, so they are
+listened to here.
 """
 
 import logging
@@ -31,7 +31,7 @@ _SHOWN = (  # of the properties: those without secrets
     "sasl.mechanisms",
     "sasl.username",
 )
-# what says, of librdkafka, that a broker turned a client away
+# texts of librdkafka for a client that the broker turned away
 MECHANISM, PASSWORD = "mechanism handshake failed", "SASL authentication error"
 CERTIFICATE, TLS = "certificate verify failed", "SSL routines"
 # the rule, and the fix
@@ -63,30 +63,27 @@ _DENIED = (
 
 
 def admin(settings: Settings) -> "AdminClient":
-    """A client to ask with; nobody has been asked yet. Raises SettingsError, BrokerError."""
+    """Returns a client that has asked no broker yet. Raises SettingsError, BrokerError."""
     return _client(settings, {})
 
 
 def check(settings: Settings, within: float = WITHIN) -> None:
     """Returns once the broker answers.
 
-    Raises AccessError as soon as it turns this client away, BrokerError if it does not answer
-    within so many seconds, SettingsError for properties that no client takes.
+    Raises AccessError as soon as it turns this client away, BrokerError if it does not answer within so many seconds,
+    SettingsError for properties that no client takes.
     """
     _answered(settings, within)
 
 
 def check_access(settings: Settings) -> None:
-    """Raises AccessError if the broker turns this client away.
-
-    For a broker that did not answer just now; if it is away, that is known already.
-    """
+    """Raises AccessError if the broker, which did not answer just now, turns this client away."""
     with suppress(BrokerError):
         check(settings, _SOON)
 
 
 def topics(settings: Settings, within: float = WITHIN) -> frozenset[str]:
-    """The topics that the broker shows to this client. Raises as `check`."""
+    """Returns the topics that the broker shows to this client. Raises as `check`."""
     from confluent_kafka import KafkaException
 
     client = _answered(settings, within)
@@ -97,70 +94,70 @@ def topics(settings: Settings, within: float = WITHIN) -> frozenset[str]:
 
 
 def denied(error: "KafkaError", what: str, right: str) -> AccessError | None:
-    """The error of a client whose user may not do this; None if that is not what the broker said.
+    """Returns the error of a client whose user lacks a right; None if the broker answered otherwise.
 
-    :param what: what it was to do, and of what: `topic=orders, reading it`.
-    :param right: the right that this takes: `READ on the topic`.
+    :param what: the request: `topic=orders, reading it`.
+    :param right: the right that it takes: `READ on the topic`.
     """
     return not_allowed(what, error.str(), right) if error.name() in _DENIED else None
 
 
-def not_allowed(what: str, said: str, right: str) -> AccessError:
+def not_allowed(what: str, reason: str, right: str) -> AccessError:
     return AccessError(
-        f"{what}: the broker does not allow it ({said}); the user must have {right}; grant it at the broker"
+        f"{what}: the broker does not allow it ({reason}); the user must have {right}; grant it at the broker"
     )
 
 
 def is_of_group(error: "KafkaError") -> bool:
-    """Whether it concerns the group of a consumer, which needs none here.
+    """Returns True for an error of a consumer's group, which needs none here.
 
     librdkafka looks for the group's coordinator all the same, which a user may have no right to.
     """
     return error.name() == "GROUP_AUTHORIZATION_FAILED"
 
 
-def turned_away(said: Collection[str]) -> str:
-    """The first of these reports of errors by which a broker turned its client away; empty if none is."""
-    for each in said:
-        if any(name in each for name in _TURNED_AWAY) and not any(name in each for name in _AWAY):
-            return each
+def turned_away(reports: Collection[str]) -> str:
+    """Returns the first of these reports by which a broker turned its client away; empty if there is none."""
+    for report in reports:
+        if any(t in report for t in _TURNED_AWAY) and not any(t in report for t in _AWAY):
+            return report
     return ""
 
 
 class _Listener(logging.Handler):
-    """Keeps what is logged, without who logs it."""
+    """Keeps the logged texts, without their loggers."""
 
-    def __init__(self, said: list[str]) -> None:
+    def __init__(self, reports: list[str]) -> None:
         super().__init__()
-        self._said = said
+        self._reports = reports
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._said.append(record.getMessage().rpartition("]: ")[2])
+        self._reports.append(record.getMessage().rpartition("]: ")[2])
 
 
 def _answered(settings: Settings, within: float) -> "AdminClient":
-    """A client whose broker has answered it."""
+    """Returns a client whose broker has answered it."""
     from confluent_kafka import KafkaException
 
-    said: list[str] = []
+    reports: list[str] = []
     logger = logging.Logger("kafka")  # nobody else's; some hints are in the log only
-    logger.addHandler(_Listener(said))
-    heard = {"error_cb": lambda error: said.append(error.str()), "logger": logger, "log_level": "6"}
-    client = _client(settings, heard)
+    logger.addHandler(_Listener(reports))
+    callbacks = {"error_cb": lambda error: reports.append(error.str()), "logger": logger}
+    client = _client(settings, callbacks | {"log_level": "6"})
     future = client.describe_cluster(request_timeout=within)
     deadline = time.monotonic() + within
     while not future.done() and time.monotonic() < deadline:
         wait([future], _LISTEN)
         client.poll(0)
-        if why := turned_away(said):
+        if why := turned_away(reports):
             raise _refused(settings, why)
     try:
         future.result(timeout=_SOON)
     except (KafkaException, TimeoutError) as err:
         client.poll(0)
-        if why := turned_away(said):
+        if why := turned_away(reports):
             raise _refused(settings, why) from err
-        causes = [each for each in said if "brokers are down" not in each]  # which says no more
+        causes = [text for text in reports if "brokers are down" not in text]  # which says no more
         reason = causes[-1] if causes else str(err) or "no answer"
         raise _silent(settings, within, reason) from err
     return client
@@ -184,7 +181,7 @@ def _refused(settings: Settings, why: str) -> AccessError:
 
 
 def refused(settings: Settings, kind: str, why: str) -> AccessError:
-    """The error of a client that the broker turns away, for one of the kinds above."""
+    """Returns the error of a client that the broker turns away, for one of the kinds above."""
     rule, fix = _TURNED_AWAY[kind]
     return AccessError(
         f"{_shown(settings)}: the broker turns this client away; {rule}; {fix} ({why})"
@@ -193,9 +190,7 @@ def refused(settings: Settings, kind: str, why: str) -> AccessError:
 
 def _silent(settings: Settings, within: float, reason: str) -> BrokerError:
     check = "check the address, and that the broker runs"
-    if (
-        "Disconnected" in reason
-    ):  # so ends a broker, and one that is spoken to otherwise than its listener speaks
+    if "Disconnected" in reason:  # by a broker that ends, or whose listener speaks another protocol
         protocol = settings.kafka.get("security.protocol", "PLAINTEXT")
         check += f" and its listener speaks security.protocol={protocol} (LAKEHOUSE_KAFKA_SECURITY_PROTOCOL)"
     return BrokerError(
@@ -205,7 +200,7 @@ def _silent(settings: Settings, within: float, reason: str) -> BrokerError:
 
 
 def _shown(settings: Settings) -> str:
-    """The address, and what is given beside it and may be read by anybody."""
+    """Returns the address, and the other properties without secrets."""
     config = client_config(settings)
     names = ("bootstrap.servers", *(name for name in _SHOWN if name in config))
     return ", ".join(f"{name}={config[name]}" for name in names)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 from lakehouse.errors import SettingsError
 from lakehouse.runtime.kafka_address import bootstrap_servers
@@ -45,28 +46,21 @@ _LOGIN_MODULES = {
 
 
 def isolated(settings: Settings, isolation: str) -> Settings:
-    """The settings with the isolation that a source declares; those that are given if it declares none."""
-    return (
-        replace(settings, kafka={**settings.kafka, "isolation.level": isolation})
-        if isolation
-        else settings
-    )
+    """Returns the settings with the isolation that a source declares, if it declares one."""
+    if not isolation:
+        return settings
+    return replace(settings, kafka={**settings.kafka, "isolation.level": isolation})
 
 
 def client_config(settings: Settings) -> Properties:
-    """The properties of a confluent-kafka client. They may hold secrets: never log them."""
-    given = {
-        name: value for name, value in settings.kafka.items() if not name.startswith(_JAVA_ONLY)
-    }
+    """Returns the properties of a confluent-kafka client. They may hold secrets: never log them."""
+    given = {name: text for name, text in settings.kafka.items() if not name.startswith(_JAVA_ONLY)}
     servers = {"bootstrap.servers": bootstrap_servers(settings)}
     return {**_NO_TELEMETRY, **_LARGE_RECORDS, **given, **servers}
 
 
 def spark_options(settings: Settings) -> dict[str, str]:
-    """The options of Spark's Kafka source and sink, prefix `kafka.` included.
-
-    They may hold secrets: never log them.
-    """
+    """Returns the options of Spark's Kafka source and sink, with the prefix `kafka.`. They may hold secrets: never log them."""
     properties = _LARGE_FETCHES | _NO_TELEMETRY | _java(settings)
     properties["bootstrap.servers"] = bootstrap_servers(settings)
     return {f"kafka.{name}": value for name, value in properties.items()}
@@ -105,10 +99,9 @@ def _quoted(text: str) -> str:
 
 
 def _pem(name: str, path: str) -> str:
-    """The text of a PEM file: Java takes certificate and key in one file or as text, librdkafka as two files."""
+    """Returns the text of a PEM file: Java takes certificate and key in one file or as text, librdkafka as two files."""
     try:
-        with open(path, encoding="ascii") as file:
-            text = file.read()
+        text = Path(path).read_text("ascii")
     except (OSError, UnicodeDecodeError) as err:
         raise SettingsError(
             f"kafka.{name}={path}: a readable PEM file; {type(err).__name__}"

@@ -1,4 +1,4 @@
-"""The configuration of the embedded broker: its server.properties, and which ports it listens on."""
+"""The configuration of the embedded broker: its server.properties and its ports."""
 
 import socket
 import zlib
@@ -42,10 +42,7 @@ _SERVER = {
 
 
 def write(home: Path) -> str:
-    """Write `home`/server.properties, with the ports of the last start if they are free.
-
-    The broker's address.
-    """
+    """Writes `home`/server.properties, with the ports of the last start if they are free, and returns the broker's address."""
     path = home / "server.properties"
     port, controller = _free_ports([*_last_ports(path), *_ports_of(home)])
     address = f"127.0.0.1:{port}"
@@ -66,7 +63,7 @@ def _last_ports(path: Path) -> list[int]:
 
 
 def _ports_of(home: Path) -> Iterable[int]:
-    """The ports to try for a lakehouse: its own by its path, so that two seldom meet and a client finds it again."""
+    """Returns the ports to try for a lakehouse: by its path, so that two seldom meet and a client finds it again."""
     first = zlib.crc32(str(home).encode())
     return (_FIRST_PORT + (first + i) % _PORTS for i in range(100))
 

@@ -1,4 +1,4 @@
-"""What the broker says of topics: their ids, their partitions, and their offsets."""
+"""Topics at the broker: their ids, their partitions, and their offsets."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -19,29 +19,26 @@ _NO_LEADER_YET = (5, 6)  # LEADER_NOT_AVAILABLE, NOT_LEADER_FOR_PARTITION
 
 
 def admin(settings: Settings) -> "AdminClient":
-    """A client of a broker that answers. Raises AccessError, BrokerError, SettingsError."""
+    """Returns a client of a broker that answers. Raises AccessError, BrokerError, SettingsError."""
     kafka_client.check(settings, _WITHIN)
     return kafka_client.admin(settings)
 
 
 def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
-    """Topic -> its id, empty of a broker that gives none, and its partitions.
-
-    Raises AccessError, BrokerError.
-    """
-    from confluent_kafka import TopicCollection
+    """Returns the id of each topic, empty if the broker gives none, and its partitions. Raises AccessError, BrokerError."""
+    from confluent_kafka import KafkaException, TopicCollection
 
     futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=_WITHIN)
     by_topic = {}
     for topic, future in futures.items():
-        described = _answered(topic, "describe it", future)
+        try:
+            described = future.result()
+        except KafkaException as err:
+            raise _unanswered(topic, "describe it", err.args[0]) from err
         if not described.partitions:  # as of a broker that went away meanwhile
             raise _unanswered(topic, "name its partitions", "it named none")
-        identity = str(described.topic_id or "")
-        by_topic[topic] = (
-            "" if identity in _NO_ID else identity,
-            [p.id for p in described.partitions],
-        )
+        id = str(described.topic_id or "")
+        by_topic[topic] = "" if id in _NO_ID else id, [p.id for p in described.partitions]
     return by_topic
 
 
@@ -52,9 +49,9 @@ def listed(
     options: Mapping[str, Any],
     least: int = 0,
 ) -> dict[str, dict[str, int]]:
-    """Topic -> partition -> offset, at least that one.
+    """Returns the offset of each partition by topic; an offset below `least` is asked for again.
 
-    A partition that was created a moment ago may have no leader yet: it is asked again.
+    So is a partition that was created a moment ago and may have no leader yet.
     """
     from confluent_kafka import KafkaException, TopicPartition
 
@@ -74,7 +71,7 @@ def listed(
                 continue
             if offset >= least:
                 by_topic[at.topic][str(at.partition)] = offset
-                requests = {each: spec for each in requests if each != at}
+                requests = {partition: spec for partition in requests if partition != at}
             elif late:  # as of a broker that goes away
                 raise _unanswered(
                     at.topic, "name its offsets", f"offset {offset} for partition {at.partition}"
@@ -82,15 +79,6 @@ def listed(
         if requests:
             time.sleep(_AGAIN)
     return by_topic
-
-
-def _answered(topic: str, what: str, future):
-    from confluent_kafka import KafkaException
-
-    try:
-        return future.result()
-    except KafkaException as err:
-        raise _unanswered(topic, what, err.args[0]) from err
 
 
 def _unanswered(topic: str, what: str, why: "KafkaError | str") -> LakehouseError:

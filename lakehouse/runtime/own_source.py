@@ -1,7 +1,7 @@
-"""A source of one's own, asked: what its class gives is held against the contract, and becomes records as a topic has them.
+"""A source of one's own: its class is called and held against the contract, and its values become records of a topic.
 
-What the class raises means that the source is away (SourceAway). What it gives and must not is an error of the class, and
-lasts (SourceError).
+An exception of the class means that the source is away (SourceAway). A value against the contract is an error of the
+class, and lasts (SourceError).
 """
 
 import base64
@@ -63,14 +63,14 @@ _calls: dict[int, Call] = {}  # by the thread that makes it
 
 
 def unanswered(thread: int | None) -> Call | None:
-    """The call that a thread makes, if it has waited for too long already."""
+    """Returns the call that a thread makes, if it has waited for too long already."""
     call = _calls.get(thread or 0)
     return call if call and time.monotonic() - call.began > ANSWERS else None
 
 
 @contextmanager
 def _noted(source: str, method: str, where: str) -> Iterator[None]:
-    """Others can see meanwhile that this thread makes the call, for it may never return."""
+    """Shows other threads that this one makes the call, which may never return."""
     thread = threading.get_ident()
     around = _calls.get(thread)
     _calls[thread] = Call(source, method, where, datetime.now(UTC), time.monotonic())
@@ -84,20 +84,20 @@ def _noted(source: str, method: str, where: str) -> Iterator[None]:
 
 
 class OwnReader:
-    """Calls the class of a source. One that has raised is closed, and the next call makes another instance."""
+    """Calls the class of a source. An instance that has raised is closed, and the next call makes another one."""
 
     def __init__(self, source: PythonSource) -> None:
         self.source = source
         self._made: SourceReader | None = None
 
     def ends(self) -> dict[str, int]:
-        """The offsets behind the last records, by partition. Raises SourceAway, SourceError."""
+        """Returns the offsets after the last records, by partition. Raises SourceAway, SourceError."""
         with self._calling("latest_offset") as reader:
             given = reader.latest_offset()
         return self._offsets("latest_offset", given)
 
     def begins(self, ends: Ends) -> dict[str, int]:
-        """The first offsets of these partitions. Raises SourceAway, SourceError."""
+        """Returns the first offsets of these partitions. Raises SourceAway, SourceError."""
         with self._calling("earliest_offset") as reader:
             given = reader.earliest_offset()
         offsets = self._offsets("earliest_offset", given)
@@ -106,22 +106,20 @@ class OwnReader:
         begins = {partition: offsets.get(partition, 0) for partition in ends}
         for partition, offset in begins.items():
             if offset > ends[partition]:
-                raise _wrong(
-                    self.source,
+                raise self._wrong(
                     f"partition={partition}, earliest_offset={offset}",
                     f"it is behind latest_offset, which is {ends[partition]}; of an empty partition both are the same",
                 )
         return begins
 
     def records(self, partition: str, start: int, end: int) -> Generator[Raw, None, None]:
-        """The records of a range, one by one, as they are asked for. Raises SourceAway, SourceError."""
+        """Yields the records of a range, one by one. Raises SourceAway, SourceError."""
         where, number = f"partition={partition}, range=[{start}, {end})", start
         sparse = self.source.reader.sparse
         for item in self._read(int(partition), start, end):
             record = item if isinstance(item, SourceRecord) else SourceRecord(item)
             if number == end:
-                raise _wrong(
-                    self.source,
+                raise self._wrong(
                     f"{where}, record={_shown(item)}",
                     "it is one more than the range has; end is not part of it",
                 )
@@ -130,8 +128,7 @@ class OwnReader:
             yield number, *self._raw(record, item, f"{where}, offset={number}")
             number += 1
         if number < end and not sparse:
-            raise _wrong(
-                self.source,
+            raise self._wrong(
                 where,
                 f"read gave {number - start:,} records of {end - start:,}, so those from {number} on would be lost; give all "
                 "that latest_offset has promised, or, if numbers may be missing, declare sparse = True and give each its offset",
@@ -145,7 +142,7 @@ class OwnReader:
         size: int = _EVERY,
         seconds: float = float("inf"),
     ) -> tuple[pa.Table, int]:
-        """The records of a range as a topic would hand them out, and the offset behind what was read.
+        """Returns the records of a range as a topic would hand them out, and the offset after the last one.
 
         It ends before the range does once the values are about so many bytes, or took so long. Raises SourceAway, SourceError.
         """
@@ -176,7 +173,7 @@ class OwnReader:
         return pa.Table.from_arrays(named, schema=RECORDS), reached
 
     def close(self) -> None:
-        """Has the instance let go of what it holds. What it raises then is logged."""
+        """Closes the instance, and logs its exception."""
         made, self._made = self._made, None
         if made is not None:
             self._let_go(made.close)
@@ -189,7 +186,7 @@ class OwnReader:
             _log.warning(f"source={self.source.address}: its close {_raised(self.source, err)}")
 
     def _read(self, partition: int, start: int, end: int) -> Iterator[Any]:
-        """What `read` gives. An iterator that is left early is closed."""
+        """Yields the items of `read`. An iterator that is left early is closed."""
         with self._calling("read", f"partition={partition}, range=[{start}, {end})") as reader:
             given = reader.read(partition, start, end)
             try:
@@ -197,8 +194,7 @@ class OwnReader:
             except TypeError:
                 items = None
         if items is None or isinstance(given, str | bytes | Mapping | SourceRecord):
-            raise _wrong(
-                self.source,
+            raise self._wrong(
                 f"read={_shown(given)}",
                 "it must give the records of a range, one after another",
             )
@@ -215,7 +211,7 @@ class OwnReader:
 
     @contextmanager
     def _calling(self, method: str, where: str = "") -> Iterator[SourceReader]:
-        """The instance. What comes from the class is SourceAway, and the instance is let go of."""
+        """Yields the instance. An exception of the class becomes SourceAway, and the instance is closed."""
         try:
             with _noted(self.source.address, method, where):
                 if self._made is None:
@@ -235,15 +231,14 @@ class OwnReader:
         for partition, offset in by_partition.items():
             numbers = _whole(partition, _PARTITION_MOST), _whole(offset, _OFFSET_MOST)
             if None in numbers:
-                raise _wrong(self.source, f"{method}={_shown(given)}", rule)
+                raise self._wrong(f"{method}={_shown(given)}", rule)
             offsets[str(numbers[0])] = numbers[1]
         return offsets  # type: ignore[return-value]  # none of them is None
 
     def _number(self, offset: object, least: int, end: int, where: str) -> int:
         number = _whole(offset, _OFFSET_MOST)
         if number is None or not least <= number < end:
-            raise _wrong(
-                self.source,
+            raise self._wrong(
                 f"{where}, offset={_shown(offset)}",
                 f"the next record of the range has an offset from {least} to {end - 1}",
             )
@@ -254,34 +249,30 @@ class OwnReader:
     ) -> tuple[bytes | None, bytes | None, datetime | None]:
         key, value, timestamp = record.key, record.value, record.timestamp
         if not isinstance(key, str | bytes | None):
-            raise _wrong(self.source, f"{where}, key={_shown(key)}", "a key is text, bytes or None")
+            raise self._wrong(f"{where}, key={_shown(key)}", "a key is text, bytes or None")
         if timestamp is not None and (
             not isinstance(timestamp, datetime) or timestamp.tzinfo is None
         ):
-            raise _wrong(
-                self.source,
+            raise self._wrong(
                 f"{where}, timestamp={_shown(timestamp)}",
                 "a timestamp is a datetime with its time zone, or None",
             )
         if item is None or not isinstance(value, str | bytes | Mapping | None):
-            raise _wrong(
-                self.source,
+            raise self._wrong(
                 f"{where}, record={_shown(value)}",
                 "a record is text, bytes or a mapping of fields, or a SourceRecord of one",
             )
         if not isinstance(value, Mapping):
             return _bytes(key), _bytes(value), timestamp
         if self.source.format != "json":
-            raise _wrong(
-                self.source,
+            raise self._wrong(
                 f"{where}, record={_shown(value)}",
                 f"the source has format={self.source.format!r}, and a mapping becomes JSON; give its text",
             )
         try:
             written = json.dumps(dict(value), default=_plain)
         except (TypeError, ValueError) as err:
-            raise _wrong(
-                self.source,
+            raise self._wrong(
                 f"{where}, record={_shown(value)}",
                 f"it cannot be written as JSON: {err}",
             ) from err
@@ -297,7 +288,7 @@ _END = object()
 
 
 def _raised(source: PythonSource, err: Exception) -> str:
-    """What the class raised, and where in its own file."""
+    """Returns the exception of the class, and its line in the class's file."""
     code = getattr(source.reader.read, "__code__", None)
     own = [
         frame
@@ -305,34 +296,28 @@ def _raised(source: PythonSource, err: Exception) -> str:
         if code and frame.filename == code.co_filename
     ]
     at = f" in line {own[-1].lineno} of {source.reader.__module__}" if own else ""
-    said = " ".join(str(err).split())[:_SHOWN]
-    return f"raised {type(err).__name__}{f': {said}' if said else ''}{at}"
+    reason = " ".join(str(err).split())[:_SHOWN]
+    return f"raised {type(err).__name__}{f': {reason}' if reason else ''}{at}"
 
 
-def _wrong(source: PythonSource, what: str, rule: str) -> SourceError:
-    return SourceError(
-        f"source={source.address}, {what}: {rule}; correct the class {source.class_name}"
-    )
-
-
-def _whole(value: object, most: int) -> int | None:
-    """A whole number from 0 to `most`, also one of numpy's; None for all else."""
+def _whole(value: object, largest: int) -> int | None:
+    """Returns a whole number from 0 to `most`, also one of numpy's; None for all else."""
     if isinstance(value, bool):
         return None
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # it says so
     except TypeError:
         return None
-    return number if 0 <= number <= most else None
+    return number if 0 <= number <= largest else None
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
-    """Text as UTF-8. What is none of it becomes bytes that are quarantined as such."""
+    """Returns text as UTF-8. Text that has no UTF-8 becomes bytes that are quarantined as such."""
     return value.encode(errors="surrogatepass") if isinstance(value, str) else value
 
 
 def _plain(value: object) -> object:
-    """What JSON has not, as the parser of rows reads it."""
+    """Returns a value that JSON lacks as the parser of rows reads it."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):

@@ -28,7 +28,7 @@ _SECONDS = 60.0  # for protoc, which needs a tenth of one
 
 @lru_cache(maxsize=256)
 def compiled(schema: Schema) -> bytes:
-    """The descriptors of a schema and of all that it imports.
+    """Returns the descriptors of a schema and of its imports.
 
     :raises ValueError: if protoc cannot read it, with what protoc says.
     :raises SettingsError: if protoc is not installed.
@@ -51,8 +51,8 @@ def compiled(schema: Schema) -> bytes:
             timeout=_SECONDS,
         )
         if done.returncode:
-            said = done.stderr.replace(f"{folder}/", "").replace(f"{_OWN}:", "line ").strip()
-            raise ValueError(said.partition("\n")[0] or f"protoc ended with {done.returncode}")
+            output = done.stderr.replace(f"{folder}/", "").replace(f"{_OWN}:", "line ").strip()
+            raise ValueError(output.partition("\n")[0] or f"protoc ended with {done.returncode}")
         return (Path(folder) / "found").read_bytes()
 
 
@@ -69,19 +69,18 @@ def _write(folder: Path, name: str, text: str) -> None:
 
 @lru_cache(maxsize=256)
 def messages(descriptors: bytes) -> "Mapping[Indexes, type[Message]]":
-    """The messages of a compiled schema.
+    """Returns the messages of a compiled schema.
 
-    Clients do not agree whether the entries of a map take a place among the messages within a
-    message: for Java they take none, for Go and Python one each. What is another message for one than
-    for the other is left out.
+    Clients do not agree whether the entries of a map take a place among the messages within a message: for Java they take
+    none, for Go and Python one each. A place with two meanings is left out.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
-    for each in files:
-        pool.AddSerializedFile(each.SerializeToString())
-    own = next(each for each in files if each.name == _OWN)
+    for file in files:
+        pool.AddSerializedFile(file.SerializeToString())
+    own = next(file for file in files if file.name == _OWN)
     return {
         indexes: message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
         for indexes, name in _names(own.message_type, own.package, ())
@@ -89,12 +88,12 @@ def messages(descriptors: bytes) -> "Mapping[Indexes, type[Message]]":
 
 
 def _names(
-    of: "Sequence[DescriptorProto]", around: str, before: Indexes
+    siblings: "Sequence[DescriptorProto]", around: str, before: Indexes
 ) -> Iterator[tuple[Indexes, str]]:
-    plain = [each for each in of if not each.options.map_entry]
-    for place, either in enumerate(of):
+    plain = [sibling for sibling in siblings if not sibling.options.map_entry]
+    for place, either in enumerate(siblings):
         both = (either, *plain[place : place + 1])
-        meant = {each.name: each for each in both if not each.options.map_entry}
+        meant = {sibling.name: sibling for sibling in both if not sibling.options.map_entry}
         if len(meant) == 1:
             ((name, message),) = meant.items()
             full = f"{around}.{name}" if around else name
@@ -103,29 +102,29 @@ def _names(
 
 
 def split(payload: bytes) -> tuple[Indexes, bytes]:
-    """The indexes of the message and its bytes, of what follows the schema's id.
+    """Returns the indexes of the message and its bytes, from the bytes after the schema's id.
 
     :raises ValueError: if there are no indexes.
     """
     if payload[:1] == b"\0":  # of the first message, the short form
         return FIRST, payload[1:]
     count, at = _number(payload, 0)
-    found = []
+    indexes = []
     for _ in range(count):
         index, at = _number(payload, at)
-        found.append(index)
-    return tuple(found), payload[at:]
+        indexes.append(index)
+    return tuple(indexes), payload[at:]
 
 
 def _number(payload: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends: seven bits a byte, zigzag as in Avro."""
-    found = shift = 0
+    """Returns a number and its end: seven bits a byte, zigzag as in Avro."""
+    number = shift = 0
     while at < len(payload) and shift < 35:
         byte, at = payload[at], at + 1
-        found |= (byte & 0x7F) << shift
+        number |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if found & 1:
+            if number & 1:
                 break  # it is negative
-            return found >> 1, at
+            return number >> 1, at
         shift += 7
     raise ValueError("no message index follows the id")

@@ -1,9 +1,9 @@
-"""The test kit of a source of one's own: its ranges are read again and again, cut and ordered otherwise, and compared.
+"""The test kit of a source of one's own: its ranges are read again and again, in other pieces and orders, and compared.
 
     def test_my_source():
         assert_resettable(python_source("orders", Orders, schema=..., options={"path": "orders.db"}))
 
-What a stream does after a crash is no other: it makes a new instance and reads a range that it has read.
+A stream does the same after a crash: it makes a new instance and reads a range again.
 """
 
 import random
@@ -14,8 +14,8 @@ from lakehouse.declare.inputs.own_sources import PythonSource
 from lakehouse.errors import SourceError
 from lakehouse.runtime.own_source import OwnReader, Raw
 
-Piece = tuple[str, int, int]  # partition, start and end of a range
-Found = Mapping[str, Mapping[int, Raw]]  # partition -> offset -> record
+Range = tuple[str, int, int]  # partition, start and end
+Records = Mapping[str, Mapping[int, Raw]]  # partition -> offset -> record
 _MOST = 20  # records of a piece
 
 
@@ -35,23 +35,23 @@ def assert_resettable(source: PythonSource, *, records: int = 1_000, seed: int =
     :raises AssertionError: names the range and the first record that differs, or what the class gave and must not.
     """
     try:
-        return _Trial(source, records, seed).run()
+        return _ResetTest(source, records, seed).run()
     except SourceError as err:
         raise AssertionError(f"seed={seed}, {err}") from err
 
 
-class _Trial:
+class _ResetTest:
     def __init__(self, source: PythonSource, records: int, seed: int) -> None:
         self.source, self.records, self.seed = source, records, seed
         self.choose = random.Random(seed)
-        self.found: Found = {}
+        self.first: Records = {}
 
     def run(self) -> int:
         with closing(OwnReader(self.source)) as reader:
             ends = reader.ends()
             ranges = self._ranges(reader.begins(ends), ends)
-            self.found = self._read(reader, ranges)
-            count = sum(map(len, self.found.values()))
+            self.first = self._read(reader, ranges)
+            count = sum(map(len, self.first.values()))
             if not count:
                 raise self._failed("it has no record, so nothing was compared; give it some")
             self._read_again(reader, ranges)
@@ -62,7 +62,7 @@ class _Trial:
             self._check_ends(ends, reader.ends(), "when it is asked again")
         return count
 
-    def _read_again(self, reader: OwnReader, ranges: list[Piece]) -> None:
+    def _read_again(self, reader: OwnReader, ranges: list[Range]) -> None:
         self._compare(reader, ranges, "once more")
         self._compare(reader, self._cut(ranges), "in pieces")
         shuffled = self._cut(ranges)
@@ -80,8 +80,8 @@ class _Trial:
                         f"partition={partition}, range=[{at}, {at}): it is empty, and read gave {_text(record)}"
                     )
 
-    def _ranges(self, begins: Mapping[str, int], ends: Mapping[str, int]) -> list[Piece]:
-        """The first and the last records of each partition."""
+    def _ranges(self, begins: Mapping[str, int], ends: Mapping[str, int]) -> list[Range]:
+        """Returns the ranges of the first and the last records of each partition."""
         ranges = []
         for partition, end in ends.items():
             begin = begins[partition]
@@ -94,7 +94,7 @@ class _Trial:
                 ]
         return [piece for piece in ranges if piece[1] < piece[2]]
 
-    def _cut(self, ranges: Iterable[Piece]) -> list[Piece]:
+    def _cut(self, ranges: Iterable[Range]) -> list[Range]:
         pieces = []
         for partition, start, end in ranges:
             while start < end:
@@ -103,18 +103,18 @@ class _Trial:
                 start = until
         return pieces
 
-    def _read(self, reader: OwnReader, pieces: Iterable[Piece]) -> Found:
-        found: dict[str, dict[int, Raw]] = {}
+    def _read(self, reader: OwnReader, pieces: Iterable[Range]) -> Records:
+        by_partition: dict[str, dict[int, Raw]] = {}
         for piece in pieces:
             records = {record[0]: record for record in reader.records(*piece)}
-            found.setdefault(piece[0], {}).update(records)
-        return found
+            by_partition.setdefault(piece[0], {}).update(records)
+        return by_partition
 
-    def _compare(self, reader: OwnReader, pieces: Iterable[Piece], how: str) -> None:
+    def _compare(self, reader: OwnReader, pieces: Iterable[Range], how: str) -> None:
         for piece in pieces:
             partition, start, end = piece
             now = {record[0]: record for record in reader.records(*piece)}
-            before = self.found[partition]
+            before = self.first[partition]
             for offset in sorted({*now, *(o for o in before if start <= o < end)}):
                 if now.get(offset) != before.get(offset):
                     raise self._failed(
@@ -140,5 +140,5 @@ def _text(record: Raw | None) -> str:
         return "not there"
     _, key, value, timestamp = record
     beside = {"key": key, "timestamp": timestamp and timestamp.isoformat()}
-    more = "".join(f", {name} {each!r}" for name, each in beside.items() if each is not None)
+    more = "".join(f", {name} {part!r}" for name, part in beside.items() if part is not None)
     return f"{value!r}{more}"

@@ -1,4 +1,4 @@
-"""The schema registry, asked over HTTP as Confluent's is: other registries have the same interface."""
+"""The schema registry over HTTP, with Confluent's interface, which other registries have as well."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ _ERROR = {"error_code": int}
 
 
 class _Refused(Exception):
-    """The registry says no, and why."""
+    """The registry refuses a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +36,38 @@ class Registry:
     properties: Mapping[str, str]
 
     def schema(self, number: int) -> Schema | None:
-        """The schema of that id; None if the registry has none. Raises RegistryAway."""
+        """Returns the schema of that id; None if the registry has none. Raises RegistryAway."""
         if number > _LARGEST:
             return None
         path = f"/schemas/ids/{number}"
-        found = self._ask(path, _SCHEMA)
-        if found and found.get("references") and _type(found) != "PROTOBUF":
+        answer = self._ask(path, _SCHEMA)
+        if answer and answer.get("references") and _type(answer) != "PROTOBUF":
             # put in the place of their names
-            found = self._ask(f"{path}?format=resolved", _SCHEMA) or found
-        return self._whole(number, found) if found else None
+            answer = self._ask(f"{path}?format=resolved", _SCHEMA) or answer
+        return self._whole(number, answer) if answer else None
 
     def newest(self, subject: str) -> Schema | None:
-        """The newest schema of a subject; None if the registry has no such subject. Raises RegistryAway."""
-        found = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", _NEWEST)
-        return self._whole(found["id"], found) if found else None
+        """Returns the newest schema of a subject; None if the registry has no such subject. Raises RegistryAway."""
+        answer = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest", _NEWEST)
+        return self._whole(answer["id"], answer) if answer else None
 
-    def _whole(self, number: int, found: Mapping[str, Any]) -> Schema | None:
-        """A schema, one of Protobuf with what it imports; None if the registry does not know a schema that it refers to."""
+    def _whole(self, number: int, answer: Mapping[str, Any]) -> Schema | None:
+        """Returns a schema, of Protobuf with its imports; None if the registry does not know one of these."""
         imports: dict[str, str] = {}
-        waiting = list(_imported(found))
+        waiting = list(_imported(answer))
         while waiting:
-            each = waiting.pop()
-            if each["name"] not in imports:
-                subject = quote(each["subject"], safe="")
-                there = self._ask(f"/subjects/{subject}/versions/{each['version']}", _SCHEMA)
-                if there is None:
+            reference = waiting.pop()
+            if reference["name"] not in imports:
+                subject, version = quote(reference["subject"], safe=""), reference["version"]
+                imported = self._ask(f"/subjects/{subject}/versions/{version}", _SCHEMA)
+                if imported is None:
                     return None
-                imports[each["name"]] = there["schema"]
-                waiting += _imported(there)
-        return Schema(number, _type(found), found["schema"], tuple(sorted(imports.items())))
+                imports[reference["name"]] = imported["schema"]
+                waiting += _imported(imported)
+        return Schema(number, _type(answer), answer["schema"], tuple(sorted(imports.items())))
 
     def register(self, subject: str, text: str, type: str) -> int:
-        """The id of a schema, which becomes the newest of the subject unless the subject has it already.
+        """Returns the id of a schema, which becomes the newest of the subject unless the subject has it already.
 
         :param type: as the registry names it: AVRO, PROTOBUF.
         :raises SinkError: if the registry refuses it, as one that is not compatible with those before.
@@ -75,20 +75,20 @@ class Registry:
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
         try:
-            found = self._ask(path, {"id": int}, {"schema": text, "schemaType": type})
+            answer = self._ask(path, {"id": int}, {"schema": text, "schemaType": type})
         except _Refused as err:
             raise SinkError(
                 f"subject={subject}, registry={self.url}: it refuses the schema of the columns that are there now ({err}); set "
                 "another compatibility for the subject, or publish to another topic"
             ) from err
-        if found is None:
+        if answer is None:
             raise self._away(path, "it has no such path")
-        return found["id"]
+        return answer["id"]
 
     def _ask(
         self, path: str, expected: Mapping[str, type], body: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """The registry's answer, with what is expected of it; None if it has no such thing."""
+        """Returns the registry's answer, which has the fields `expected`; None if it has no such thing."""
         url, headers = self.url.rstrip("/") + path, self._headers()
         sent = json.dumps(body).encode() if body else None
         if sent:
@@ -101,16 +101,18 @@ class Registry:
             raise self._away(path, str(err)) from err
         if body is not None and answer.status in _REFUSED:
             raise _Refused(content[:_SAID].decode(errors="replace"))
-        found = _decoded(content)
-        if answer.status == 404 and _has(found, _ERROR) and found["error_code"] in _NONE:
+        document = _decoded(content)
+        if answer.status == 404 and _has(document, _ERROR) and document["error_code"] in _NONE:
             return None
         if not 200 <= answer.status < 300:
             why = f"HTTP {answer.status} {answer.reason}"
             if 300 <= answer.status < 400:  # a password goes to the registry alone
                 why += f"; it names the address {answer.headers.get('Location', '')!r}, which is not followed"
             raise self._away(path, why)
-        if _has(found, expected) and all(_has(each, _REFERENCE) for each in _imported(found)):
-            return found
+        if _has(document, expected) and all(
+            _has(reference, _REFERENCE) for reference in _imported(document)
+        ):
+            return document
         raise RegistryAway(
             f"registry={self.url}, {path}: a schema registry answers with a JSON object that has "
             f"{', '.join(map(repr, expected))}, and this was answered: {content[:_SAID].decode(errors='replace')!r}; correct the "
@@ -144,7 +146,7 @@ class Registry:
 
 
 def registry(settings: Settings) -> Registry:
-    """Raises SettingsError if the settings name none."""
+    """Returns the registry of the settings. Raises SettingsError if they name none."""
     url = settings.registry.get("url", "")
     if url.startswith(("http://", "https://")) and "@" not in url:
         return Registry(url, settings.registry)
@@ -166,17 +168,17 @@ def _decoded(content: bytes) -> Any:
         return None
 
 
-def _has(found: Any, expected: Mapping[str, type]) -> bool:
-    return isinstance(found, dict) and all(
-        isinstance(found.get(name), kind) for name, kind in expected.items()
+def _has(value: Any, expected: Mapping[str, type]) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), kind) for name, kind in expected.items()
     )
 
 
-def _imported(found: Mapping[str, Any]) -> list[Any]:
-    """What a schema of Protobuf refers to. Avro's is asked for whole, with that in it."""
-    there = found.get("references") or []
-    return there if _type(found) == "PROTOBUF" and isinstance(there, list) else []
+def _imported(schema: Mapping[str, Any]) -> list[Any]:
+    """Returns the references of a schema of Protobuf. One of Avro is asked for with its references in it."""
+    references = schema.get("references") or []
+    return references if _type(schema) == "PROTOBUF" and isinstance(references, list) else []
 
 
-def _type(found: Mapping[str, Any]) -> str:
-    return found.get("schemaType", "AVRO")  # of Avro it is left out
+def _type(schema: Mapping[str, Any]) -> str:
+    return schema.get("schemaType", "AVRO")  # of Avro it is left out

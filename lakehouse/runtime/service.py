@@ -1,4 +1,4 @@
-"""The service of a lookup, asked: many questions at once, each with a time-out and retries; answers are kept for a while."""
+"""The service of a lookup: many questions at once, each with a time-out and retries, and a cache of answers."""
 
 import asyncio
 import inspect
@@ -19,11 +19,8 @@ from lakehouse.errors import LookupFailed
 Key = tuple[Any, ...]
 Value = Mapping[str, Any] | None
 _PAUSES = Backoff(0.1, 10.0)
-_LOT, _LONGEST = (
-    1_000,
-    2.0,
-)  # answers, and seconds, after which those that are there are handed over
-_LOOK = 0.1  # seconds until the next look whether it is to end
+_LOT, _LONGEST = 1_000, 2.0  # answers, and seconds, that are handed over at once at most
+_LOOK = 0.1  # seconds between two looks whether it is to end
 _KEPT = 100_000  # answers in the cache
 _MEASURED = 1_000  # answers whose time is remembered
 _CUT = 300  # characters of what a service says that it failed with
@@ -31,7 +28,7 @@ _CUT = 300  # characters of what a service says that it failed with
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one question; `failure` is empty if it was answered, with a value or with "there is none"."""
+    """The outcome of one question; `failure` is empty if it was answered, with a value or with "there is none"."""
 
     value: Value
     failure: str
@@ -42,7 +39,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Counts:
-    """Of the questions since the process started."""
+    """The counts of questions since the process started."""
 
     asked: int = 0  # answered or failed
     failed: int = 0
@@ -51,7 +48,7 @@ class Counts:
     times: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED))
 
     def shown(self) -> dict[str, float]:
-        """These numbers by name, with the median and the 99th percentile of the seconds that the last thousand answers took."""
+        """Returns the counts by name, with the median and the 99th percentile of the last thousand answers' seconds."""
         times = sorted(self.times) or [0.0]
         return {
             "asked": self.asked,
@@ -66,7 +63,7 @@ class Counts:
 class Service:
     """Asks for one table; by one thread at a time.
 
-    `checked`: makes of what the function returned an answer of the declared columns, or raises.
+    `checked` makes an answer of the declared columns of the function's result, or raises.
     """
 
     def __init__(self, lookup: Lookup, checked: Callable[[object], Value]) -> None:
@@ -76,19 +73,19 @@ class Service:
         self._ending = threading.Event()
 
     def stop(self) -> None:
-        """Has a thread that asks end, with a LookupFailed."""
+        """Ends a thread that asks, with a LookupFailed."""
         self._ending.set()
 
     def ask(self, keys: Sequence[Key], *, fresh: bool = False) -> Iterator[dict[Key, Answer]]:
-        """The answers for distinct keys, some at a time as they come; `fresh`: none from the cache.
+        """Yields the answers for distinct keys, some at a time as they come; if `fresh`, none from the cache.
 
         Raises LookupFailed if it is to end before all are there.
         """
-        known = {} if fresh else {key: kept for key in keys if (kept := self._cached(key))}
-        if known:
-            self.counts.cached += len(known)
-            yield known
-        asked = [key for key in keys if key not in known]
+        cached = {} if fresh else {key: answer for key in keys if (answer := self._cached(key))}
+        if cached:
+            self.counts.cached += len(cached)
+            yield cached
+        asked = [key for key in keys if key not in cached]
         came: queue.SimpleQueue[tuple[Key, Answer]] = queue.SimpleQueue()
         asking = asyncio.run_coroutine_threadsafe(self._all(asked, came.put), _loop())
         self.counts.waiting = len(asked)
@@ -100,10 +97,10 @@ class Service:
             self.counts.waiting = 0
 
     def _lot(self, came: "queue.SimpleQueue[tuple[Key, Answer]]", asking: Any) -> dict[Key, Answer]:
-        """The next answers: as many as come within a while; none if it took that long."""
-        found: dict[Key, Answer] = {}
+        """Returns the next answers, as many as come within a while, or none."""
+        answers: dict[Key, Answer] = {}
         until = time.monotonic() + _LONGEST
-        while self.counts.waiting and len(found) < _LOT and time.monotonic() < until:
+        while self.counts.waiting and len(answers) < _LOT and time.monotonic() < until:
             if self._ending.is_set():
                 raise LookupFailed(
                     f"lookup={self.lookup.name}: the stream is stopped; it is asked again by the next"
@@ -114,9 +111,9 @@ class Service:
                 if asking.done() and came.empty():
                     asking.result()  # raises what went wrong here
                 continue
-            found[key] = answer
+            answers[key] = answer
             self._count(key, answer)
-        return found
+        return answers
 
     def _count(self, key: Key, answer: Answer) -> None:
         self.counts.waiting -= 1
@@ -203,7 +200,7 @@ _running: list[asyncio.AbstractEventLoop] = []
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this process, for clients that are made once and stay with theirs."""
+    """Returns the event loop of this process, for clients that are made once and stay with theirs."""
     with _starting:
         if not _running:
             loop = asyncio.new_event_loop()

@@ -20,11 +20,9 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
-    """A session named `name`, with `ui` and Spark's own pages.
+    """Returns a session named `name`, with `ui` also Spark's own pages. Raises JarsError.
 
     `settings.spark_conf` overrides every choice made here.
-
-    Raises JarsError.
     """
     builder = SparkSession.builder.appName(name).master(settings.spark_master)
     chosen = _chosen(settings, ui) | dict(settings.spark_conf)
@@ -50,21 +48,26 @@ def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
     for name in ("functions", "PythonUtils", "PythonSQLUtils"):
         setattr(jvm, name, getattr(jvm, name))
     setattr(jvm, "org.apache.spark.sql.functions", jvm.functions)
-    for of, method in ((jvm.functions, "col"), (jvm.functions, "lit"), (jvm.PythonUtils, "toSeq")):
-        setattr(of, method, getattr(of, method))
+    for holder, method in (
+        (jvm.functions, "col"),
+        (jvm.functions, "lit"),
+        (jvm.PythonUtils, "toSeq"),
+    ):
+        setattr(holder, method, getattr(holder, method))
     local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
     local.setWriteChecksum(False)
     return spark
 
 
 def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
-    found = [*map(str, jars.resolve(settings.jars).spark), str(jars.OWN)]
-    return {
+    paths = [*map(str, jars.resolve(settings.jars).spark), str(jars.OWN)]
+    in_one_process = is_in_one_process(settings.spark_master)
+    chosen: dict[str, object] = {
         # Spark reads `spark.jars` with a class loader of its own, whose classes no archive holds
         # (`cds_archive`), and copies them, 23 MB, into a folder of each session: so they are for
         # executors elsewhere only
-        "spark.driver.extraClassPath": ":".join(found),
-        "spark.jars": "" if is_in_one_process(settings.spark_master) else ",".join(found),
+        "spark.driver.extraClassPath": ":".join(paths),
+        "spark.jars": "" if in_one_process else ",".join(paths),
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(
             (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *cds_archive.options("spark"))
@@ -74,14 +77,8 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
-        **(
-            {"spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, settings.module_path))}
-            if settings.module_path
-            else {}
-        ),
-        "spark.sql.warehouse.dir": str(
-            layout.warehouse(settings).absolute()
-        ),  # else a folder wherever one happens to be
+        # else a folder wherever one happens to be
+        "spark.sql.warehouse.dir": str(layout.warehouse(settings).absolute()),
         "spark.sql.shuffle.partitions": settings.shuffle_partitions,
         "spark.sql.leafNodeDefaultParallelism": "1",  # rows of a step that are in memory are one task
         # 50 tasks for a log of a few files would take longer than the commit itself
@@ -114,11 +111,6 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         # tenth of a short micro-batch
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.scheduler.mode": "FAIR",
-        **(
-            {"spark.scheduler.allocation.file": Path(settings.scheduler_pools).as_uri()}
-            if settings.scheduler_pools
-            else {}
-        ),
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.port": "0",  # one that is free: from 4040 on, the default, there is none for a seventeenth session
         "spark.ui.killEnabled": "false",  # whoever supervises a job ends it, and says why
@@ -127,25 +119,26 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.sql.ui.retainedExecutions": "100",
         "spark.ui.showConsoleProgress": "false",
         "spark.pyspark.python": sys.executable,
-        # 119 to 74 ms of CPU for a step of 200 rows with an Arrow UDF; executors elsewhere may lack this package
-        **(
-            {"spark.python.daemon.module": quiet_daemon.__name__}
-            if is_in_one_process(settings.spark_master)
-            else {}
-        ),
         "spark.executorEnv.PYTHONSAFEPATH": "1",  # Python workers import what the driver does: nothing from the current folder
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
     }
+    if settings.module_path:
+        path = os.pathsep.join(map(str, settings.module_path))
+        chosen["spark.executorEnv.PYTHONPATH"] = path
+    if settings.scheduler_pools:
+        chosen["spark.scheduler.allocation.file"] = Path(settings.scheduler_pools).as_uri()
+    if in_one_process:
+        # 119 to 74 ms of CPU for a step of 200 rows with an Arrow UDF; executors elsewhere may lack this package
+        chosen["spark.python.daemon.module"] = quiet_daemon.__name__
+    return chosen
 
 
 @contextmanager
 def opened(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """A session for one piece of work, stopped after it.
+    """Yields a session for one piece of work, stopped after it; one that this process has already is left running.
 
-    One that this process has already is used and left running.
-
-    What is on disk when it begins can be read until it ends (`read_holds`).
+    Files that are on disk when it begins can be read until it ends (`read_holds`).
     """
     make_root(settings)
     with under_way(settings), lasting(settings, name) as spark:
@@ -154,7 +147,7 @@ def opened(settings: Settings, name: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def lasting(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """As `opened`, for what goes on without end: each piece of its work holds what it reads by itself."""
+    """Yields a session as `opened` does, for endless work, each piece of which holds its files by itself."""
     running = SparkSession.getActiveSession()
     spark = running or create(settings, name)
     try:

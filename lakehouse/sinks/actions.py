@@ -14,19 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from lakehouse.declare.inputs.source_checks import one_of
-from lakehouse.declare.targets import (
-    Action,
-    Change,
-    Corrections,
-    Position,
-    RowChange,
-    Sink,
-    Target,
-    columns_of,
-)
+from lakehouse.declare.targets import Action, Change, Position, RowChange, Sink, Target
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.formats.encoding import key_of, value_of
@@ -46,14 +37,14 @@ _LOOK = 30.0  # seconds between two looks at what is refused
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one attempt. "failed": it may be tried again; "refused": it will be refused again."""
+    """The answer to one attempt. "failed": it may be tried again; "refused": it will be refused again."""
 
     outcome: Outcome
     said: str
 
 
 class Performer(ABC):
-    """Performs actions for one process. `SinkAway` says that nobody answered: it is asked again for as long as it takes."""
+    """Performs actions for one process. After `SinkAway`, which says that nobody answered, it is asked again and again."""
 
     def check(self, columns: Collection[str]) -> None:  # noqa: B027 - not each one names columns
         """Raises SinkError if it needs a column that the table does not have."""
@@ -82,52 +73,38 @@ class ActionTarget(Target):
 
     reads_back: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        Target.__post_init__(self)  # super() does not know a class that slots=True made again
+        named = f"target={self.name}"
+        if self.corrections == "hold":
+            raise DeclarationError(
+                f"{named}, corrections='hold': what is held back is sent by comparing target and table, and an action leaves "
+                "nothing to compare; take 'send' or 'ignore'"
+            )
+        if not self.on:
+            raise DeclarationError(f"{named}, on=[]: at least one kind of change; give one")
+        for kind in self.on:
+            one_of("on", kind, get_args(Change))
+        one_of("begin", self.begin, get_args(Begin))
+        if self.rate and not (_RATE.fullmatch(self.rate) and int(self.rate.split("/")[0])):
+            raise DeclarationError(
+                f"{named}, rate={self.rate!r}: a whole number above 0 per second, minute or hour; write for example '5/second'"
+            )
+        if self.attempts < 1:
+            raise DeclarationError(
+                f"{named}, attempts={self.attempts}: at least one attempt; raise it"
+            )
+
     @abstractmethod
     def performer(self) -> Performer:
-        """What performs its actions. Raises SinkError if what it needs of the environment is not there."""
+        """Returns the performer of its actions. Raises SinkError if the environment lacks what that needs."""
 
     def sink(self, settings: Settings, table: str) -> "ActionSink":
         return ActionSink(settings, self, table)
 
 
-def checked(
-    name: str,
-    key: str | Sequence[str],
-    corrections: Corrections,
-    on: Change | Sequence[Change],
-    begin: Begin,
-    rate: str,
-    attempts: int,
-) -> tuple[str, tuple[str, ...], Corrections, tuple[Change, ...], Begin, str, int]:
-    """What all targets that act are declared with, in the order of `ActionTarget`. Raises DeclarationError."""
-    keys, changes = columns_of(key), (on,) if isinstance(on, str) else tuple(on)
-    if not name or not keys or not changes:
-        raise DeclarationError(
-            f"target={name!r}, key={list(keys)}, on={list(changes)}: a name, at least one column that identifies a row, and at "
-            "least one kind of change; give all three"
-        )
-    if corrections == "hold":
-        raise DeclarationError(
-            f"target={name}, corrections='hold': what is held back is sent by comparing target and table, and an action leaves "
-            "nothing to compare; take 'send' or 'ignore'"
-        )
-    one_of("corrections", corrections, ("send", "ignore"))
-    one_of("begin", begin, ("next", "all"))
-    for each in changes:
-        one_of("on", each, ("insert", "update", "delete"))
-    if rate and not (_RATE.fullmatch(rate) and int(rate.split("/")[0])):
-        raise DeclarationError(
-            f"target={name}, rate={rate!r}: a whole number above 0 per second, minute or hour; write for example '5/second'"
-        )
-    if attempts < 1:
-        raise DeclarationError(
-            f"target={name}, attempts={attempts}: at least one attempt; raise it"
-        )
-    return name, keys, corrections, changes, begin, rate, attempts
-
-
 class Pace:
-    """Lets something happen so often at most: evenly, without a burst."""
+    """Lets an action happen at most so often: evenly, without a burst."""
 
     def __init__(
         self,
@@ -158,7 +135,8 @@ class ActionSink(Sink):
         self._begins = False
         self._before: dict[str, Counter[Outcome]] = {}  # of the version that is under way
         self._counts: Counter[str] = Counter()
-        self._looked, self._commits = 0.0, 0
+        self._looked = 0.0
+        self._commits = 0
 
     def open(self) -> None:
         self._performer = self._target.performer()
@@ -232,26 +210,25 @@ class ActionSink(Sink):
 def actions(
     target: ActionTarget, table: str, version: int, changes: Sequence[RowChange], first: bool
 ) -> Iterator[Action]:
-    """What is to be done for the changes of a version; the same ids whenever they are asked for.
+    """Yields the actions for the changes of a version; their ids are the same whenever they are asked for.
 
-    `first`: they are all rows. A process that dies meanwhile has an heir that may find a later version first.
+    `first`: the changes are all rows of the table. The heir of a process that dies then may find a later version first.
     """
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for change in changes:
         if change.kind not in target.on:
             continue
         key, value = key_of(change.row, target.key), value_of(change.row)
-        of = json.dumps(
-            [target.name, table, "first" if first else version, change.kind, key, value]
-        )
-        seen[of] += 1  # a row may be there twice
-        name = hashlib.sha256(f"{of} {seen[of]}".encode()).hexdigest()[:32]
+        identity = [target.name, table, "first" if first else version, change.kind, key, value]
+        text = json.dumps(identity)
+        counts[text] += 1  # a row may be there twice
+        id = hashlib.sha256(f"{text} {counts[text]}".encode()).hexdigest()[:32]
         row = dict.fromkeys(change.row) | json.loads(value)
-        yield Action(name, table, version, change.kind, key, row)
+        yield Action(id, table, version, change.kind, key, row)
 
 
 def refused(settings: Settings, target: Target) -> list[Line]:
-    """The actions that were refused and not done since, the first one first.
+    """Returns the actions that were refused and not done since, the first one first.
 
     Raises SinkError for a target that does not act.
     """
@@ -259,19 +236,21 @@ def refused(settings: Settings, target: Target) -> list[Line]:
 
 
 def retry(settings: Settings, target: Target, ids: Collection[str] = ()) -> Counter[Outcome]:
-    """Performs again what was refused, all or that of some ids, beside a follower that goes on; says what came of it.
+    """Performs refused actions again, all or those of some ids, beside a follower that goes on; returns how many ended how.
 
     Raises SinkError for a target that does not act or an id that is not refused, SinkAway if nobody answers.
     """
     acting = _acting(target)
-    log, performer, pace = ActionLog(settings, acting.name), acting.performer(), Pace(acting.rate)
+    log = ActionLog(settings, acting.name)
+    performer = acting.performer()
+    pace = Pace(acting.rate)
     waiting = {line.action.id: line.action for line in log.refused()}
     if unknown := sorted(set(ids) - waiting.keys()):
         raise SinkError(
             f"target={acting.name}, id={unknown[0]}: no action of that id is refused; `lakehouse publish refused {acting.name}` "
             "names those that are"
         )
-    found: Counter[Outcome] = Counter()
+    counts: Counter[Outcome] = Counter()
     try:
         for action in waiting.values():
             if ids and action.id not in ids:
@@ -280,10 +259,10 @@ def retry(settings: Settings, target: Target, ids: Collection[str] = ()) -> Coun
             answer = performer.perform(action)
             outcome: Outcome = "done" if answer.outcome == "done" else "refused"
             log.add(Line(action, outcome, answer.said, datetime.now(UTC)))
-            found[outcome] += 1
+            counts[outcome] += 1
     finally:
         performer.close()
-    return found
+    return counts
 
 
 def check_reads_back(target: Target) -> None:

@@ -1,10 +1,11 @@
-"""Whether a target can hold the columns of a table: `lakehouse validate` asks it, and a follower where columns change."""
+"""The check that a target can hold the columns of a table, for `lakehouse validate`, and for a follower where columns change."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.targets import Target
 from lakehouse.errors import SinkError
+from lakehouse.sinks.formats.kinds import kind_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +22,7 @@ def check(table: str, target: Target, columns: "pa.Schema") -> None:
             f"{where}, key={unknown[0]!r}: {table} has no such column; name one of {', '.join(columns.names)}"
         )
     for column in columns:
-        for place, key in _keys_of_maps(column.name, column.type):
+        for place, key in _nested_keys(column.name, column.type):
             raise SinkError(
                 f"{where}, column={place}: a key of a map becomes the name of a field, so it is one value, and these are {key}; "
                 "publish an array of structs, as map_entries makes it, or leave the column out"
@@ -29,16 +30,15 @@ def check(table: str, target: Target, columns: "pa.Schema") -> None:
     target.check(table, columns)
 
 
-def _keys_of_maps(place: str, of: "pa.DataType") -> "Iterator[tuple[str, pa.DataType]]":
-    """The maps in a column whose keys are nested: where each is, and the type of its keys."""
-    import pyarrow as pa
-
-    if pa.types.is_map(of):
-        if pa.types.is_nested(of.key_type):
-            yield place, of.key_type
-        yield from _keys_of_maps(f"{place}.value", of.item_type)
-    elif pa.types.is_struct(of):
-        for each in of:
-            yield from _keys_of_maps(f"{place}.{each.name}", each.type)
-    elif pa.types.is_list(of) or pa.types.is_large_list(of):
-        yield from _keys_of_maps(place, of.value_type)
+def _nested_keys(place: str, type_: "pa.DataType") -> "Iterator[tuple[str, pa.DataType]]":
+    """Yields the maps in a column whose keys are nested: the place and the type of its keys."""
+    kind = kind_of(type_)
+    if kind == "map":
+        if kind_of(type_.key_type) in ("struct", "list", "map"):
+            yield place, type_.key_type
+        yield from _nested_keys(f"{place}.value", type_.item_type)
+    elif kind == "struct":
+        for field in type_:
+            yield from _nested_keys(f"{place}.{field.name}", field.type)
+    elif kind == "list":
+        yield from _nested_keys(place, type_.value_type)

@@ -1,9 +1,9 @@
-"""What a target holds, compared with the table at the target's version; and made equal to the newest version."""
+"""The comparison of a target with its table at the target's version, and its repair to the newest version."""
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -29,10 +29,10 @@ _ATTEMPTS = 3  # a topic may be compacted while it is read: a difference is look
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key of which table and target do not have the same row.
+    """A key for which table and target have different rows.
 
-    "edited": somebody else wrote it there; "held": a correction of it is held back; "several rows":
-    the table has different rows with that key, so it is none; "twice": the target has it more than once.
+    "edited": somebody else wrote it there; "held": a correction of it is held back; "several rows": the table has
+    different rows with that key, so it is none; "twice": the target has it more than once.
     """
 
     key: str
@@ -41,7 +41,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was compared. `repeated`: rows that the table has more than once, and the target, by its key, once."""
+    """The result. `repeated` counts rows that the table has more than once, and the target, by its key, once."""
 
     target: str
     table: str
@@ -68,7 +68,7 @@ def compare(lakehouse: Lakehouse, table: Table, target: Target) -> Comparison:
 
 
 def _rows_at(lakehouse: Lakehouse, table: Table, target: Target, version: int) -> "pa.Table":
-    """The rows of the table. Raises SinkError for one that no target can hold."""
+    """Returns the rows of the table. Raises SinkError for one that no target can hold."""
     rows = version_rows.all_at(lakehouse.path(table), version)
     where = f"target={target.name}, table={table.name}, version={version}"
     python_years.check(rows, where, SinkError, encoding.FIX, target.key)
@@ -76,16 +76,16 @@ def _rows_at(lakehouse: Lakehouse, table: Table, target: Target, version: int) -
 
 
 def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) -> Comparison:
-    attempts = 0
+    path = lakehouse.path(table)
+    attempt = 0
     while True:
+        attempt += 1
         position = sink.position()
         if position is None:
             raise SinkError(
                 f"target={target.name}: no version of {table.name} was published there; `lakehouse publish start {target.name}`"
             )
-        path = lakehouse.path(table)
-        there = delta_log.exists(path) and small_commits.identity(path)
-        if position.table != there:
+        if position.table != (delta_log.exists(path) and small_commits.identity(path)):
             raise SinkError(
                 f"target={target.name}, table={table.name}: it holds version {position.version} of a table that is no more "
                 f"(id {position.table}); `--repair` makes it equal to the one that is there"
@@ -93,49 +93,62 @@ def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) ->
         with under_way(lakehouse.settings):
             rows = _rows_at(lakehouse, table, target, position.version)
             held = _keys_held(lakehouse, table, target, position)
-        found, twice = _found(sink, position.version)
+        present, twice = _rows_there(sink, position.version)
         wanted = _by_key(map(sink.as_held, rows_of(changes.ordered(rows))), target.key)
-        attempts += 1
-        differences = differing(wanted, found, held, twice)
+        differences = differing(wanted, present, held, twice)
         differences += [Difference(*fault) for fault in sink.faults()]
-        if not differences or attempts == _ATTEMPTS or sink.position() == position:
+        if not differences or attempt == _ATTEMPTS or sink.position() == position:
             repeated = sum(sum(values.values()) - 1 for values in wanted.values())
             return Comparison(
-                target.name,
-                table.name,
-                position.version,
-                rows.num_rows,
-                repeated,
-                position.held,
-                tuple(differences),
+                target=target.name,
+                table=table.name,
+                version=position.version,
+                rows=rows.num_rows,
+                repeated=repeated,
+                held=position.held,
+                differences=tuple(differences),
             )
 
 
 def differing(
     wanted: Mapping[str, Counter[str]],
-    found: Mapping[str, tuple[str, bool]],
+    present: Mapping[str, tuple[str, bool]],
     held: Iterable[str] = (),
     twice: Iterable[str] = (),
 ) -> list[Difference]:
-    """The keys that differ, in order: `wanted` rows by key, rows `found` with whether a follower wrote them.
+    """Returns the keys that differ, in order.
 
-    Also keys `held`, and those which the target has `twice`.
+    :param wanted: the rows of the table by key.
+    :param present: the row of the target by key, and True if a follower wrote it.
+    :param held: keys of corrections that are held back.
+    :param twice: keys that the target has more than once.
     """
-    differences, held = [Difference(key, "twice") for key in sorted(twice)], set(held)
-    for key in sorted(wanted.keys() | found.keys()):
-        rows, (value, ours) = wanted.get(key, Counter[str]()), found.get(key, ("", True))
+    differences = [Difference(key, "twice") for key in sorted(twice)]
+    held = set(held)
+    for key in sorted(wanted.keys() | present.keys()):
+        rows = wanted.get(key, Counter[str]())
+        value, ours = present.get(key, ("", True))
+        cause: Cause
         if len(rows) > 1:
-            differences.append(Difference(key, "several rows"))
-        elif value not in rows or not value:
-            differences.append(Difference(key, _cause(key, rows, value, ours, held)))
+            cause = "several rows"
+        elif value and value in rows:
+            continue
+        elif key in held:
+            cause = "held"
+        elif not value:
+            cause = "missing"
+        elif not ours:
+            cause = "edited"
+        else:
+            cause = "other row" if rows else "extra"
+        differences.append(Difference(key, cause))
     return differences
 
 
 def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
     """Makes the target equal to the newest version in one transaction, and returns how many rows were sent.
 
-    What was held back is released by it. A follower that runs is refused from then on: its
-    supervisor starts it again.
+    It releases what was held back. A follower that runs is refused from then on: its supervisor starts it again.
     """
     check_reads_back(target)
     path = lakehouse.path(table)
@@ -150,8 +163,8 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
             columns = version_rows.columns(path, version)
             column_check.check(table.name, target, columns)
             rows = rows_of(changes.ordered(_rows_at(lakehouse, table, target, version)))
-        found, twice = _found(sink, _ALL)
-        values = {key: "" if key in twice else value for key, (value, _) in found.items()}
+        present, twice = _rows_there(sink, _ALL)
+        values = {key: "" if key in twice else value for key, (value, _) in present.items()}
         sending = _repairing(rows, values, target.key, sink.as_held)
         sink.columns(columns)
         sink.write(version, sending)
@@ -164,32 +177,32 @@ _ALL = 1 << 62  # of whatever version
 
 def _repairing(
     rows: Sequence[Row],
-    found: Mapping[str, str],
+    present: Mapping[str, str],
     key: Sequence[str],
     as_held: Callable[[Row], Row] = lambda row: row,
 ) -> list[RowChange]:
     wanted = {key_of(row, key): row for row in rows}
-    extra = [RowChange("delete", _row_of(of, key)) for of in found if of not in wanted]
+    extra = [RowChange("delete", _row_of(text, key)) for text in present if text not in wanted]
     return extra + [
-        RowChange("update" if of in found else "insert", row)
-        for of, row in wanted.items()
-        if found.get(of) != value_of(as_held(row))
+        RowChange("update" if text in present else "insert", row)
+        for text, row in wanted.items()
+        if present.get(text) != value_of(as_held(row))
     ]
 
 
-def _found(sink: Sink, version: int) -> tuple[dict[str, tuple[str, bool]], set[str]]:
-    """What a target holds by key, and the keys that it has more than once."""
-    found: dict[str, tuple[str, bool]] = {}
+def _rows_there(sink: Sink, version: int) -> tuple[dict[str, tuple[str, bool]], set[str]]:
+    """Returns the rows of a target by key, and the keys that it has more than once."""
+    rows: dict[str, tuple[str, bool]] = {}
     twice = set()
     for key, value, ours in sink.rows(version):
-        if key in found:
+        if key in rows:
             twice.add(key)
-        found[key] = value, ours
-    return found, twice
+        rows[key] = value, ours
+    return rows, twice
 
 
 def _row_of(text: str, key: Sequence[str]) -> Row:
-    """The columns of a key by its text."""
+    """Returns the columns of a key by its text."""
     if len(key) == 1:
         return {key[0]: text}
     try:
@@ -201,28 +214,16 @@ def _row_of(text: str, key: Sequence[str]) -> Row:
 
 
 def _by_key(rows: Iterable[Row], key: Sequence[str]) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
+    by_key: dict[str, Counter[str]] = {}
     for row in rows:
-        found.setdefault(key_of(row, key), Counter())[value_of(row)] += 1
-    return found
-
-
-def _cause(key: str, rows: Mapping[str, int], value: str, ours: bool, held: set[str]) -> Cause:
-    if key in held:
-        return "held"
-    if value and not ours:
-        return "edited"
-    if not value:
-        return "missing"
-    return "other row" if rows else "extra"
+        by_key.setdefault(key_of(row, key), Counter())[value_of(row)] += 1
+    return by_key
 
 
 def _keys_held(lakehouse: Lakehouse, table: Table, target: Target, position: Position) -> set[str]:
-    """The keys of corrections that are held back, as far as the files of these versions are there."""
-    found: set[str] = set()
+    """Returns the keys of corrections that are held back, as far as the files of these versions are there."""
+    keys: set[str] = set()
     for version in position.held:
-        try:
-            found |= changes.keys_of(changes_of(lakehouse, table, target, version), target.key)
-        except CommitError:  # its keys are reported as they differ, without this cause
-            continue
-    return found
+        with suppress(CommitError):  # its keys are reported as they differ, without this cause
+            keys.update(changes_of(lakehouse, table, target, version).keys(target.key))
+    return keys

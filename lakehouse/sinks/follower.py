@@ -1,7 +1,6 @@
 """Brings a target from its position to the newest version of a table, one transaction a version.
 
-The versions are read from the table's log and files: no JVM is needed, and whoever wrote them does
-not matter.
+It reads the versions from the table's log and files, without a JVM, whoever wrote them.
 """
 
 import time
@@ -26,8 +25,7 @@ from lakehouse.storage.versions.read_holds import under_way
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# versions without a change of rows (compaction) that the position may be behind: after a crash they
-# are looked at again
+# versions without a change of rows (compaction) that the position may lag; after a crash they are read again
 _UNCOMMITTED = 50
 _NOTE = 10.0  # seconds between two notes for retention
 _LOOK = 5.0  # seconds between two looks whether the log lacks a version that comes next
@@ -35,7 +33,7 @@ _LOOK = 5.0  # seconds between two looks whether the log lacks a version that co
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step did: the version it went to, and how many rows of it were sent, held back or ignored."""
+    """The result of a step: the version it went to, and how many rows of it were sent, held back or ignored."""
 
     version: int
     sent: int = 0
@@ -44,13 +42,13 @@ class Step:
 
 
 def changes_of(lakehouse: Lakehouse, table: Table, target: Target, version: int) -> Columns:
-    """The changes of one version. Raises CommitError if its log or its files do not have it any more."""
+    """Returns the changes of one version. Raises CommitError if its log or its files do not have it any more."""
     went, came = version_rows.moved(lakehouse.path(table), version)
     return changes.difference(changes.ordered(went), changes.ordered(came), target.key)
 
 
 def written(path: Path, version: int) -> str:
-    """When a version was committed; empty if the log does not say any more."""
+    """Returns when a version was committed; empty if the log does not say any more."""
     return str(delta_log.written(path, version) or "")
 
 
@@ -64,7 +62,7 @@ class Follower:
         target: Target,
         going_on: Callable[[], None] = lambda: None,
     ) -> None:
-        """`going_on`: called in the middle of what takes long; it may raise `Stopped`."""
+        """`going_on` is called in the middle of long work; it may raise `Stopped`."""
         self.lakehouse, self.table, self.target = lakehouse, table, target
         self.going_on = going_on
         self.sink: Sink = target.sink(lakehouse.settings, table.name)
@@ -75,43 +73,43 @@ class Follower:
         self._stamp = ""
         self._columns: pa.Schema | None = None  # that the sink was given
         self._checked: pa.Schema | None = None
-        self._looked = self._noted = 0.0
+        self._looked = 0.0
+        self._noted = 0.0
         self._came_first = False  # before there was a table
 
     def begin(self) -> None:
-        """Takes the target over, and goes on from its position.
+        """Claims the target, and goes on from its position.
 
-        Raises SinkError if the position is of another table, or of a version that the log does not
-        lead on from.
+        Raises SinkError if the position is of another table, or of a version that the log does not lead on from.
         """
         fork_guard.check(self.lakehouse.settings, self.target.name)
         self.sink.open()
-        self.position = found = self.sink.position()
-        if found is None:
+        self.position = position = self.sink.position()
+        if position is None:
             self._came_first = not delta_log.exists(self._path)
             return
-        self._committed = found.version
-        there = delta_log.exists(self._path) and small_commits.identity(self._path)
-        if there != found.table:
+        self._committed = position.version
+        identity = delta_log.exists(self._path) and small_commits.identity(self._path)
+        if identity != position.table:
             raise SinkError(
-                f"target={self.target.name}, table={self.table.name}: it holds version {found.version} of a table with the id "
-                f"{found.table}, and the table that is there has {there or 'none'}; {_remedy(self.lakehouse, self.target)}"
+                f"target={self.target.name}, table={self.table.name}: it holds version {position.version} of a table with the "
+                f"id {position.table}, and the table that is there has {identity or 'none'}; {self._remedy()}"
             )
-        now = written(self._path, found.version)
-        if now and now != found.written:
+        committed_at = written(self._path, position.version)
+        if committed_at and committed_at != position.written:
             raise SinkError(
-                f"target={self.target.name}, table={self.table.name}, version={found.version}: the target holds the one "
-                f"committed at {found.written}, and the table has one of that number committed at {now}, so it was "
-                f"restored; {_remedy(self.lakehouse, self.target)}"
+                f"target={self.target.name}, table={self.table.name}, version={position.version}: the target holds the one "
+                f"committed at {position.written}, and the table has one of that number committed at {committed_at}, so it was "
+                f"restored; {self._remedy()}"
             )
         self._check_columns(delta_log.latest(self._path))
-        self._stamp = delta_log.stamp(self._path, found.version)
-        self._check_log(found)
+        self._stamp = delta_log.stamp(self._path, position.version)
+        self._check_log(position)
 
     def step(self) -> Step | None:
-        """Goes on by one version; None if there is none yet.
+        """Goes on by one version; returns None if there is none yet.
 
-        The first one is the newest there is, with all its rows; of a table that was not there yet, its first. Raises
+        The first one is the newest, with all its rows, or the first of a table that was not there at `begin`. Raises
         CommitError, SinkError.
         """
         if self.position is None:
@@ -121,13 +119,15 @@ class Follower:
             raise CommitError(
                 f"table={self.table.name}, version={position.version}: it was made again while it was published"
             )
-        if not (stamp := delta_log.stamp(self._path, version)):
+        stamp = delta_log.stamp(self._path, version)
+        if not stamp:
             if time.monotonic() - self._looked > _LOOK:
                 self._check_log(position)
             return None
         with under_way(self.lakehouse.settings):
-            found = self._planned(version)
-        done, self._stamp = self._write(position, version, *found), stamp
+            row_changes, correction = self._planned(version)
+        done = self._write(position, version, row_changes, correction)
+        self._stamp = stamp
         return done
 
     def end(self) -> None:
@@ -139,7 +139,7 @@ class Follower:
         self.sink.close()
 
     def behind(self) -> int:
-        """How many versions the table is ahead of the target."""
+        """Returns how many versions the table is ahead of the target."""
         return delta_log.latest(self._path) - (self.position.version if self.position else -1)
 
     def _check_columns(self, version: int) -> None:
@@ -153,10 +153,8 @@ class Follower:
         all_seen = self._came_first and delta_log.stamp(self._path, 0)
         version = 0 if all_seen else delta_log.latest(self._path)
         self._check_columns(version)
-        identity, self._stamp = (
-            small_commits.identity(self._path),
-            delta_log.stamp(self._path, version),
-        )
+        identity = small_commits.identity(self._path)
+        self._stamp = delta_log.stamp(self._path, version)
         with under_way(self.lakehouse.settings):
             rows = changes.ordered(version_rows.all_at(self._path, version))
         self._send(version, changes.difference(rows.slice(0, 0), rows, self.target.key))
@@ -164,41 +162,41 @@ class Follower:
         return Step(version, sent=rows.num_rows)
 
     def _planned(self, version: int) -> tuple[Columns | None, bool]:
-        """The changes of a version, if there are any, and whether it is a correction."""
+        """Returns the changes of a version, if there are any, and True if it is a correction."""
         change = delta_log.change(self._path, version)
         if change is None:
             return None, False
         self._check_columns(version)
         try:
-            found = changes_of(self.lakehouse, self.table, self.target, version)
+            row_changes = changes_of(self.lakehouse, self.table, self.target, version)
         except CommitError as err:
-            raise CommitError(f"{err}; {_remedy(self.lakehouse, self.target)}") from err
+            raise CommitError(f"{err}; {self._remedy()}") from err
         has_partitions = self.table.kind.has_partitions
-        return found, changes.is_correction(change.by_stream, has_partitions)
+        return row_changes, changes.is_correction(change.by_stream, has_partitions)
 
     def _write(
-        self, position: Position, version: int, found: Columns | None, correction: bool
+        self, position: Position, version: int, row_changes: Columns | None, correction: bool
     ) -> Step:
-        what = changes.disposal(correction, self.target.corrections)
-        held = (version,) if found and what == "hold" else ()
+        disposal = changes.disposal(correction, self.target.corrections)
+        held = (version,) if row_changes and disposal == "hold" else ()
         at = written(self._path, version)
         position = replace(position, version=version, written=at, held=position.held + held)
-        if found and what == "send":
-            self._send(version, found)
-        if (found and what != "ignore") or version - self._committed >= _UNCOMMITTED:
+        if row_changes and disposal == "send":
+            self._send(version, row_changes)
+        if (row_changes and disposal != "ignore") or version - self._committed >= _UNCOMMITTED:
             self._commit(position)
         self.position = position
         counts = {"send": "sent", "hold": "held", "ignore": "ignored"}
-        return Step(version, **{counts[what]: len(found or ())})
+        return Step(version, **{counts[disposal]: len(row_changes or ())})
 
-    def _send(self, version: int, found: Columns) -> None:
+    def _send(self, version: int, row_changes: Columns) -> None:
         where = f"target={self.target.name}, table={self.table.name}, version={version}"
-        python_years.check(found.rows, where, SinkError, encoding.FIX, self.target.key)
-        columns = found.rows.schema
+        python_years.check(row_changes.rows, where, SinkError, encoding.FIX, self.target.key)
+        columns = row_changes.rows.schema
         if columns != self._columns:
             self.sink.columns(columns)
             self._columns = columns
-        self.sink.write(version, found)
+        self.sink.write(version, row_changes)
 
     def _commit(self, position: Position) -> None:
         self.sink.commit(position)
@@ -208,23 +206,24 @@ class Follower:
             self._noted = time.monotonic()
 
     def _check_log(self, position: Position) -> None:
-        """Raises CommitError if the version that comes next is gone, or the table has gone back behind the position."""
+        """Raises CommitError if the next version is gone, or the table ends before the position."""
         self._looked = time.monotonic()
         latest, following = delta_log.latest(self._path), position.version + 1
-        if latest < position.version or (
-            latest > position.version and not delta_log.stamp(self._path, following)
+        if latest == position.version or (
+            latest > position.version and delta_log.stamp(self._path, following)
         ):
-            raise CommitError(
-                f"table={self.table.name}, version={following}: it comes next for {self.target.name}, and the table's log, which "
-                f"ends at {latest}, does not have it; {_remedy(self.lakehouse, self.target)}"
-            )
+            return
+        raise CommitError(
+            f"table={self.table.name}, version={following}: it comes next for {self.target.name}, and the table's log, which "
+            f"ends at {latest}, does not have it; {self._remedy()}"
+        )
 
-
-def _remedy(lakehouse: Lakehouse, target: Target) -> str:
-    if not target.reads_back:
-        note = layout.published(lakehouse.settings, target.name)
+    def _remedy(self) -> str:
+        name = self.target.name
+        if self.target.reads_back:
+            return f"`lakehouse reconcile sink {name} --repair` sends what differs from the newest version"
+        note = layout.published(self.lakehouse.settings, name)
         return (
             f"actions of versions that are gone are not known; remove {note} and the folder {note.with_suffix('')}, and the "
             "target begins as a new one"
         )
-    return f"`lakehouse reconcile sink {target.name} --repair` sends what differs from the newest version"

@@ -1,4 +1,4 @@
-"""What happens in a process of the test kit: a sink publishes a table until it dies, or stands still, at a given point."""
+"""A process of the test kit: a sink publishes a table until it dies, or stands still, at a given point."""
 
 import signal
 import sys
@@ -28,7 +28,7 @@ _LOOK = 0.01  # seconds between two looks for the next version
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a process is killed, or stands still: the `nth` time that it is there."""
+    """The point at which a process is killed, or stands still, the `nth` time that it gets there."""
 
     point: str = ""
     nth: int = 1
@@ -37,10 +37,10 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What a process says: it has "opened" the target, "committed" a version, or "failed"; since when it was at that."""
+class Event:
+    """An event of a process: it has "opened" the target, "committed" a version, or "failed"; `at` is when that began."""
 
-    what: str
+    kind: str
     at: float
     version: int = -1
     error: str = ""
@@ -56,21 +56,21 @@ def live(settings: Settings, target: Target, end: End, pipe: Connection) -> None
             if following.step() is None:
                 time.sleep(_LOOK)
     except Exception as err:
-        pipe.send(Word("failed", time.monotonic(), error=f"{type(err).__name__}: {err}"))
+        pipe.send(Event("failed", time.monotonic(), error=f"{type(err).__name__}: {err}"))
         sys.exit(1)
 
 
 class _Mortal(Sink):
-    """A sink whose process dies, or stands still, where it is to."""
+    """A sink whose process dies, or stands still, at its end."""
 
     def __init__(self, sink: Sink, end: End, pipe: Connection) -> None:
         self._sink, self._end, self._pipe = sink, end, pipe
-        self._been: Counter[str] = Counter()
+        self._visits: Counter[str] = Counter()
         self._took = 0.0  # seconds for the last commit
 
     def open(self) -> None:
         self._sink.open()
-        self._pipe.send(Word("opened", time.monotonic()))
+        self._pipe.send(Event("opened", time.monotonic()))
         if self._is_due("opened", 1):  # it opens once
             self._stop()
 
@@ -81,7 +81,8 @@ class _Mortal(Sink):
         self._sink.columns(schema)
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
-        if within := self._is_due("writing"):
+        within = self._is_due("writing")
+        if within:
             changes = _Deadly(changes, int(self._end.after * len(changes)))
         self._sink.write(version, changes)
         if self._is_due("written") or within:
@@ -93,7 +94,7 @@ class _Mortal(Sink):
             threading.Timer(self._end.after * self._took, _die).start()
         self._sink.commit(position)
         self._took = time.monotonic() - began
-        self._pipe.send(Word("committed", began, position.version))
+        self._pipe.send(Event("committed", began, position.version))
         if self._is_due("committed"):
             self._stop()
 
@@ -104,8 +105,8 @@ class _Mortal(Sink):
         self._sink.close()
 
     def _is_due(self, point: str, nth: int = 0) -> bool:
-        self._been[point] += 1
-        return self._end.point == point and self._been[point] == (nth or self._end.nth)
+        self._visits[point] += 1
+        return self._end.point == point and self._visits[point] == (nth or self._end.nth)
 
     def _stop(self) -> None:
         if self._end.stands_still:
@@ -138,7 +139,7 @@ def _die() -> None:
 
 
 def declared(settings: Settings, target: Target) -> tuple[Lakehouse, Table]:
-    module = ModuleType(__name__)
+    """Returns a lakehouse with the table of the test kit, and that table."""
     events = kafka("trial-events", schema=_COLUMNS)
 
     @ingest_table(layer="bronze", event_time="at")
@@ -149,11 +150,7 @@ def declared(settings: Settings, target: Target) -> tuple[Lakehouse, Table]:
     def trial_accounts(trial_events: Any) -> Any:
         return trial_events
 
-    for name, value in (
-        ("events", events),
-        ("trial_events", trial_events),
-        ("trial_accounts", trial_accounts),
-    ):
-        setattr(module, name, value)
+    module = ModuleType(__name__)
+    vars(module).update(events=events, trial_events=trial_events, trial_accounts=trial_accounts)
     catalog = catalog_of([module])
     return Lakehouse(settings, catalog), catalog.table("trial_accounts")

@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from multiprocessing.connection import Connection
@@ -29,7 +29,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.sinks.comparison import compare
 from lakehouse.sinks.follower import Follower
-from lakehouse.sinks.mortal import End, Word, declared, live
+from lakehouse.sinks.mortal import End, Event, declared, live
 from lakehouse.storage.delta import delta_log, table_creation
 from lakehouse.storage.delta.row_keys import KEY, of_text
 from lakehouse.storage.keyed import keyed_files
@@ -86,13 +86,15 @@ def assert_exactly_once(
             f"target={target.name}, key={list(target.key)}: the table of the test kit has one row for each account; "
             "add account to the key"
         )
-    return _Trial(Settings(root=root, **settings), target, seed).run(lives)
+    return _KillTest(Settings(root=root, **settings), target, seed).run(lives)
 
 
-class _Trial:
+class _KillTest:
     """The table, its versions, and the processes that publish it."""
 
     def __init__(self, settings: Settings, target: Target, seed: int) -> None:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         self.settings, self.target, self.seed = settings, target, seed
         self.lakehouse, self.table = declared(settings, target)
         self.path = self.lakehouse.path(self.table)
@@ -104,14 +106,15 @@ class _Trial:
         self.ends: Counter[str] = Counter()
         self.processes: list[ForkServerProcess] = []
         self.context = multiprocessing.get_context("forkserver")
-        table_creation.create(self.path, _schema(), False, "", table_creation.found_by(["account"]))
+        schema = from_arrow_schema(_ROWS)
+        table_creation.create(self.path, schema, False, "", table_creation.found_by(["account"]))
 
     def run(self, lives: int) -> Counter[str]:
         try:
             before = set(sys.modules)
             self._check("the beginning")
             self._version()
-            # what came by that, such as a client of the target, and pandas: a second in each process
+            # a client of the target, or pandas, takes a second to import in each process
             self.context.set_forkserver_preload(
                 [__name__, type(self.target).__module__, *sorted(set(sys.modules) - before)]
             )
@@ -132,54 +135,51 @@ class _Trial:
         return self.ends
 
     def _killed(self, point: str) -> None:
-        """One process, up to its death."""
+        """Runs one process up to its death."""
         nth = 2 if point == "committing" else self.moments.randint(1, 2)
-        end = End(point, nth, after=self.moments.random())
-        process, heard = self._started(end)
+        process, events = self._started(End(point, nth, after=self.moments.random()))
         deadline, reached = time.monotonic() + _DEADLINE, self._newest()
         moment = 0.0
         while process.is_alive():
             assert time.monotonic() < deadline, self._text(
-                f"a process that was to die ({point}) lives after {_DEADLINE:.0f} s, and heard of it was {heard()}"
+                f"a process that was to die ({point}) lives after {_DEADLINE:.0f} s, and its events are {events()}"
             )
-            reached = max([reached, *(word.version for word in heard())])
+            reached = max([reached, *(event.version for event in events())])
             if self._newest() < reached + _AHEAD:
                 self._version()
-            if point == "at random" and not moment and heard():
+            if point == "at random" and not moment and events():
                 moment = time.monotonic() + self.moments.random() / 2
             if moment and time.monotonic() > moment:
                 process.kill()
             process.join(_PAUSE)
         assert process.exitcode == -signal.SIGKILL, self._text(
-            f"a process that was to die ({point}) failed before: {_error(heard())}"
+            f"a process that was to die ({point}) failed before: {_error(events())}"
         )
         self.ends[point] += 1
         self._check(f"a process was killed ({point})")
 
     def _replaced(self, point: str) -> None:
-        """One process stands still while another takes over, wakes up, and must be refused."""
-        zombie, of_zombie = self._started(End(point, 1, stands_still=True))
+        """Lets one process stand still while another takes over. It wakes up, and must be refused."""
+        zombie, zombie_events = self._started(End(point, 1, stands_still=True))
         while psutil.Process(zombie.pid).status() != psutil.STATUS_STOPPED:
-            assert zombie.is_alive(), self._text(f"it failed: {_error(of_zombie())}")
+            assert zombie.is_alive(), self._text(f"it failed: {_error(zombie_events())}")
             self._version()
             time.sleep(_PAUSE)
-        heir, of_heir = self._started(End())
+        heir, heir_events = self._started(End())
         self._version()
-        patience = time.monotonic() + _PATIENCE
-        while heir.is_alive() and not _caught_up(of_heir(), self._newest()):
-            if (
-                time.monotonic() > patience
-            ):  # it waits for what the one that stands still has locked
+        patience = time.monotonic() + _PATIENCE  # the heir may wait for a lock of the zombie's
+        while heir.is_alive() and not _caught_up(heir_events(), self._newest()):
+            if time.monotonic() > patience:
                 break
             time.sleep(_PAUSE)
         psutil.Process(zombie.pid).resume()
         deadline = time.monotonic() + _DEADLINE
         while zombie.is_alive():
-            opened = next((word.at for word in of_heir() if word.what == "opened"), None)
+            opened = next((e.at for e in heir_events() if e.kind == "opened"), float("inf"))
             late = [
-                word.version
-                for word in of_zombie()
-                if word.what == "committed" and opened is not None and word.at > opened
+                event.version
+                for event in zombie_events()
+                if event.kind == "committed" and event.at > opened
             ]
             if late or time.monotonic() > deadline:
                 zombie.kill()
@@ -188,15 +188,15 @@ class _Trial:
                 "`open` must refuse whoever had it before"
             )
             if not heir.is_alive():  # refused as long as the other had locked the target
-                heir, of_heir = self._started(End())
+                heir, heir_events = self._started(End())
             self._version()
             zombie.join(10 * _PAUSE)
-        assert _error(of_zombie()), self._text(
+        assert _error(zombie_events()), self._text(
             f"a process that was replaced ({point}) neither ended nor committed within {_DEADLINE:.0f} s"
         )
-        while not _caught_up(of_heir(), self._newest()):
+        while not _caught_up(heir_events(), self._newest()):
             assert heir.is_alive(), self._text(
-                f"the process that took over failed: {_error(of_heir())}"
+                f"the process that took over failed: {_error(heir_events())}"
             )
             assert time.monotonic() < deadline, self._text(
                 f"the process that took over is not at version {self._newest()} after {_DEADLINE:.0f} s"
@@ -207,7 +207,7 @@ class _Trial:
         self.ends[f"replaced, {point}"] += 1
         self._check(f"a process was replaced ({point})", newest=True)
 
-    def _started(self, end: End) -> "tuple[ForkServerProcess, _Ear]":
+    def _started(self, end: End) -> "tuple[ForkServerProcess, _ChildEvents]":
         ours, theirs = multiprocessing.Pipe(duplex=False)
         process = self.context.Process(
             target=live, args=(self.settings, self.target, end, theirs), daemon=True
@@ -215,17 +215,17 @@ class _Trial:
         process.start()
         self.processes.append(process)
         theirs.close()
-        return process, _Ear(ours)
+        return process, _ChildEvents(ours)
 
     def _newest(self) -> int:
         return delta_log.latest(self.path)
 
     def _version(self) -> None:
-        """A version of the table: rows come, change and go."""
-        choose, there = self.choose, sorted(self.rows)
-        gone = choose.sample(there, min(len(there) // 4, choose.randint(0, 3)))
-        stays = sorted(set(there) - set(gone))
-        changed = choose.sample(stays, min(len(stays), choose.randint(1, 4)))
+        """Commits a version of the table: rows come, change and go."""
+        choose, present = self.choose, sorted(self.rows)
+        gone = choose.sample(present, min(len(present) // 4, choose.randint(0, 3)))
+        rest = sorted(set(present) - set(gone))
+        changed = choose.sample(rest, min(len(rest), choose.randint(1, 4)))
         new = [f"é {self.made + n}" for n in range(choose.randint(2, 8))]
         for n, name in enumerate(new):
             self.rows[name] = {"account": name, "n": self.made + n}
@@ -264,55 +264,43 @@ class _Trial:
         )
         if position is None:
             return
-        found = compare(self.lakehouse, self.table, self.target)
-        different = ", ".join(f"{each.key} ({each.cause})" for each in found.differences[:5])
-        assert found.verdict == "EQUAL", self._text(
-            f"after {after}, the target is at version {found.version}, and {len(found.differences)} keys differ from it: "
+        compared = compare(self.lakehouse, self.table, self.target)
+        differences = compared.differences
+        different = ", ".join(
+            f"{difference.key} ({difference.cause})" for difference in differences[:5]
+        )
+        assert not differences, self._text(
+            f"after {after}, the target is at version {compared.version}, and {len(differences)} keys differ from it: "
             f"{different}; rows and position must become visible in one step"
         )
-        assert not newest or found.version == self._newest(), self._text(
-            f"after {after}, the target is at version {found.version}, and the table at {self._newest()}"
+        assert not newest or compared.version == self._newest(), self._text(
+            f"after {after}, the target is at version {compared.version}, and the table at {self._newest()}"
         )
 
     def _text(self, what: str) -> str:
         return f"target={self.target.name}, seed={self.seed}: {what}"
 
 
-class _Ear:
-    """What a process has said so far."""
+class _ChildEvents:
+    """The events of a process so far."""
 
     def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._words = pipe, list[Word]()
+        self._pipe = pipe
+        self._events: list[Event] = []
 
-    def __call__(self) -> list[Word]:
-        try:
+    def __call__(self) -> list[Event]:
+        with suppress(EOFError, OSError):  # it is dead
             while self._pipe.poll():
-                self._words.append(self._pipe.recv())
-        except (EOFError, OSError):  # it is dead
-            pass
-        return self._words
+                self._events.append(self._pipe.recv())
+        return self._events
 
 
-def _caught_up(words: Sequence[Word], version: int) -> bool:
-    return any(word.what == "committed" and word.version >= version for word in words)
+def _caught_up(events: Sequence[Event], version: int) -> bool:
+    return any(event.kind == "committed" and event.version >= version for event in events)
 
 
-def _error(words: Sequence[Word]) -> str:
-    return next((word.error for word in words if word.what == "failed"), "")
-
-
-def _schema() -> Any:
-    """The columns of the table, as Spark has them."""
-    from pyspark.sql import types as T
-
-    kinds = {
-        "string": T.StringType(),
-        "int64": T.LongType(),
-        "decimal128(9, 2)": T.DecimalType(9, 2),
-        "timestamp[us, tz=UTC]": T.TimestampType(),
-        "binary": T.BinaryType(),
-    }
-    return T.StructType([T.StructField(each.name, kinds[str(each.type)]) for each in _ROWS])
+def _error(events: Sequence[Event]) -> str:
+    return next((event.error for event in events if event.kind == "failed"), "")
 
 
 def _key(account: str) -> bytes:

@@ -22,15 +22,18 @@ def counted(run: StreamRun, rows: Mapping[str, InputRows]) -> dict[str, Any]:
 
 
 def _counted_of(run: StreamRun, name: str, rows: InputRows) -> dict[str, Any]:
+    timed = run.plan.timed[name]
+
+    def arrived(rows: DataFrame) -> DataFrame:
+        return timed.counts(lateness.arrivals(timed.placed(rows), timed.event_time))
+
     def counts(inputs: Mapping[str, DataFrame], *_: object) -> DataFrame:
-        arrived = run.plan.as_input(rows.written_by_stream(inputs[name]), name)
-        return run.plan.counts(lateness.arrivals(arrived, run.plan.timed[name]), name)
+        return arrived(rows.written_by_stream(inputs[name]))
 
     few = run.prepared.few(counts, {name: rows.here}, {name: rows.columns}, key=f"counts {name}")
     if few is not None:
         return in_micros(few.rows.to_pylist()[0])
-    arrived = lateness.arrivals(run.plan.as_input(rows.frame, name), run.plan.timed[name])
-    return in_micros(observing.only(run.plan.counts(arrived, name)).asDict())
+    return in_micros(observing.only(arrived(rows.frame)).asDict())
 
 
 def in_micros(seen: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from lakehouse.stream.input_frontier import InputFrontier
 from lakehouse.stream.micro_batch import StreamRun, stream_run
 from lakehouse.stream.strategy import Strategy, strategy
 from lakehouse.transform import creation, lateness
+from lakehouse.transform.function_inputs import Inputs
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +174,8 @@ def prepare(session: Session, tables: list[Table]) -> None:
 def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     stream = run.stream()
     rows = lateness.driven_by_stored_watermark(stream, run.plan.event_time)
-    judged = run.plan.derived(rows, run.references(), "stream", f"late_filter_{run.table.name}")
+    inputs = Inputs(rows, run.references())
+    judged = run.plan.derived(inputs, "stream", f"late_filter_{run.table.name}")
 
     input_frontier = InputFrontier(run)
 

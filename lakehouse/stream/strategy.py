@@ -26,16 +26,16 @@ Strategy = Literal["ingest", "append", "close", "versions", "merge", "groups", "
 
 def strategy(session: Session, table: Table) -> Strategy:
     """How a table that is not a reference table is filled."""
-    kind = table.kind
+    kind, step = table.kind, plan.plan_of(session, table)
     if kind.reads_sources:
         return "ingest"
     if kind.keeps_versions:
         return "versions"
     if kind.keeps_latest:
-        if not keeping.is_one_aggregate(session, table):
+        if not keeping.is_one_aggregate(step):
             return "groups"
-        return "merge" if keeping.merging(session, table) else "state"
-    if closes_ranges(session, plan.plan_of(session, table, judged=False)):
+        return "merge" if keeping.merging(step) else "state"
+    if closes_ranges(session, step):
         return "close"
     return "append" if kind.is_row_by_row else "state"
 
@@ -61,9 +61,7 @@ def closes_ranges(session: Session, step: Plan) -> bool:
 
 def _may_precede(session: Session, table: Table) -> bool:
     """Whether event times may be as early as Spark's first watermark, against which it would drop them."""
-    ingests = session.catalog.ingest_tables_of(table)
-    sources = (s for ingest in ingests for s in session.catalog.sources_of(ingest).values())
-    return any(source.min_event_time <= EPOCH for source in sources)
+    return any(s.min_event_time <= EPOCH for s in session.catalog.origins_of(table))
 
 
 def in_batch_only(session: Session, step: Plan) -> bool:
@@ -73,7 +71,7 @@ def in_batch_only(session: Session, step: Plan) -> bool:
         return bool(table.context or table.as_of or table.ttl)
     if window.kind == "count":
         return True
-    rows = plan.on_no_rows(session, step)
+    rows = step.on_no_rows()
     return shapes.needs_whole_windows(rows) or (
         window.kind == "session" and shapes.groups_by_window_alone(rows)
     )

@@ -1,17 +1,15 @@
 """One plan for stream and batch: from rows of the inputs to rows of the table.
 
 plan              the plan of a table: decode, late filter, function, expectations
-headers           the headers of a record, as text
 lateness          arrival, windows, lateness
 ranges_of         the range of an input that a range of a table comes from, and the reverse
 counting          the rows that count for a keyed table at its frontier
-function_inputs   inputs as functions see them
+function_inputs   the inputs of a table, and as its function sees them
 carried           columns of an input that a function of single rows left out
 arrival_fields    the origin of rows, and their order there
 lookups           rows that a service is asked for, and rows with their answers
 observing         counts that Spark takes while it computes
 keeping           the ways to keep a keyed table up to date
-zone_windows      the windows of a time zone that hold an instant
 creation          a table made as its plan needs it
 versions          the versions of each key, as-of joins
 decoding          records as rows

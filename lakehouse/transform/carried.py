@@ -6,8 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from lakehouse.transform.analysis.equal_columns import id_of
-from lakehouse.transform.analysis.plan_tree import analyzed, seq
+from lakehouse.transform.analysis.plan_tree import analyzed, columns_read, id_of, ids, seq
 from lakehouse.transform.analysis.shapes import ROW_BY_ROW, of_one_side, reads
 
 
@@ -21,7 +20,7 @@ def carried(rows: DataFrame, source: DataFrame, names: Sequence[str]) -> DataFra
         return rows
     read: Any = source._jdf.queryExecution().analyzed()
     columns = {a.name(): a for a in seq(read.output()) if a.name() in names}
-    leaves = {id_of(a) for leaf in seq(read.collectLeaves()) for a in seq(leaf.output())}
+    leaves = set(map(id_of, columns_read(read)))
     plan = _Carrying(columns, missing, leaves, read).plan(analyzed(rows))
     if plan is None:
         return rows
@@ -39,7 +38,7 @@ class _Carrying:
 
     def plan(self, plan) -> Any:
         """Returns the plan with the missing columns; None unless each row is made of one row of the source."""
-        output, kind = {id_of(a) for a in seq(plan.output())}, plan.nodeName()
+        output, kind = ids(plan), plan.nodeName()
         below = seq(plan.children())
         reading = [self._reads(side) for side in below]
         if plan.equals(self.read):
@@ -62,8 +61,4 @@ class _Carrying:
         return rebuilt.copy(chosen, side)
 
     def _reads(self, side) -> bool:
-        return reads(side) or any(
-            id_of(a) in self.leaves
-            for leaf in seq(side.collectLeaves())
-            for a in seq(leaf.output())
-        )
+        return reads(side) or any(id_of(column) in self.leaves for column in columns_read(side))

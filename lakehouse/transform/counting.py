@@ -31,9 +31,9 @@ def arrived_before(span: Range) -> datetime:
     return span.end - _INSTANT if span.end < EVER.end else EVER.end
 
 
-def counted(rows: DataFrame, of: Table, event_time: str, span: Range) -> DataFrame:
-    """Returns the stored rows of the input `of` that count in the span."""
-    rows = rows.where(lateness.between(lateness.instant_of(of.window, event_time), span))
-    if of.window or span.end == EVER.end:
+def counted(rows: DataFrame, source: Table, event_time: str, span: Range) -> DataFrame:
+    """Returns the stored rows of an input that count in the span."""
+    rows = rows.where(lateness.between(lateness.instant_of(source.window, event_time), span))
+    if source.window or span.end == EVER.end:
         return rows  # results of windows are never late
     return rows.where(F.col(f"{ARRIVAL}.watermark") < F.lit(arrived_before(span)))

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import cast
 
 from pyspark.sql.types import StructType
 
@@ -22,9 +21,11 @@ from lakehouse.storage.delta import delta_log, delta_writer, table_creation
 from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import checkpoints, declared_state
-from lakehouse.storage.session import Session
-from lakehouse.transform import keeping, lookups, plan
+from lakehouse.storage.session import Session, nullable
+from lakehouse.transform import keeping, lookups
 from lakehouse.transform.analysis import validation
+from lakehouse.transform.decoding import values
+from lakehouse.transform.plan import Plan, plan_of
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +38,8 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
 
     A function by which stream and batch may differ is refused here, before it has run.
     """
-    declared = plan.stored_schema(session, table)
+    step = plan_of(session, table)
+    declared = step.schema
     validation.check(session, table)
     warning = validation.unended(session, table) if grows else ""
     if warning:
@@ -45,7 +47,7 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     partitioned = table.kind.has_partitions
     if partitioned:
         _say_if_gone(session, table)
-    keys = keeping.key_columns(session, table)
+    keys = keeping.key_columns(step)
     properties = table_creation.found_by(keys) if table.kind.is_upserted else table_creation.PLAIN
     table_creation.create(
         session.path(table), declared, partitioned, _searched(session, table), properties
@@ -69,9 +71,9 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     if table.kind.is_upserted and stays:
         table_creation.prepare_keyed(session.path(table), keys)
     if partitioned:
-        _create_quarantine(session, table, declared, grows)
+        _create_quarantine(session, step, grows)
     if table.lookup:
-        _create_answers(session, table, table.lookup)
+        _create_answers(session, step, table.lookup)
     if fresh and not table.kind.is_upserted:
         delta_writer.redeclare(session.path(table), declared)
     elif stays and not fresh:
@@ -90,13 +92,14 @@ def _is_fresh(lakehouse: Lakehouse, table: Table, path: Path) -> bool:
     return declared_state.begins(lakehouse, table) and not delta_log.files(path)
 
 
-def _create_quarantine(session: Session, table: Table, declared: StructType, grows: bool) -> None:
-    """Makes the quarantine of a table with the declared columns, or adds missing ones if it `grows`."""
-    stored = {field.name: field.dataType.simpleString() for field in declared}
+def _create_quarantine(session: Session, step: Plan, grows: bool) -> None:
+    """Makes the quarantine of a table, or adds columns that it lacks if it `grows`."""
+    table = step.table
+    stored = {field.name: field.dataType.simpleString() for field in step.schema}
     ddl = QUARANTINE.format(stored.get(ARRIVAL, ARRIVAL_TYPE))
-    if HEADERS in plan.plan_of(session, table, judged=False).further:
+    if HEADERS in step.further:
         ddl += f", {HEADERS} {HEADERS_TYPE}"
-    columns = cast(StructType, StructType.fromDDL(ddl))
+    columns = values.of_ddl(ddl)
     path = session.path(table, "quarantine")
     table_creation.create(path, columns, True, "reason")
     if grows and _is_fresh(session, table, path):
@@ -105,18 +108,18 @@ def _create_quarantine(session: Session, table: Table, declared: StructType, gro
         _fit_columns(session, table, path, columns, grows)
 
 
-def _create_answers(session: Session, table: Table, lookup: Lookup) -> None:
+def _create_answers(session: Session, step: Plan, lookup: Lookup) -> None:
     """Makes the table of a lookup's answers, and reports on standard error if an earlier one has gone."""
+    table = step.table
     path = session.path(table, "answers")
     if delta_log.latest(session.path(table)) > 0 and delta_log.latest(path) < 0:
         _log.warning(
             f"table={table.name}, answers={path}: the folder is gone, and the recorded answers with it; an empty one is made, "
             "and a backfill asks again; restore the folder if the service may answer otherwise now"
         )
-    driving = session.catalog.driving(table)
-    step = plan.plan_of(session, table, judged=False)
-    key = lookups.key_of(table, lookup, step.as_input(plan.no_rows(session, driving.name)))
-    columns = lookup_answers.columns(key, lookups.nullable(lookups.schema(lookup)))
+    asking = step.timed[step.driving].placed(step.no_rows(step.driving))
+    key = lookups.key_of(table, lookup, asking)
+    columns = lookup_answers.columns(key, nullable(values.of_ddl(lookup.schema)))
     table_creation.create(path, columns, True, "")
     _check_columns(session, table, path, columns)
 

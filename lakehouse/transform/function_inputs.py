@@ -1,19 +1,23 @@
-"""Inputs as functions see them: without technical columns, and with the versions of reference tables that rows met."""
+"""The inputs of a table, and as its function sees them: without technical columns, with the versions that rows saw."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 
 from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.columns import ORIGIN, PARTITION, WINDOW, WINDOW_TIME
 from lakehouse.declare.table import Table
+from lakehouse.ranges import BEGINNING
 from lakehouse.storage.delta import row_keys
+from lakehouse.transform import lateness
+from lakehouse.transform.lookups import Answers
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class VersionsSeen:
     """Refreshed reference tables at the versions that rows arriving `since` then saw.
 
     `rows` is the condition on these rows, None if they are all rows of a run.
@@ -25,6 +29,48 @@ class Met:
     rows: Column | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The rows that a table with event time is computed from."""
+
+    driving: DataFrame  # with `_arrival`
+    references: Mapping[str, DataFrame]
+    others: Mapping[str, DataFrame] = field(default_factory=dict)  # with event time, too
+    # of the driving input: the rows among which duplicates are looked for
+    near: DataFrame | None = None
+    answers: Answers | None = None  # to the table's lookup
+    versions_seen: Sequence[VersionsSeen] = ()
+    complete_until: datetime = BEGINNING  # count windows that have ended by then are complete
+
+
+@dataclass(frozen=True, slots=True)
+class TimedInput:
+    """An input with event time of a table that reads it."""
+
+    reader: Table
+    event_time: str  # its column
+    of_windows: bool  # True if its rows are the results of windows
+
+    def placed(self, rows: DataFrame) -> DataFrame:
+        """Returns its rows with event time and arrival, which results of windows get here.
+
+        A window table is given windows of its own in place of theirs.
+        """
+        if not self.of_windows or WINDOW_TIME in rows.columns:
+            return rows
+        timed = lateness.of_windows(rows)
+        return timed.drop(WINDOW) if self.reader.window else timed
+
+    def flagged(self, rows: DataFrame) -> DataFrame:
+        """Returns its rows with the mark of late ones (`lateness.flagged`)."""
+        rows = self.placed(rows).drop(PARTITION, ORIGIN)
+        return lateness.flagged(rows, self.reader, self.event_time)
+
+    def counts(self, rows: DataFrame) -> DataFrame:
+        """Returns one row: how many rows arrived, how many of them late (`lateness.counts`)."""
+        return self.flagged(rows).agg(*lateness.counts(self.reader, self.event_time))
+
+
 def plain(rows: DataFrame) -> DataFrame:
     """Returns an input as functions see it: without technical columns."""
     return rows.drop(*(name for name in rows.columns if name.startswith("_")))
@@ -32,8 +78,7 @@ def plain(rows: DataFrame) -> DataFrame:
 
 def are_of_one_topic(catalog: Catalog, name: str) -> bool:
     """Returns True if all rows of an input come from one topic (folder, table of others), whose offsets order them."""
-    ingests = catalog.ingest_tables_of(catalog.tables[name])
-    return len({s.address for t in ingests for s in catalog.sources_of(t).values()}) == 1
+    return len({source.address for source in catalog.origins_of(catalog.tables[name])}) == 1
 
 
 def as_read(table: Table, rows: DataFrame) -> DataFrame:
@@ -45,13 +90,15 @@ def called(
     function: Callable[[Mapping[str, DataFrame]], DataFrame],
     inputs: Mapping[str, DataFrame],
     driving: str,
-    met: Sequence[Met],
+    versions_seen: Sequence[VersionsSeen],
 ) -> DataFrame:
     """Returns the result of a function, called once for each set of versions that rows of the driving input saw."""
 
-    def of(each: Met) -> DataFrame:
-        rows = inputs[driving] if each.rows is None else inputs[driving].where(each.rows)
-        references = {name: plain(rows) for name, rows in each.references.items()}
+    def result(seen: VersionsSeen) -> DataFrame:
+        rows = inputs[driving] if seen.rows is None else inputs[driving].where(seen.rows)
+        references = {name: plain(reference) for name, reference in seen.references.items()}
         return function({**inputs, driving: rows, **references})
 
-    return reduce(DataFrame.union, map(of, met)) if met else function(inputs)
+    return (
+        reduce(DataFrame.union, map(result, versions_seen)) if versions_seen else function(inputs)
+    )

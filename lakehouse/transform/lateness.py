@@ -6,7 +6,7 @@ makes the same decision however its input is cut into micro-batches. The streami
 close windows by the same instants (`driven_by_stored_watermark`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache, reduce
 from operator import and_
@@ -36,7 +36,8 @@ from lakehouse.ranges import (
     text,
 )
 from lakehouse.runtime.prepared_plans import Moment
-from lakehouse.transform import arrival_fields, zone_windows
+from lakehouse.transform import arrival_fields
+from lakehouse.transform.decoding.values import java_class
 
 _INSTANT = timedelta(microseconds=1)
 _LATE = "_late"
@@ -127,11 +128,11 @@ def passing(row: Column, *instants: datetime | Moment) -> list[Column]:
     moments = [each for each in instants if isinstance(each, Moment)]
     literals = F.array(*(F.lit(each) for each in instants if not isinstance(each, Moment)))
     first = row.bitwiseAND(F.lit(0))
-    found = [moment.column(row) for moment in moments] or [
+    columns = [moment.column(row) for moment in moments] or [
         F.get(literals, first + F.lit(n)) for n in range(len(instants))
     ]
     # never null, as the column's type says
-    return [F.coalesce(instant, F.lit(EPOCH)) for instant in found]
+    return [F.coalesce(instant, F.lit(EPOCH)) for instant in columns]
 
 
 def between_passing(instant: Column, first: datetime | Moment, before: datetime | Moment) -> Column:
@@ -162,31 +163,25 @@ def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
 
 # made once for each table: a call of Spark for each column costs more than a short step's rows
 @lru_cache(maxsize=256)
-def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column], ...]:
+def _flags(table: Table, event_time: str, has_watermark: bool) -> tuple[dict[str, Column], ...]:
     """Returns the columns that `flagged` adds, one set after the other.
 
-    `known` is True if the watermark is already a column of its own.
+    `has_watermark` is True if the watermark is already a column of its own.
     """
-    window, moment = table.window, F.col(event_time)
-    watermark = F.col(_WATERMARK) if known else F.col(f"{ARRIVAL}.watermark")
-    added = {} if known else {_WATERMARK: watermark}
+    window = table.window
+    moment = F.col(event_time)
+    watermark = F.col(_WATERMARK) if has_watermark else F.col(f"{ARRIVAL}.watermark")
+    added = {} if has_watermark else {_WATERMARK: watermark}
     if table.kind.keeps_latest:
         behind = watermark - F.lit(is_late_by(table))
         return (added | {_LATE: moment < behind if table.counts_by_time else F.lit(False)},)
     # the window of a counted row is known among the rows of its partition only
-    if (
-        table.kind.is_upserted
-        or table.context
-        or table.as_of
-        or table.ttl
-        or (window is not None and window.kind == "count")
-    ):
+    is_counted = window is not None and window.kind == "count"
+    if table.kind.is_upserted or table.context or table.as_of or table.ttl or is_counted:
         return (added | {_LATE: moment <= watermark},)
     if window is None:
-        return (
-            added
-            | {_LATE: _end_of(PARTITION_LENGTHS[table.partition_by], event_time) <= watermark},
-        )  # partitions are UTC
+        end = _end_of(PARTITION_LENGTHS[table.partition_by], event_time)  # partitions are UTC
+        return (added | {_LATE: end <= watermark},)
     added |= {WINDOW: _assigned(window, event_time)}
     if window.kind == "tumbling" and window.zone == "UTC":
         return (added | {_LATE: _end_of(window.size, event_time, window.offset) <= watermark},)
@@ -210,7 +205,33 @@ def _assigned(window: Window, event_time: str) -> Column:
     if window.zone == "UTC":
         spans = (spark_interval(length) for length in (window.size, window.slide, window.offset))
         return F.window(event_time, *spans)
-    return zone_windows.assigned(window, event_time)
+    return _assigned_by_zone(window, event_time)
+
+
+def _assigned_by_zone(window: Window, event_time: str) -> Column:
+    """Returns the column `window`, by the arithmetic of UTC on the time that the zone's clock shows.
+
+    Sliding windows multiply rows, one for each window.
+    """
+    size, slide, offset = (
+        F.lit(span // _INSTANT) for span in (window.size, window.slide, window.offset)
+    )
+    table = window.clock.table
+    clock = java_class("Clock")
+    shown = Column(clock.asShown(table, F.unix_micros(event_time)._jc))
+    last = shown - F.pmod(shown - offset, slide)
+
+    def bounds(start: Column) -> Column:
+        times = {"start": start, "end": start + size}
+        reached = {name: Column(clock.asReached(table, at._jc)) for name, at in times.items()}
+        return F.struct(*(F.timestamp_micros(at).alias(name) for name, at in reached.items()))
+
+    if window.kind == "tumbling":
+        return bounds(last)
+    ended = shown - size
+    first = ended - F.pmod(ended - offset, slide) + slide
+    # windows whose start and end the clock skips have the bounds of others
+    return F.explode(F.array_distinct(F.transform(F.sequence(first, last, slide), bounds)))
 
 
 def arrivals(rows: DataFrame, event_time: str) -> DataFrame:
@@ -245,20 +266,17 @@ def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
     return (rows if late_too else rows.where(f"NOT {_LATE}")).drop(_LATE, _WATERMARK)
 
 
-def counted(
-    rows: DataFrame,
-    window: Window,
-    keys: Sequence[str],
-    event_time: str,
-    length: PartitionBy,
-    end: datetime,
-) -> DataFrame:
+def counted(rows: DataFrame, table: Table, event_time: str, end: datetime) -> DataFrame:
     """Returns accepted `rows` with the column `window`: each row once for each full count window that it is in.
 
     `rows` are whole partitions up to `end`. The last window of a partition that has closed by `end` is complete
     however few rows it holds.
     """
-    closes, every = _end_of(PARTITION_LENGTHS[length], event_time), window.every
+    window = table.window
+    keys = table.keys
+    assert window is not None, table.name
+    closes = _end_of(PARTITION_LENGTHS[table.partition_by], event_time)
+    every = window.every
     order = [F.col(event_time), *arrival_fields.places(rows)]
     of_key = Sql.partitionBy(*map(quoted, keys), closes)
     numbered = rows.withColumn("_row", F.row_number().over(of_key.orderBy(*order)))

@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from lakehouse.declare.columns import ARRIVAL, PARTITION, REASON, ROW, helper, quoted
 from lakehouse.declare.lookups import Lookup
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.storage.delta import row_keys
+from lakehouse.storage.session import nullable
 from lakehouse.transform import lateness
+from lakehouse.transform.decoding.values import of_ddl
 
 _NESTED = (ArrayType, MapType, StructType)
 _FAILURE, _RECORDED = helper("failure"), helper("recorded")
@@ -28,19 +31,9 @@ class Answers:
     complete: bool = False
 
 
-def schema(lookup: Lookup) -> StructType:
-    """Returns the columns of an answer as they are declared."""
-    return cast(StructType, StructType.fromDDL(lookup.schema))
-
-
-def nullable(columns: StructType) -> StructType:
-    """Returns the columns as they are stored: each may be null."""
-    return StructType([StructField(f.name, f.dataType) for f in columns])
-
-
 def without_answers(lookup: Lookup, rows: DataFrame) -> DataFrame:
     """Returns the rows with the column of the answer, null."""
-    return rows.withColumn(lookup.name, F.lit(None).cast(nullable(schema(lookup))))
+    return rows.withColumn(lookup.name, F.lit(None).cast(nullable(of_ddl(lookup.schema))))
 
 
 def key_of(table: Table, lookup: Lookup, rows: DataFrame) -> StructType:
@@ -125,8 +118,4 @@ def _row(lookup: Lookup, rows: DataFrame, event_time: str) -> Column:
 
 
 def _has_key(lookup: Lookup) -> Column:
-    present = [F.col(quoted(name)).isNotNull() for name in lookup.keys]
-    all_present = present[0]
-    for key in present[1:]:
-        all_present &= key
-    return all_present
+    return reduce(and_, (F.col(quoted(name)).isNotNull() for name in lookup.keys))

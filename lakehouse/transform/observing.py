@@ -87,7 +87,8 @@ def latest_of_values(step: "Plan", judged: DataFrame) -> dict[tuple[str, str], d
 
 def _moment(step: "Plan") -> Column:
     """Returns the event time by which a record moves the watermark, if it does."""
-    moment, marker = F.col(step.event_time), step.table.marker
+    moment = F.col(step.event_time)
+    marker = step.table.marker
     return F.when(F.col(marker), moment).otherwise(F.lit(BEGINNING)) if marker else moment
 
 

@@ -1,23 +1,24 @@
-"""The plan of a table: the late filter, the user's function, the checks. One plan for streams and batch runs.
+"""The plan of a table: late filter, the user's function, checks. Streams and batch runs have the same one.
 
     ingest    raw records -> decoded -> function -> judged -> arrived
     derived   rows of the driving input -> flagged -> accepted -> function -> judged
 
-A judged row carries `_reason` (null for a good row), `_origin` and `_partition`; the sink parts
-good from bad by it.
+A judged row carries `_reason` (null for a good row), `_origin` and `_partition`. The writer divides good rows from
+bad ones by the reason.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import ranges
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import (
     ARRIVAL,
     INGESTION,
@@ -27,15 +28,12 @@ from lakehouse.declare.columns import (
     REASON,
     RECORD,
     WINDOW,
-    WINDOW_TIME,
 )
 from lakehouse.declare.inputs.sources import RecordSource
-from lakehouse.declare.kinds import Kind
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import row_keys
-from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.transform import arrival_fields, lateness, lookups, observing, versions
 from lakehouse.transform.analysis import result_checks, shapes
@@ -45,39 +43,58 @@ from lakehouse.transform.checks.judged_rows import good
 from lakehouse.transform.checks.quality import RowRule
 from lakehouse.transform.decoding import decode, record_columns
 from lakehouse.transform.decoding.schemas import NO_SCHEMAS, Schemas
-from lakehouse.transform.function_inputs import Met, are_of_one_topic, called, plain
+from lakehouse.transform.function_inputs import Inputs, TimedInput, are_of_one_topic, called, plain
 
 Origin = Literal["stream", "batch", "early"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """How one table's rows are computed; its expectations compiled once."""
+    """The computation of one table's rows from those of its inputs, in a stream and in batch runs."""
 
+    spark: SparkSession = field(repr=False)
+    catalog: Catalog = field(repr=False)
     table: Table
-    kind: Kind
+    inputs: Mapping[str, "Plan"] = field(repr=False)  # of the tables that it reads
     event_time: str
     driving: str  # the first input with event time; an ingest table's is its first source
     sources: Mapping[str, RecordSource]  # of an ingest table: its inputs
-    rules: Sequence[RowRule]
-    timed: Mapping[str, str] = field(default_factory=dict)  # inputs with event time -> its column
-    followed: Sequence[str] = ()  # the inputs whose commits the stream follows
-    by_position: bool = False  # whether rows are changes of a database, in the order of its log
-    # those of them whose rows are the results of windows
-    of_windows: Set[str] = frozenset()
-    _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
+    timed: Mapping[str, TimedInput]
+    followed: Sequence[str]  # the inputs whose commits the stream follows
+    by_position: bool  # True if rows are changes of a database, in the order of its log
+    _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """What is the same in each step, made at the first: for a short one, calls of Spark cost more than its rows."""
+        """Returns what is the same in each step, made at the first: calls of Spark cost more than the rows of a short one."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
 
     @property
+    def schema(self) -> StructType:
+        """The columns of the table on disk, found once: it takes half a second.
+
+        Raises DeclarationError if the function does not keep what it must.
+        """
+        return self.once("schema", self._schema)
+
+    @property
+    def rules(self) -> Sequence[RowRule]:
+        """The expectations that hold row by row, compiled once. Raises DeclarationError for an impossible one."""
+        expectations = self.table.expectations
+        if not expectations:
+            return ()
+        return self.once("rules", lambda: quality.row_rules(self.spark, self.schema, expectations))
+
+    def without_expectations(self) -> "Plan":
+        """Returns the same plan, in which no row breaks an expectation."""
+        return replace(self, table=replace(self.table, expectations=()))
+
+    @property
     def unit(self) -> str:
         """The column, of input and output alike, by which rows belong together: a window, or a row's own arrival."""
-        return WINDOW if self.kind.is_windowed else ARRIVAL
+        return WINDOW if self.table.kind.is_windowed else ARRIVAL
 
     def ingest(
         self,
@@ -86,11 +103,11 @@ class Plan:
         *,
         timed: bool = False,
     ) -> DataFrame:
-        """Raw records of each topic through parser and function, judged: parsing first, then event time, then expectations.
+        """Returns raw records through parser and function, judged: first by parsing, then by event time and expectations.
 
-        The function sees those of a history with those of their topic, where both are given.
-        Nothing in it changes from one micro-batch to the next; `arrived` adds what does. Key and
-        value are kept of bad rows only; the timestamp if `timed`. `schemas`: of the records' values.
+        The records are given by input; `schemas` are those of their values. The function sees records of a history
+        together with those of its topic. Nothing here changes from one micro-batch to the next: `arrived` adds what
+        does. Only bad rows keep their key and value. The timestamp is kept if `timed`.
         """
         rows = self._called(record_columns.decoded(self, records, schemas), {RECORD})
         judged, kept = self.once(
@@ -100,18 +117,18 @@ class Plan:
 
     @property
     def by_ingestion(self) -> bool:
-        """Whether the event time of this record is its time of arrival, which `arrived` adds."""
-        return self.kind.reads_sources and self.event_time == INGESTION
+        """True if the event time of a record is its time of arrival, which `arrived` adds."""
+        return self.table.kind.reads_sources and self.event_time == INGESTION
 
     @property
     def further(self) -> tuple[str, ...]:
-        """What the records of an ingest table have beyond `decode.RAW`."""
+        """The columns that the records of an ingest table have beyond `decode.RAW`."""
         return decode.beyond_raw(self.sources.values())
 
     def arrived(
         self, judged: DataFrame, watermark: datetime | Moment, at: datetime | Moment
     ) -> DataFrame:
-        """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
+        """Returns judged records with their arrival: the watermark in force, the record's position, the time."""
         only, *others = self.sources.values()
         in_force, time = lateness.passing(F.col(f"{RECORD}_partition"), watermark, at)
         topic = F.col(f"{RECORD}_topic") if others else F.lit(only.address)
@@ -122,56 +139,48 @@ class Plan:
 
     def derived(
         self,
-        rows: DataFrame,
-        references: Mapping[str, DataFrame],
+        inputs: Inputs,
         origin: Origin,
         observed: Observation | str | None = None,
         touched: DataFrame | None = None,
-        others: DataFrame | None = None,
-        end: datetime | None = None,
-        beside: Mapping[str, DataFrame] | None = None,
-        answers: lookups.Answers | None = None,
-        met: Sequence[Met] = (),
     ) -> DataFrame:
-        """Rows of the driving input (with `_arrival`) through late filter and function, judged.
+        """Returns the rows of a table with event time, through late filter and function, judged.
 
-        `observed` receives the `counts`, in the same pass; in a stream it also keeps the optimiser from
-        moving filters below the watermark. It costs a copy of every row, and a batch run, whose
-        input the stream has counted, does without. A batch run merges late rows if the table is to
-        be updated with them. `touched` (column: the `unit`) narrows the computation to some
-        windows, or to some rows of a row table. `others`: among which duplicates are looked for.
-        `end`: up to where `rows` are complete; count windows are then. `beside`: rows of the other
-        inputs with event time, of which there is no observation. `answers`: to the table's lookup.
-        `met`: refreshed reference tables.
+        A batch run merges late rows if the table is to be updated with them. `observed` receives the `counts` of the
+        driving input in the same pass. In a stream it also keeps the optimiser from moving filters below the watermark.
+        It costs a copy of every row, and a batch run does without, because the stream has counted its input. `touched`
+        (column: the `unit`) narrows the computation to some windows, or to some rows of a row table.
         """
-        taken, unanswered = self._accepted(self.driving, rows, origin, touched, observed), None
-        if self.table.lookup and answers:
-            taken, unanswered = lookups.answered(self.table.lookup, taken, answers, self.event_time)
-        elif self.table.lookup:  # where no row comes
-            taken = lookups.without_answers(self.table.lookup, taken)
-        if self.table.window and self.table.window.kind == "count":
-            if missing := set(self.table.keys) - set(taken.columns):
+        table = self.table
+        rows = inputs.driving
+        accepted = self._accepted(self.driving, rows, origin, touched, observed)
+        unanswered = None
+        if table.lookup and inputs.answers:
+            accepted, unanswered = lookups.answered(
+                table.lookup, accepted, inputs.answers, self.event_time
+            )
+        elif table.lookup:  # where no row comes
+            accepted = lookups.without_answers(table.lookup, accepted)
+        if table.window and table.window.kind == "count":
+            if missing := set(table.keys) - set(accepted.columns):
                 raise DeclarationError(
-                    f"table={self.table.name}, keys={', '.join(sorted(missing))}: rows are counted per key before the function "
+                    f"table={table.name}, keys={', '.join(sorted(missing))}: rows are counted per key before the function "
                     f"sees them, so keys are columns of {self.driving}; add them there"
                 )
-            taken = lateness.counted(
-                taken,
-                self.table.window,
-                self.table.keys,
-                self.event_time,
-                self.table.partition_by,
-                end or ranges.BEGINNING,
+            accepted = lateness.counted(accepted, table, self.event_time, inputs.complete_until)
+        if table.deduplicate:
+            near = self.timed[self.driving].flagged(rows if inputs.near is None else inputs.near)
+            accepted = lateness.firsts(
+                accepted, lateness.accepted(near), table.deduplicate, self.event_time
             )
-        if self.table.deduplicate:
-            among = lateness.accepted(self._flagged(rows if others is None else others))
-            taken = lateness.firsts(taken, among, self.table.deduplicate, self.event_time)
-        inputs = {self.driving: taken} | {name: plain(each) for name, each in references.items()}
-        inputs |= {n: self._accepted(n, r, origin, touched) for n, r in (beside or {}).items()}
-        function = partial(self._called, kept={ARRIVAL} if self.kind.is_row_by_row else set())
-        rows = called(function, inputs, self.driving, met)
-        judged = rows.withColumns(
-            self.once(f"derived {origin}", lambda: self._judged(rows, origin))
+        given = {name: plain(each) for name, each in inputs.references.items()}
+        given |= {n: self._accepted(n, each, origin, touched) for n, each in inputs.others.items()}
+        function = partial(self._called, kept={ARRIVAL} if table.kind.is_row_by_row else set())
+        made = called(
+            function, given | {self.driving: accepted}, self.driving, inputs.versions_seen
+        )
+        judged = made.withColumns(
+            self.once(f"derived {origin}", lambda: self._judged(made, origin))
         )
         placing = self._placing(F.col(self.event_time), origin) if unanswered else {}
         return lookups.with_unanswered(judged, unanswered, placing)
@@ -179,10 +188,10 @@ class Plan:
     def questions(
         self, rows: DataFrame, origin: Origin, touched: DataFrame | None = None
     ) -> DataFrame:
-        """Of rows of the driving input those that its lookup is asked for (`lookups.questions`)."""
+        """Returns the rows of the driving input for which its lookup is asked (`lookups.questions`)."""
         assert self.table.lookup is not None, self.table.name
-        taken = self._accepted(self.driving, rows, origin, touched)
-        return lookups.questions(self.table, self.table.lookup, taken, self.event_time)
+        accepted = self._accepted(self.driving, rows, origin, touched)
+        return lookups.questions(self.table, self.table.lookup, accepted, self.event_time)
 
     def _accepted(
         self,
@@ -192,17 +201,17 @@ class Plan:
         touched: DataFrame | None = None,
         observed: Observation | str | None = None,
     ) -> DataFrame:
-        """Rows of an input that the late filter lets pass, of a window or row that is touched."""
-        seen = self.as_input(rows, name)
-        self.once(f"input {name}", lambda: result_checks.check_input(self.table, name, seen))
-        flagged = self._flagged(rows, name)
+        """Returns the rows of an input that pass the late filter, only those of a `touched` window or row."""
+        placed = self.timed[name].placed(rows)
+        self.once(f"input {name}", lambda: result_checks.check_input(self.table, name, placed))
+        flagged = self.timed[name].flagged(placed)
         if observed is not None:
             flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
         late_too = origin == "batch" and self.table.late == "update"
-        taken = lateness.accepted(flagged, late_too=late_too)
+        accepted = lateness.accepted(flagged, late_too=late_too)
         if touched is None:
-            return taken
-        return taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
+            return accepted
+        return accepted.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
 
     def _judged(self, rows: DataFrame, origin: Origin) -> dict[str, Column]:
         moment = lateness.instant_of(self.table.window, self.event_time)
@@ -217,20 +226,20 @@ class Plan:
         references: Mapping[str, DataFrame],
         observed: Observation | str | None = None,
     ) -> DataFrame:
-        """Rows of the inputs that are followed through the function: a row for each key, or the versions of it.
+        """Returns what the function makes of the inputs that are followed: a row for each key, or changes of it.
 
-        Late ones count, too. What breaks an expectation is not quarantined, for a table without one
-        of its keys would be wrong: the check reports it. `observed` is of the driving input.
+        Late rows count, too. No row is quarantined for an expectation, because a table without one of its keys would
+        be wrong: the check reports it. `observed` receives the `counts` of the driving input.
         """
         inputs = {
             n: plain(each) for n, each in {**rows, **references}.items() if n not in self.timed
         }
-        for name, each in ((name, rows[name]) for name in self.timed):
-            flagged = self._flagged(each, name)
+        for name, timed in self.timed.items():
+            flagged = timed.flagged(rows[name])
             if observed is not None and name == self.driving:
                 flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
             inputs[name] = lateness.accepted(flagged, late_too=not self.table.ttl)
-        if self.kind.keeps_latest:
+        if self.table.kind.keeps_latest:
             return self._called(inputs, set())
         changes = self._called(inputs, {ARRIVAL})
         if self.by_position and "position" not in changes.columns:
@@ -241,45 +250,24 @@ class Plan:
         return versions.changes(changes, self.event_time, by_position=self.by_position)
 
     def late_filter_counts(self, late_filter: Observation, rows: DataFrame) -> Mapping[str, Any]:
-        """What the late filter observed of `rows`; counted by itself if they did not all pass it.
+        """Returns what the late filter observed of `rows` of the driving input, or counts them if it saw none.
 
-        A join with nothing gives nothing without reading its other side, where it is not removed at
-        all.
+        Spark does not read one side of a join if the other is empty, and may remove it from the plan.
         """
         seen = observing.observed(late_filter)
-        return seen if seen and seen["arrived"] else observing.only(self.counts(rows)).asDict()
-
-    def counts(self, rows: DataFrame, name: str = "") -> DataFrame:
-        """One row: how many rows of an input arrived, how many of them late (`lateness.counts`)."""
-        moment = self.timed.get(name, self.event_time)
-        return self._flagged(rows, name).agg(*lateness.counts(self.table, moment))
-
-    def _flagged(self, rows: DataFrame, name: str = "") -> DataFrame:
-        rows = self.as_input(rows, name).drop(PARTITION, ORIGIN)
-        return lateness.flagged(rows, self.table, self.timed.get(name, self.event_time))
-
-    def as_input(self, rows: DataFrame, name: str = "") -> DataFrame:
-        """Rows of an input, by default the driving one, with event time and arrival, which results of windows get here.
-
-        A window table is given windows of its own in place of theirs.
-        """
-        if (name or self.driving) not in self.of_windows or WINDOW_TIME in rows.columns:
-            return rows
-        timed = lateness.of_windows(rows)
-        return timed.drop(WINDOW) if self.table.window else timed
+        if seen and seen["arrived"]:
+            return seen
+        return observing.only(self.timed[self.driving].counts(rows)).asDict()
 
     def report(self, inputs: Mapping[str, DataFrame], span: ranges.Range) -> DataFrame:
-        """A partition of a report, from the rows that its inputs have of it, judged."""
+        """Returns a partition of a report, judged; the inputs have the rows of that partition."""
         rows = self.reference({name: plain(each) for name, each in inputs.items()})
         return rows.withColumns(
             lateness.window_of(span) | self._placing(F.lit(span.start), "batch")
         )
 
     def reference(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
-        """A table without event time, computed whole.
-
-        Rows that break an expectation are judged bad.
-        """
+        """Returns the rows of a table without event time, computed whole and judged."""
         rows = self._called(inputs, set())
         reason = F.coalesce(years.reason(rows.schema), quality.first_broken(self.rules))
         return rows.withColumn(REASON, reason)
@@ -291,104 +279,100 @@ class Plan:
         }
 
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
-        """What the function makes of its inputs, checked at the first call: it is pure, and its inputs keep their columns."""
+        """Returns the function's result. The first is checked: a function is pure, and its inputs keep their columns."""
         rows = self.table(**inputs)
-        if self.kind.is_row_by_row:
+        if self.table.kind.is_row_by_row:
             rows = carried(rows, inputs[self.driving], (ARRIVAL, self.event_time))
         self.once(
             "called",
-            lambda: result_checks.check(self.table, self.kind, rows, inputs, kept, self.event_time),
+            lambda: result_checks.check(self.table, rows, inputs, kept, self.event_time),
         )
         return rows
 
+    def no_rows(self, name: str) -> DataFrame:
+        """Returns an input without rows, with the columns that it has on disk, or as a raw record."""
+        if name in self.inputs:
+            columns = self.inputs[name].schema
+            return self.spark.createDataFrame([], columns).drop(row_keys.KEY)
+        return self.spark.createDataFrame([], self.catalog.sources[name].raw_columns)
 
-def plan_of(session: Session, table: Table, *, judged: bool = True) -> Plan:
-    """The plan of a table, made once for each of a catalog.
-
-    `judged=False` leaves the expectations out, where only the columns are asked for.
-    """
-    plans = session.catalog.plans if session.catalog.tables.get(table.name) is table else {}
-    if (table.name, judged) not in plans:
-        rules: Sequence[RowRule] = ()
-        if judged:
-            rules = quality.row_rules(
-                session.spark, stored_schema(session, table), table.expectations
+    def on_no_rows(self) -> DataFrame:
+        """Returns the function's result for inputs without rows."""
+        inputs = {name: self.no_rows(name) for name in self.table.inputs}
+        if self.table.kind.reads_sources:
+            decoded = record_columns.decoded(self, inputs, NO_SCHEMAS)
+            return self.table(
+                **{n: self.spark.createDataFrame([], rows.schema) for n, rows in decoded.items()}
             )
-        plans[table.name, judged] = _planned(session, table, rules)
-    return plans[table.name, judged]
+        timed = {n: lateness.accepted(each.flagged(inputs[n])) for n, each in self.timed.items()}
+        # those of a count window are assigned later
+        if self.table.kind.is_windowed and WINDOW not in timed[self.driving].columns:
+            none = F.lit(None).cast("struct<start:timestamp,end:timestamp>")
+            timed[self.driving] = timed[self.driving].withColumn(WINDOW, none)
+        if self.table.lookup:
+            timed[self.driving] = lookups.without_answers(self.table.lookup, timed[self.driving])
+        for name, rows in timed.items():
+            of_one = are_of_one_topic(self.catalog, name)
+            timed[name] = shapes.marked(rows, name, {WINDOW}, of_one_topic=of_one)
+        return self.table(**{name: plain(each) for name, each in inputs.items()} | timed)
+
+    def _schema(self) -> StructType:
+        step = self.without_expectations()
+        kind = self.table.kind
+        empty = {name: self.no_rows(name) for name in self.table.inputs}
+        if kind.is_upserted:
+            kept = step.kept({name: empty.pop(name) for name in self.followed}, empty)
+            rows = versions.versions(kept, self.table.keys) if kind.keeps_versions else kept
+            return row_keys.keyed(rows, self.table.keys).schema
+        if kind.reads_sources:
+            judged = step.arrived(step.ingest(empty), ranges.BEGINNING, ranges.BEGINNING)
+        elif kind.is_reference:
+            judged = step.reference(empty)
+        elif kind.is_report:
+            judged = step.report(empty, ranges.partition_range("1970-01-01", "day"))
+        else:
+            rows = empty.pop(self.driving)
+            others = {name: empty.pop(name) for name in self.timed if name != self.driving}
+            judged = step.derived(Inputs(rows, empty, others), "stream")
+        return good(judged).schema
 
 
-def _planned(lakehouse: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
-    catalog = lakehouse.catalog
-    kind, driving = table.kind, catalog.driving_input(table)
-    moment = catalog.event_time(table)
-    timed = [] if table.kind.is_report else catalog.timed_inputs(table)
-    if driving and kind.is_windowed:
-        moment = catalog.time_column(driving)
+@lru_cache(maxsize=16)
+def plans_of(spark: SparkSession, catalog: Catalog) -> Mapping[str, Plan]:
+    """Returns the plans of a catalog's tables, made once, each after those of its inputs. No function is called yet."""
+    plans: dict[str, Plan] = {}
+    for table in catalog:
+        plans[table.name] = _plan(spark, catalog, table, plans)
+    return plans
+
+
+def plan_of(session: Session, table: Table) -> Plan:
+    """Returns the plan of a table. A declaration other than the catalog's own is planned at each call."""
+    plans = plans_of(session.spark, session.catalog)
+    if session.catalog.tables.get(table.name) is table:
+        return plans[table.name]
+    return _plan(session.spark, session.catalog, table, plans)
+
+
+def _plan(spark: SparkSession, catalog: Catalog, table: Table, plans: Mapping[str, Plan]) -> Plan:
+    driving = catalog.driving_input(table)
+    if driving and table.kind.is_windowed:
+        event_time = catalog.time_column(driving)
+    else:
+        event_time = catalog.event_time(table)
+    timed = {}
+    for each in [] if table.kind.is_report else catalog.timed_inputs(table):
+        column = event_time if each is driving else catalog.time_column(each)
+        timed[each.name] = TimedInput(table, column, of_windows=bool(each.window))
     return Plan(
-        table,
-        kind,
-        moment,
-        driving.name if driving else table.inputs[0],
-        catalog.sources_of(table),
-        rules,
-        {t.name: catalog.time_column(t) for t in timed} | {t.name: moment for t in timed[:1]},
-        [t.name for t in catalog.followed_inputs(table)],
-        catalog.is_of_changes(table),
-        {t.name for t in timed if t.window},
+        spark=spark,
+        catalog=catalog,
+        table=table,
+        inputs={name: plans[name] for name in table.inputs if name in plans},
+        event_time=event_time,
+        driving=driving.name if driving else table.inputs[0],
+        sources=catalog.sources_of(table),
+        timed=timed,
+        followed=[t.name for t in catalog.followed_inputs(table)],
+        by_position=catalog.is_of_changes(table),
     )
-
-
-def stored_schema(session: Session, table: Table) -> StructType:
-    """The columns of the table on disk, found once for each of a catalog: it takes half a second.
-
-    Raises DeclarationError if its function does not keep what it must.
-    """
-    schemas = session.catalog.schemas if session.catalog.tables.get(table.name) is table else {}
-    if table.name not in schemas:
-        schemas[table.name] = _columns(session, plan_of(session, table, judged=False))
-    return schemas[table.name]
-
-
-def on_no_rows(session: Session, step: Plan) -> DataFrame:
-    """What the function of a table makes of empty inputs."""
-    inputs = {name: no_rows(session, name) for name in step.table.inputs}
-    if step.kind.reads_sources:
-        decoded = record_columns.decoded(step, inputs, NO_SCHEMAS)
-        inputs = {n: session.spark.createDataFrame([], rows.schema) for n, rows in decoded.items()}
-        return step.table(**inputs)
-    timed = {name: lateness.accepted(step._flagged(inputs[name], name)) for name in step.timed}
-    # of a count window they are assigned later
-    if step.kind.is_windowed and WINDOW not in timed[step.driving].columns:
-        none = F.lit(None).cast("struct<start:timestamp,end:timestamp>")
-        timed[step.driving] = timed[step.driving].withColumn(WINDOW, none)
-    if step.table.lookup:
-        timed[step.driving] = lookups.without_answers(step.table.lookup, timed[step.driving])
-    for name, rows in timed.items():
-        of_one = are_of_one_topic(session.catalog, name)
-        timed[name] = shapes.marked(rows, name, {WINDOW}, of_one_topic=of_one)
-    return step.table(**{name: plain(each) for name, each in inputs.items()} | timed)
-
-
-def _columns(session: Session, plan: Plan) -> StructType:
-    empty = {name: no_rows(session, name) for name in plan.table.inputs}
-    if plan.kind.reads_sources:
-        return good(plan.arrived(plan.ingest(empty), ranges.BEGINNING, ranges.BEGINNING)).schema
-    if plan.kind.is_reference:
-        return good(plan.reference(empty)).schema
-    if plan.kind.is_report:
-        return good(plan.report(empty, ranges.partition_range("1970-01-01", "day"))).schema
-    if plan.table.kind.is_upserted:
-        kept = plan.kept({name: empty.pop(name) for name in plan.followed}, empty)
-        rows = versions.versions(kept, plan.table.keys) if plan.kind.keeps_versions else kept
-        return row_keys.keyed(rows, plan.table.keys).schema
-    rows = empty.pop(plan.driving)
-    beside = {name: empty.pop(name) for name in plan.timed if name != plan.driving}
-    return good(plan.derived(rows, empty, "stream", "schema", beside=beside)).schema
-
-
-def no_rows(session: Session, name: str) -> DataFrame:
-    if source := session.catalog.sources.get(name):
-        return session.spark.createDataFrame([], source.raw_columns)
-    columns = stored_schema(session, session.catalog.table(name))
-    return session.spark.createDataFrame([], columns).drop(row_keys.KEY)

@@ -14,7 +14,16 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import ARRIVAL, helper, quoted, quoted_column
 from lakehouse.transform import arrival_fields
-from lakehouse.transform.analysis.plan_tree import analyzed, kind_of, nodes, seq
+from lakehouse.transform.analysis.plan_tree import (
+    analyzed,
+    id_of,
+    ids,
+    is_column,
+    kind_of,
+    nodes,
+    references,
+    seq,
+)
 from lakehouse.transform.analysis.shapes import reads
 
 VALID = ("valid_from", "valid_to")
@@ -66,17 +75,13 @@ def dropping(rows: DataFrame, keys: Sequence[str]) -> list[str]:
     Such a change does not end the version before it. A filter by the keys alone leaves out all changes of a key.
     """
     plan = analyzed(rows)
-    operators, by_key = [], {a.exprId().id() for a in seq(plan.output()) if a.name() in keys}
+    operators = []
+    by_key = {id_of(a) for a in seq(plan.output()) if a.name() in keys}
     for node in nodes(plan, subqueries=False):  # from the result down to what it reads
         if node.nodeName() == "Project":
-            aliases = {
-                e.exprId().id(): e.child() for e in seq(node.projectList()) if kind_of(e) == "Alias"
-            }
-            by_key |= {
-                child.exprId().id()
-                for number, child in aliases.items()
-                if number in by_key and kind_of(child) == "AttributeReference"
-            }
+            aliases = [e for e in seq(node.projectList()) if kind_of(e) == "Alias"]
+            named = [alias.child() for alias in aliases if id_of(alias) in by_key]
+            by_key |= {id_of(child) for child in named if is_column(child)}
         if _drops(node) and not _deciding(node) <= by_key:
             operators.append(node.simpleString(100))
     return operators
@@ -93,17 +98,14 @@ def _drops(node) -> bool:
 
 def _deciding(node) -> set[int]:
     """Returns the ids of the changes' columns that decide what an operator leaves out."""
-    read = {
-        a.exprId().id() for side in seq(node.children()) if reads(side) for a in seq(side.output())
-    }
-    asked = {a.exprId().id() for e in seq(node.expressions()) for a in seq(e.references().toSeq())}
-    return read & asked
+    read = {number for side in seq(node.children()) if reads(side) for number in ids(side)}
+    return read & {id_of(column) for e in seq(node.expressions()) for column in references(e)}
 
 
-def changed(there: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Returns the versions `there` with the `new` changes: those of the keys that these touch are computed again."""
-    touched = versions(of_keys(there, new, keys).drop(VALID[1]).unionByName(new), keys)
-    return of_keys(there, new, keys, others=True).unionByName(touched)
+def changed(present: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Returns the `present` versions with the `new` changes: those of the keys that these touch are computed again."""
+    touched = versions(of_keys(present, new, keys).drop(VALID[1]).unionByName(new), keys)
+    return of_keys(present, new, keys, others=True).unionByName(touched)
 
 
 def of_keys(

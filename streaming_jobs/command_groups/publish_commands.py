@@ -9,8 +9,7 @@ from lakehouse.cli.console import AsJson
 from lakehouse.errors import DeclarationError
 
 if TYPE_CHECKING:
-    from lakehouse.declare.catalog import Catalog
-    from lakehouse.settings import Settings
+    from lakehouse.storage.lakehouse import Lakehouse
 
 group = console.group("Publish tables to targets, such as topics of Kafka.")
 
@@ -23,16 +22,17 @@ _TARGETS = Annotated[list[str] | None, typer.Argument(help="Targets; by default 
 @group.command()
 def start(targets: _TARGETS = None) -> None:
     """Start a follower for each target: a process of its own, which goes on when this command ends."""
-    from streaming_jobs.supervision import supervisor
+    from streaming_jobs.supervision import job_logs, supervisor
     from streaming_jobs.supervision.jobs import follower_of
 
-    settings, _, named = _chosen(targets)
+    lakehouse, named = _chosen(targets)
     if not named:
         raise DeclarationError(_NOTHING)
     for target in named:
         with console.working(f"starting {target}"):
-            status = supervisor.start(settings, follower_of(target), by="lakehouse publish start")
-        log = supervisor.log_path(settings, status.pipeline)
+            job, by = follower_of(target), "lakehouse publish start"
+            status = supervisor.start(lakehouse.settings, job, by=by)
+        log = job_logs.log_path(lakehouse.settings, job)
         console.print_text(f"{target}: {status.state}, pid {status.pid}, log {log}")
 
 
@@ -45,12 +45,11 @@ def stop(
     from streaming_jobs.supervision import supervisor
     from streaming_jobs.supervision.jobs import follower_of
 
-    settings, _, named = _chosen(targets)
+    lakehouse, named = _chosen(targets)
     for target in named:
         with console.working(f"stopping {target}"):
-            status = supervisor.stop(
-                settings, follower_of(target), timeout=timeout, by="lakehouse publish stop"
-            )
+            job, by = follower_of(target), "lakehouse publish stop"
+            status = supervisor.stop(lakehouse.settings, job, timeout=timeout, by=by)
         console.print_text(f"{target}: {status.state if status else 'never ran'}")
 
 
@@ -65,10 +64,11 @@ def status(targets: _TARGETS = None, as_json: AsJson = False) -> None:
     from streaming_jobs.supervision import desired, supervisor
     from streaming_jobs.supervision.jobs import follower_of
 
-    settings, catalog, named = _chosen(targets)
+    lakehouse, named = _chosen(targets)
+    settings = lakehouse.settings
     rows, down = [], False
     for target in named:
-        table, _ = catalog.target(target)
+        table, _ = lakehouse.catalog.target(target)
         follower = supervisor.status(settings, follower_of(target))
         query = follower.queries[0] if follower and follower.queries else None
         version, wanted = query.batch if query else -1, desired.read(settings, follower_of(target))
@@ -101,11 +101,11 @@ def logs(
     lines: Annotated[int, typer.Option(help="The number of lines")] = 40,
 ) -> None:
     """Print the end of a follower's log."""
-    from streaming_jobs.supervision import supervisor
+    from streaming_jobs.supervision import job_logs
     from streaming_jobs.supervision.jobs import follower_of
 
-    settings, _, _ = _chosen([target])
-    print(supervisor.log_tail(settings, follower_of(target), lines))
+    lakehouse, _ = _chosen([target])
+    print(job_logs.log_tail(lakehouse.settings, follower_of(target), lines))
 
 
 @group.command()
@@ -117,8 +117,8 @@ def refused(
     from lakehouse.ranges import text
     from lakehouse.sinks import actions
 
-    settings, catalog, _ = _chosen([target])
-    lines = actions.refused(settings, catalog.target(target)[1])
+    lakehouse = opening.lakehouse()
+    lines = actions.refused(lakehouse.settings, lakehouse.catalog.target(target)[1])
     rows = [
         {
             "id": line.action.id,
@@ -147,9 +147,9 @@ def retry(
     """Perform actions again that were refused, beside the follower. Exit code 1 if one is refused again."""
     from lakehouse.sinks import actions
 
-    settings, catalog, _ = _chosen([target])
+    lakehouse = opening.lakehouse()
     with console.working(f"performing what {target} refused"):
-        counts = actions.retry(settings, catalog.target(target)[1], ids or ())
+        counts = actions.retry(lakehouse.settings, lakehouse.catalog.target(target)[1], ids or ())
     console.print_text(f"{target}: {counts['done']} done, {counts['refused']} refused again")
     if counts["refused"]:
         raise typer.Exit(1)
@@ -161,12 +161,12 @@ def run(target: Annotated[str, typer.Argument(help="The target")]) -> None:
     from streaming_jobs.supervision import foreground
     from streaming_jobs.supervision.jobs import follower_of
 
-    settings, _, _ = _chosen([target])
-    raise typer.Exit(foreground.run(settings, follower_of(target)))
+    lakehouse, _ = _chosen([target])
+    raise typer.Exit(foreground.run(lakehouse.settings, follower_of(target)))
 
 
-def _chosen(targets: list[str] | None) -> "tuple[Settings, Catalog, list[str]]":
+def _chosen(targets: list[str] | None) -> "tuple[Lakehouse, list[str]]":
     lakehouse = opening.lakehouse()
     for name in targets or ():
         lakehouse.catalog.target(name)
-    return lakehouse.settings, lakehouse.catalog, targets or list(lakehouse.catalog.targets())
+    return lakehouse, targets or list(lakehouse.catalog.targets())

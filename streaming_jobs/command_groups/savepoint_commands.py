@@ -2,15 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
-
-if TYPE_CHECKING:
-    pass
 
 group = console.group("Savepoints: all tables at one moment, to restore, fork or move.")
 
@@ -68,7 +65,7 @@ def list_all(as_json: AsJson = False) -> None:
 
 @group.command()
 def show(name: _Name, as_json: AsJson = False) -> None:
-    """Show what a savepoint is of: each table with its version, rows, frontier and position."""
+    """Show the tables of a savepoint, each with its version, rows, frontier and position."""
     from lakehouse.storage.versions import savepoints
 
     settings = opening.lakehouse().settings
@@ -144,9 +141,8 @@ def fork(
         restoring.fork(lakehouse.settings, name, root)
     console.print_text(f"{name}: forked into {root}; for its commands and jobs set")
     console.print_text(f"  LAKEHOUSE_ROOT={root.absolute()}")
-    if (
-        lakehouse.catalog.topics() and not lakehouse.settings.bootstrap_servers
-    ):  # the fork has no embedded broker of its own
+    # the fork has no embedded broker of its own
+    if lakehouse.catalog.topics() and not lakehouse.settings.bootstrap_servers:
         console.print_text(f"  LAKEHOUSE_BOOTSTRAP_SERVERS={bootstrap_servers(lakehouse.settings)}")
 
 
@@ -164,7 +160,7 @@ def export(
 
 
 @group.command("import")
-def take_in(
+def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written")],
 ) -> None:
     """Make an exported file a savepoint of this lakehouse. Exit code 0 when done, 2 when refused."""

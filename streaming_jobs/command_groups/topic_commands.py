@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lakehouse.errors import RangeError
     from lakehouse.storage.lakehouse import Lakehouse
     from lakehouse.storage.log.commits import Commit
-    from lakehouse.stream.reading.offsets import Broker
+    from lakehouse.stream.reading.offsets import Broker, Gap
 
 group = console.group("Topics, folders and other sources that ingest tables read.")
 
@@ -44,10 +44,12 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
     with console.working(f"comparing {table} with what it reads"):
         checks = check(lakehouse, lakehouse.catalog.table(table))
     if as_json:
-        console.print_json([asdict(each) for each in checks])
+        console.print_json([asdict(compared) for compared in checks])
     else:
-        console.print_rows(Checked.__dataclass_fields__, (asdict(each).values() for each in checks))
-    if any(each.missing or each.doubled for each in checks):
+        console.print_rows(
+            Checked.__dataclass_fields__, (asdict(compared).values() for compared in checks)
+        )
+    if any(compared.missing or compared.doubled for compared in checks):
         raise typer.Exit(1)
 
 
@@ -64,37 +66,29 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
 
     with _held(table) as (lakehouse, declared, last):
         topics = _on_broker(lakehouse, declared)
-        present = {topic: each.id for topic, each in topics.items()}
+        present = {name: topic.id for name, topic in topics.items()}
         before = positions.known(lakehouse.settings, declared).ids
-        changed = {
-            topic: identity
-            for topic, identity in present.items()
-            if before.get(topic, identity) != identity
-        }
+        changed = sorted(name for name, id in present.items() if before.get(name, id) != id)
         if not changed:
             raise RangeError(
-                f"table={table}, topic={', '.join(present)}: the topic has the id that the table has read, so "
-                "there is nothing to accept; "
-                "continue with `lakehouse stream start`"
+                f"table={table}, topic={', '.join(present)}: the topic has the id that the table has read, so there is nothing "
+                "to accept; continue with `lakehouse stream start`"
             )
-        for topic, identity in changed.items():
-            count = sum(topics[topic].end[p] - topics[topic].first[p] for p in topics[topic].end)
+        for name in changed:
+            topic = topics[name]
+            count = sum(end - topic.first[p] for p, end in topic.end.items())
             console.print_text(
-                f"{topic}: id {before[topic]} before, {identity} now, {count:,} messages"
+                f"{name}: id {before[name]} before, {topic.id} now, {count:,} messages"
             )
         _ask(yes, "read from the beginning?")
         after = (last.generation, last.batch) if last else (0, -1)
         # the generation first: after a crash between the two the topic is still another one, and
         # this is run again
-        begun = checkpoints.begin(
-            lakehouse.settings,
-            declared,
-            None,
-            f"{', '.join(sorted(changed))} was created again (`lakehouse topic accept-new`)",
-        )
+        why = f"{', '.join(changed)} was created again (`lakehouse topic accept-new`)"
+        generation = checkpoints.begin(lakehouse.settings, declared, None, why)
         positions.declare_recreated(lakehouse.settings, declared, present, after)
     console.print_text(
-        f"{table}: generation {begun.generation} reads from the beginning; `lakehouse stream start {declared.pipeline}`"
+        f"{table}: generation {generation.generation} reads from the beginning; `lakehouse stream start {declared.pipeline}`"
     )
 
 
@@ -106,9 +100,6 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
     not read. The table continues behind them. Its job must be stopped. Exit code 0 when done, 2 when
     refused.
     """
-    from lakehouse.errors import RangeError
-    from lakehouse.storage.position import checkpoints
-    from lakehouse.stream.reading import offsets as positions
     from lakehouse.stream.reading import topic_starts
     from lakehouse.stream.reading.records import file_sources
     from lakehouse.stream.reading.registry import reader_of
@@ -123,62 +114,63 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
         if files and last and not gaps and not topic_starts.is_history_read(files[0], last):
             _accept_files(lakehouse, declared, last, yes)
             return
-        if not gaps:
-            raise RangeError(
-                f"table={table}: what it reads has every record that it has not read, so nothing is lost; start its job"
-            )
-        for gap in gaps:
-            console.print_text(
-                f"{gap.topic}, partition {gap.partition}: offsets {gap.since} to {gap.until - 1} are lost"
-            )
-        _ask(yes, "go on without them?")
-        # the generation first: after a crash between the two the messages are not accepted yet, and
-        # this is run again
-        checkpoints.begin(
-            lakehouse.settings,
-            declared,
-            None,
-            "lost messages were accepted (`lakehouse topic accept-gap`)",
-        )
-        positions.declare_lost(lakehouse.settings, declared, gaps)
-    console.print_text(
-        f"{table}: it continues behind them; `lakehouse stream start {declared.pipeline}`"
-    )
+        lines = [
+            f"{gap.topic}, partition {gap.partition}: offsets {gap.since} to {gap.until - 1} are lost"
+            for gap in gaps
+        ]
+        _ask_about(lines, table, "what it reads", yes)
+        _accept(lakehouse, declared, gaps, "messages")
+    _show_accepted(declared)
 
 
 def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None", yes: bool) -> None:
-    """What `accept-gap` does for a table that reads a folder or a table of others. Raises RangeError."""
-    from lakehouse.errors import RangeError
-    from lakehouse.storage.position import checkpoints
-    from lakehouse.stream.reading import offsets as positions
+    """Does the work of `accept-gap` for a table that reads a folder or a table of others. Raises RangeError."""
     from lakehouse.stream.reading.files import Files
     from lakehouse.stream.reading.records import file_sources
 
     sources = file_sources(lakehouse.catalog.sources_of(table).values())
     reader = Files(lakehouse.settings, table, sources)
-    lost, passed, topic = reader.lost(last), reader.files.passed_over(), reader.address
-    if not lost and passed is None:
-        raise RangeError(
-            f"table={table.name}: {topic} has every record that it has not read, so nothing is lost; start its job"
-        )
-    for gap in lost:
-        name = reader.register.of_record(gap.since).path
-        console.print_text(f"{topic}, file {name}: records {gap.since} to {gap.until - 1} are lost")
+    gaps, passed, topic = reader.lost(last), reader.files.passed_over(), reader.address
+    lines = [
+        f"{topic}, file {reader.register.of_record(gap.since).path}: records {gap.since} to {gap.until - 1} are lost"
+        for gap in gaps
+    ]
     if passed is not None:
-        console.print_text(
+        lines.append(
             f"{topic}: {reader.files.passing(passed)} are not read, with the rows that they add"
         )
-    _ask(yes, "go on without them?")
-    if lost:
-        checkpoints.begin(
-            lakehouse.settings,
-            table,
-            None,
-            "lost records were accepted (`lakehouse topic accept-gap`)",
-        )
-        positions.declare_lost(lakehouse.settings, table, lost)
+    _ask_about(lines, table.name, topic, yes)
+    if gaps:
+        _accept(lakehouse, table, gaps, "records")
     if passed is not None:
         reader.register.add([], passed)
+    _show_accepted(table)
+
+
+def _ask_about(lines: list[str], table: str, source: str, yes: bool) -> None:
+    """Shows what is lost and asks. Raises RangeError if nothing is."""
+    from lakehouse.errors import RangeError
+
+    if not lines:
+        raise RangeError(
+            f"table={table}: {source} has every record that it has not read, so nothing is lost; start its job"
+        )
+    for line in lines:
+        console.print_text(line)
+    _ask(yes, "go on without them?")
+
+
+def _accept(lakehouse: "Lakehouse", table: "Table", gaps: "list[Gap]", records: str) -> None:
+    from lakehouse.storage.position import checkpoints
+    from lakehouse.stream.reading import offsets as positions
+
+    # the generation first: after a crash between the two nothing is accepted yet, and this is run again
+    why = f"lost {records} were accepted (`lakehouse topic accept-gap`)"
+    checkpoints.begin(lakehouse.settings, table, None, why)
+    positions.declare_lost(lakehouse.settings, table, gaps)
+
+
+def _show_accepted(table: "Table") -> None:
     console.print_text(
         f"{table.name}: it continues behind them; `lakehouse stream start {table.pipeline}`"
     )
@@ -186,19 +178,19 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
 
 @contextmanager
 def _held(name: str) -> "Iterator[tuple[Lakehouse, Table, Commit | None]]":
-    """A table whose job does not run and cannot start meanwhile, with its last commit."""
+    """Holds the lease of a table's job, which must not run, and yields the table and its last commit."""
     from streaming_jobs.supervision import lease
 
     lakehouse = opening.lakehouse()
     table = lakehouse.catalog.table(name)
     if not lakehouse.catalog.sources_of(table):
         raise _no_source(lakehouse.catalog, table)
-    with lease.held(lakehouse.settings, table.pipeline):
+    with lease.acquire(lakehouse.settings, table.pipeline):
         yield lakehouse, table, next(lakehouse.commit_log(table).by_stream(), None)
 
 
 def _on_broker(lakehouse: "Lakehouse", table: "Table") -> "dict[str, Broker]":
-    """What the broker says of the topics of an ingest table. Raises RangeError if it reads none."""
+    """Returns the topics of an ingest table as the broker has them. Raises RangeError if it reads none."""
     from lakehouse.runtime import kafka_topics
     from lakehouse.stream.reading import offsets as positions
 

@@ -34,12 +34,13 @@ def status(as_json: AsJson = False) -> None:
     by_table = upgrades.of_all(lakehouse)
     pipelines = {name: lakehouse.catalog.table(name).pipeline for name in by_table}
     ended = {
-        name: views.ended_for(lakehouse.settings, each, name) for name, each in pipelines.items()
+        name: views.ended_for(lakehouse.settings, pipeline, name)
+        for name, pipeline in pipelines.items()
     }
     if as_json:
         console.print_json(
-            {"table": name} | asdict(each) | {"job_ended": ended[name]}
-            for name, each in by_table.items()
+            {"table": name} | asdict(upgrade) | {"job_ended": ended[name]}
+            for name, upgrade in by_table.items()
         )
         return
     numbers = ("rows_before", "rows_after", "differing", "partitions")
@@ -49,19 +50,19 @@ def status(as_json: AsJson = False) -> None:
         (
             (
                 name,
-                each.state,
-                each.at,
-                each.code_version,
-                *(each.compared.get(number, "") for number in numbers),
-                each.command,
-                each.refused,
+                upgrade.state,
+                upgrade.at,
+                upgrade.code_version,
+                *(upgrade.compared.get(number, "") for number in numbers),
+                upgrade.command,
+                upgrade.refused,
             )
-            for name, each in by_table.items()
+            for name, upgrade in by_table.items()
         ),
     )
-    for name, said in ended.items():
-        if said:
-            console.print_text(f"{pipelines[name]}: {said}")
+    for name, remark in ended.items():
+        if remark:
+            console.print_text(f"{pipelines[name]}: {remark}")
 
 
 @group.command()

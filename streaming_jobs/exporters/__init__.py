@@ -1,9 +1,9 @@
-"""What leaves a job: metrics, lineage, notifications, rows to targets.
+"""Metrics, lineage, notifications and rows that leave a job.
 
-metrics          what is written of jobs and tables, as OpenMetrics
+metrics          jobs and tables as OpenMetrics
 metric_families  these metrics, declared
-results          what tables show of their results
-lineage          what was computed from what, as OpenLineage
-notifications    what went wrong, sent once
+results          the results of the windows that closed last
+lineage          commits and their inputs as OpenLineage
+notifications    notices of failures, each sent once
 follower         publishes a table to one target
 """

@@ -1,8 +1,8 @@
 """A follower: `python -m streaming_jobs.exporters.follower TARGET` publishes a table to one target, version by version.
 
-It starts no JVM. SIGTERM and SIGINT end it after the version that it is at, with code 0. Killed in
-any other way, the next one takes the target over and goes on from the position there. Exit codes: 0
-stopped; 1 failed; 2 refused (settings, declaration, a second process).
+It starts no JVM. SIGTERM and SIGINT end it after the version that it is at, with code 0. Killed in any other way, the
+next one claims the target and goes on from the position there. Exit codes: 0 stopped; 1 failed; 2 refused (settings,
+declaration, a second process).
 """
 
 import logging
@@ -36,7 +36,7 @@ _LOOK = 0.05  # seconds between two looks for the next version
 
 
 class Job:
-    """The process of one target: follows the table, and reports how far it is from a thread of its own."""
+    """The process of one target: follows the table, and reports its position from a thread of its own."""
 
     def __init__(self, lakehouse: Lakehouse, target: str, turn: Lease) -> None:
         self.settings, self.name = lakehouse.settings, follower_of(target)
@@ -47,7 +47,7 @@ class Job:
         self.sent = self.ignored = 0
         self.away = ""  # why the target is waited for
         self.busy_since: str | None = None
-        self.said = ""  # of a target that has not answered for long
+        self.waits = ""  # the remark on a target that has not answered for long
         self.refusal: Exception | None = None
         self.began = datetime.now(UTC)
 
@@ -77,23 +77,25 @@ class Job:
     def say(self, error: str = "") -> None:
         """Renews the status file. Raises JobError if another process has taken over."""
         position = self.follower.position
-        held = position.held if position else ()
-        remarks = [self.away] if self.away else []
+        held = ", ".join(map(str, position.held)) if position else ""
         waits = self._waits()
-        if waits and waits != self.said:
+        if waits and waits != self.waits:
             _log.warning(waits)
-        self.said = waits
-        remarks += [waits] if waits else []
-        remarks += [f"held back: versions {', '.join(map(str, held))}"] if held else []
-        remarks += self.follower.sink.remarks()
-        remarks += [f"ignored: {self.ignored} rows of corrections"] if self.ignored else []
+        self.waits = waits
+        remarks = (
+            self.away,
+            waits,
+            f"held back: versions {held}" if held else "",
+            *self.follower.sink.remarks(),
+            f"ignored: {self.ignored} rows of corrections" if self.ignored else "",
+        )
         query = QueryStatus(
             self.follower.table.name,
             self.state == "running",
             batch=position.version if position else -1,
             rows=self.sent,
             lag=self.follower.behind(),
-            trouble="; ".join(remarks),
+            trouble="; ".join(filter(None, remarks)),
             busy_since=self.busy_since,
         )
         self.process.say(
@@ -125,14 +127,16 @@ class Job:
                 with suppress(LakehouseError):
                     self.follower.sink.close()
                 self.stopping.wait(max(pause, getattr(err, "after", 0.0)))
-                of = self.follower
-                self.follower = Follower(of.lakehouse, of.table, of.target, of.going_on)
+                follower = self.follower
+                self.follower = Follower(
+                    follower.lakehouse, follower.table, follower.target, follower.going_on
+                )
         self.state = "stopping"
         if self.refusal is None and not self.away:
             self.follower.end()
 
     def _waits(self) -> str:
-        """That the target has not answered for long; empty if it has. Nobody else can say so: the follower waits for it."""
+        """Returns a remark on a target that has not answered for long; empty if it has. The follower itself waits for it."""
         since, position = self.busy_since, self.follower.position
         if since is None or datetime.now(UTC) - parse_instant(since, "busy_since") < _SLOW:
             return ""
@@ -159,7 +163,7 @@ class Job:
             raise Stopped
 
     def _beat(self, ended: threading.Event) -> None:
-        """Says that it lives, and looks whether it is to stop: who wants that may be on another host."""
+        """Renews the status, and stops once the job is to be stopped: the wish may come from another host."""
         while not ended.wait(_HEARTBEAT):
             try:
                 self.say()

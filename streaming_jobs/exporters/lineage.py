@@ -1,17 +1,19 @@
-"""What was written, sent as OpenLineage events: of streams while they go on, of batch runs once they are done.
+"""Commits sent as OpenLineage events: those of streams while they go on, those of batch runs once they are done.
 
-The sender is a process of its own that no job knows of: it reads status files and commit logs,
-without Spark. An event may be sent twice, after a crash between sending and noting; runs have the
-same id then. A batch run that failed wrote nothing and is not sent. Run states and facets:
-OpenLineage's specification, version 2.
+The sender is a process of its own that no job knows of: it reads status files and commit logs, without Spark. After a
+crash between sending and noting it may send an event twice; its run has the same id then. A batch run that failed wrote
+nothing and is not sent. Run states and facets: OpenLineage's specification, version 2.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -55,9 +57,7 @@ _ENDED = {
 
 
 def client(to: str = "") -> OpenLineageClient:
-    """Sends to a URL or adds to a file, an event a line.
-
-    By default to what OpenLineage's own configuration names.
+    """Returns a client that sends to a URL, or to a file, an event a line; by default to OpenLineage's own configuration.
 
     Raises SettingsError if that names nothing, or cannot be used.
     """
@@ -68,7 +68,7 @@ def client(to: str = "") -> OpenLineageClient:
         if to:
             return OpenLineageClient(transport=HttpTransport(HttpConfig.from_dict({"url": to})))
         configured = OpenLineageClient()
-    except Exception as err:  # OpenLineage raises what its code happens to come to
+    except Exception as err:  # OpenLineage raises any error
         raise SettingsError(
             f"to={to!r}: OpenLineage cannot make a sender of it ({type(err).__name__}: {err}); correct the URL, or the file or "
             "the variables OPENLINEAGE_... that configure it, or give --to a URL or a file"
@@ -81,31 +81,37 @@ def client(to: str = "") -> OpenLineageClient:
     return configured
 
 
+@dataclass(slots=True)
+class Sent:
+    """The events of a table that were sent: the last batch commit, and the last run of its stream with its last commit."""
+
+    batch: str
+    run: str
+    ended: bool
+    stream: str
+
+
 class Lineage:
-    """Sends what is new since it last did; remembers how far in `<root>/_lineage.json`."""
+    """Sends what is new since it last did, by its notes in `<root>/_lineage.json`."""
 
     def __init__(self, settings: Settings, catalog: Catalog, to: OpenLineageClient) -> None:
         self.settings, self.catalog, self.to = settings, catalog, to
-        self._noted = layout.lineage(settings)
+        self._notes = layout.lineage(settings)
 
     def send(self) -> int:
-        """Sends the events that are due, and returns how many.
-
-        Raises OSError for one that cannot be sent: it is due again.
-        """
-        noted = read_value(self._noted, _noted, "all is sent again, with the same ids") or {}
-        sent = 0
+        """Sends the events that are due, and returns how many. Raises OSError for one that cannot be sent: it is due again."""
+        read: Callable[[Any], dict[str, Sent]] = partial(checked, dict[str, Sent])
+        notes = read_value(self._notes, read, "all is sent again, with the same ids") or {}
+        count = 0
         for table in self.catalog:
-            of_table = noted.setdefault(
-                table.name, {"batch": "", "run": "", "ended": True, "stream": ""}
-            )
-            events = [*self._batch(table, of_table), *self._stream(table, of_table)]
+            sent = notes.setdefault(table.name, Sent("", "", True, ""))
+            events = [*self._batch(table, sent), *self._stream(table, sent)]
             for event in events:
                 self._emit(event)
             if events:
-                replace_file(self._noted, noted)
-            sent += len(events)
-        return sent
+                replace_file(self._notes, {name: asdict(value) for name, value in notes.items()})
+            count += len(events)
+        return count
 
     def _emit(self, event: RunEvent) -> None:
         try:
@@ -116,76 +122,55 @@ class Lineage:
         except Exception as err:
             raise OSError(f"{type(err).__name__}: {err}") from err
 
-    def _batch(self, table: Table, known: dict) -> Iterator[RunEvent]:
-        after = parse_instant(known["batch"]) if known["batch"] else BEGINNING
-        commit_log = (
-            c
-            for c in CommitLog(self.settings, table)
-            if c.role != "stream" and c.version != NOTHING
-        )
-        for commit in reversed(list(takewhile(lambda c: c.at > after, commit_log))):
+    def _batch(self, table: Table, sent: Sent) -> Iterator[RunEvent]:
+        after = parse_instant(sent.batch) if sent.batch else BEGINNING
+        log = CommitLog(self.settings, table)
+        commits = (c for c in log if c.role != "stream" and c.version != NOTHING)
+        for commit in reversed([*takewhile(lambda c: c.at > after, commits)]):
             run = str(uuid5(NAMESPACE_URL, f"{table.name} {commit.role} {commit.at.isoformat()}"))
+            event = partial(self._event, table, "batch", run)
             facets: dict = {}
             if commit.start and commit.end:
                 facets["nominalTime"] = facet_v2.nominal_time_run.NominalTimeRunFacet(
                     text(commit.start), text(commit.end)
                 )
-            began = commit.at - timedelta(seconds=commit.seconds)
-            yield self._event(RunState.START, began, table, "batch", run, facets, None)
-            yield self._event(
-                RunState.COMPLETE,
-                commit.at,
-                table,
-                "batch",
-                run,
-                facets,
-                commit,
-                rows=commit.written,
-            )
-            known["batch"] = commit.at.isoformat()
+            yield event(RunState.START, commit.at - timedelta(seconds=commit.seconds), facets)
+            yield event(RunState.COMPLETE, commit.at, facets, commit, commit.written)
+            sent.batch = commit.at.isoformat()
 
-    def _stream(self, table: Table, known: dict) -> Iterator[RunEvent]:
+    def _stream(self, table: Table, sent: Sent) -> Iterator[RunEvent]:
         status = progress.read(self.settings, table.pipeline)
         if status is None or not table.kind.is_streamed:
             return
         started = parse_instant(status.started_at)
         run = str(uuid5(NAMESPACE_URL, f"{table.name} {status.pid} {status.started_at}"))
-        if known["run"] != run:
-            if not known["ended"]:  # replaced between two looks, by a process that found it dead
-                yield self._event(RunState.ABORT, started, table, "stream", known["run"], {}, None)
-            known |= {"run": run, "ended": False, "stream": ""}
-            yield self._event(RunState.START, started, table, "stream", run, {}, None)
-        if known["ended"]:
+        if sent.run != run:
+            if not sent.ended:  # replaced between two looks, by a process that found it dead
+                yield self._event(table, "stream", sent.run, RunState.ABORT, started)
+            sent.run, sent.ended, sent.stream = run, False, ""
+            yield self._event(table, "stream", run, RunState.START, started)
+        if sent.ended:
             return
-        last = next(
-            (c for c in CommitLog(self.settings, table).by_stream() if c.at >= started), None
-        )
+        event = partial(self._event, table, "stream", run)
+        commits = CommitLog(self.settings, table).by_stream()
+        last = next((commit for commit in commits if commit.at >= started), None)
         rows = sum(q.rows - q.late - q.quarantined for q in status.queries if q.table == table.name)
         if state := _ENDED.get(status.state):
-            known |= {"ended": True}
-            yield self._event(
-                state,
-                parse_instant(status.heartbeat),
-                table,
-                "stream",
-                run,
-                _error(status),
-                last,
-                rows,
-            )
-        elif status.state in AT_WORK and last and last.at.isoformat() != known["stream"]:
-            known["stream"] = last.at.isoformat()
-            yield self._event(RunState.RUNNING, last.at, table, "stream", run, {}, last, rows)
+            sent.ended = True
+            yield event(state, parse_instant(status.heartbeat), _error(status), last, rows)
+        elif status.state in AT_WORK and last and last.at.isoformat() != sent.stream:
+            sent.stream = last.at.isoformat()
+            yield event(RunState.RUNNING, last.at, {}, last, rows)
 
     def _event(
         self,
-        state: RunState,
-        at: datetime,
         table: Table,
         mode: str,
         run: str,
-        facets: dict,
-        commit: Commit | None,
+        state: RunState,
+        at: datetime,
+        facets: Mapping[str, Any] = MappingProxyType({}),
+        commit: Commit | None = None,
         rows: int = 0,
     ) -> RunEvent:
         engine = facet_v2.processing_engine_run.ProcessingEngineRunFacet(
@@ -193,9 +178,8 @@ class Lineage:
         )
         output = self._dataset(table, table.name, commit.version if commit else None)
         past = [n for n, s in self.catalog.sources_of(table).items() if s.is_history]
-        counted = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-            rowCount=rows
-        )
+        count = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rows)
+        statistics: dict = {"outputStatistics": count} if commit else {}
         return RunEvent(
             eventType=state,
             eventTime=text(at),
@@ -205,24 +189,16 @@ class Lineage:
                 InputDataset(**self._dataset(table, name, _read(table, self.catalog, name, commit)))
                 for name in (*table.inputs, *past)
             ],
-            outputs=[
-                OutputDataset(
-                    **output, outputFacets={"outputStatistics": counted} if commit else {}
-                )
-            ],
+            outputs=[OutputDataset(**output, outputFacets=statistics)],
         )
 
-    def _dataset(self, of: Table, name: str, version: object) -> dict[str, Any]:
-        """An input or the output of a table: a topic, a folder, a source of one's own, files or a table, as they are named.
-
-        `version`: of a topic or a folder its offsets.
-        """
+    def _dataset(self, table: Table, name: str, version: object) -> dict[str, Any]:
+        """Returns an input or the output of a table as OpenLineage names it; the `version` of a topic is its offsets."""
         facets: dict = {}
         if version is not None:
-            facets["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(
-                str(version)
-            )
-        source = self.catalog.sources_of(of).get(name) or self.catalog.sources.get(name)
+            facet = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(str(version))
+            facets["version"] = facet
+        source = self.catalog.sources_of(table).get(name) or self.catalog.sources.get(name)
         if source:
             namespace, address = source.dataset(self._broker)
             return {"namespace": namespace, "name": address, "facets": facets}
@@ -236,36 +212,21 @@ class Lineage:
             return "embedded"
 
 
-def _noted(given: Any) -> dict[str, dict]:
-    noted: dict[str, dict] = checked(dict[str, dict[str, str | bool]], given)
-    for of_table in noted.values():
-        if not {"batch", "run", "ended", "stream"} <= of_table.keys():
-            raise TypeError("no object of what was sent for each table")
-    return noted
-
-
 def _job(table: Table, mode: str) -> Job:
+    kind, language = "STREAMING" if mode == "stream" else "BATCH", "SQL" if table.sql else "PYTHON"
     facets = {
-        "jobType": facet_v2.job_type_job.JobTypeJobFacet(
-            "STREAMING" if mode == "stream" else "BATCH", "SPARK", "JOB"
-        ),
+        "jobType": facet_v2.job_type_job.JobTypeJobFacet(kind, "SPARK", "JOB"),
         "documentation": facet_v2.documentation_job.DocumentationJobFacet(table.description),
-        "sourceCode": facet_v2.source_code_job.SourceCodeJobFacet(
-            "SQL" if table.sql else "PYTHON", table.code
-        ),
+        "sourceCode": facet_v2.source_code_job.SourceCodeJobFacet(language, table.code),
     }
     if table.owner:
-        facets["ownership"] = facet_v2.ownership_job.OwnershipJobFacet(
-            [facet_v2.ownership_job.Owner(table.owner)]
-        )
+        owners = [facet_v2.ownership_job.Owner(table.owner)]
+        facets["ownership"] = facet_v2.ownership_job.OwnershipJobFacet(owners)
     return Job(NAMESPACE, f"{table.name}.{mode}", facets)
 
 
 def _read(table: Table, catalog: Catalog, name: str, commit: Commit | None) -> object:
-    """What the commit had read of an input: offsets of a topic or a folder, the version of a table.
-
-    None where it does not say.
-    """
+    """Returns the position of an input at the commit: offsets, or the version of a table; None where it does not say."""
     if commit is None:
         return None
     if source := catalog.sources_of(table).get(name):

@@ -1,8 +1,7 @@
-"""What is written of jobs, tables, reconciliations and results, as OpenMetrics, read when Prometheus asks: of dead jobs, too.
+"""Metrics of jobs, also dead ones, of tables, reconciliations and results, as OpenMetrics, read when Prometheus asks.
 
-The exporter is a process of its own that no job knows of. It reads status files, the ends of commit
-logs, and new certificates: no Spark, no broker, and nothing that takes longer as the lakehouse
-grows.
+The exporter is a process of its own that no job knows of. It reads status files, the ends of commit logs, and new
+certificates: no Spark, no broker, and nothing that takes longer as the lakehouse grows.
 """
 
 import logging
@@ -12,14 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
-from socketserver import ThreadingMixIn
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import psutil
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from lakehouse import own_host
@@ -44,9 +43,7 @@ _LABEL = 200  # characters of a key
 
 
 class LakehouseCollector(Collector):
-    """Everything there is to say, again at each scrape.
-
-    What cannot be read is counted and costs its own part only.
+    """Everything there is to say, again at each scrape. An unreadable part is counted, and only that is missing.
 
     Raises DeclarationError if two tables' `metrics` would have one name.
     """
@@ -69,13 +66,14 @@ class LakehouseCollector(Collector):
                 self._try("job", partial(self._job, families, pipeline))
                 self._try("job", partial(self._check_files, pipeline))
             for table in self._catalog:
-                self._try("table", partial(self._progress_of, families, table))
+                self._try("table", partial(self._table, families, table))
                 if table.metrics:
                     self._try("results", partial(self._results, families, table))
             self._try("certificates", partial(self._certificates, families))
             for part, errors in self._errors.items():
-                families.add("lakehouse_scrape_errors_total", (part,), errors)
-            families.add("lakehouse_scrape_duration_seconds", (), time.monotonic() - started)
+                families.add((part,), {"lakehouse_scrape_errors_total": errors})
+            duration = time.monotonic() - started
+            families.add((), {"lakehouse_scrape_duration_seconds": duration})
         yield from families
 
     def _try(self, part: str, read: Callable[[], None]) -> None:
@@ -85,45 +83,43 @@ class LakehouseCollector(Collector):
             self._errors[part] += 1
             _log.warning(f"metrics of {part}: {type(err).__name__}: {err}")
 
-    def _job(self, found: Families, pipeline: str) -> None:
-        status = progress.read(self._settings, pipeline)
-        found.add_state("lakehouse_job_state", (pipeline,), status.state if status else NEVER_RAN)
-        found.add("lakehouse_job_up", (pipeline,), bool(status and status.alive))
-        due = scheduled.next_run(self._settings, pipeline)
-        found.add(
-            "lakehouse_job_next_run_timestamp_seconds", (pipeline,), _epoch(due) if due else None
-        )
-        found.add(
-            "lakehouse_job_interval_seconds", (pipeline,), _interval(self._settings, pipeline)
+    def _job(self, families: Families, pipeline: str) -> None:
+        settings, labels = self._settings, (pipeline,)
+        status = progress.read(settings, pipeline)
+        families.add_state("lakehouse_job_state", labels, status.state if status else NEVER_RAN)
+        is_scheduled = settings.freshness_of(pipeline).cron is not None
+        families.add(
+            labels,
+            {
+                "lakehouse_job_up": bool(status and status.alive),
+                "lakehouse_job_next_run_timestamp_seconds": _epoch(
+                    scheduled.next_run(settings, pipeline)
+                ),
+                "lakehouse_job_interval_seconds": (
+                    None if is_scheduled else settings.pace(pipeline).total_seconds()
+                ),
+            },
         )
         if status is None:
             return
-        heartbeat = _epoch(parse_instant(status.heartbeat))
-        found.add(
-            "lakehouse_job_start_time_seconds",
-            (pipeline,),
-            _epoch(parse_instant(status.started_at)),
+        heartbeat = parse_instant(status.heartbeat).timestamp()
+        families.add(
+            labels,
+            {
+                "lakehouse_job_start_time_seconds": _epoch(status.started_at),
+                "lakehouse_job_heartbeat_timestamp_seconds": heartbeat,
+                "lakehouse_job_heartbeat_age_seconds": max(time.time() - heartbeat, 0.0),
+            },
         )
-        found.add("lakehouse_job_heartbeat_timestamp_seconds", (pipeline,), heartbeat)
-        found.add(
-            "lakehouse_job_heartbeat_age_seconds", (pipeline,), max(time.time() - heartbeat, 0.0)
-        )
-        _processes(found, status)
-        queries = [q for q in status.queries if q.table in self._catalog.tables]
-        for query in queries:
-            _counts(found, status, query)
+        _processes(families, status)
         for reference in status.references:
-            _reference(found, pipeline, reference)
-        if not status.alive:
-            return  # how fast it was says nothing about now
-        for query in queries:
-            is_ingest = self._catalog.table(query.table).kind.reads_sources
-            if is_ingest:
-                since = query.unanswered_since
-                waited = time.time() - _epoch(parse_instant(since)) if since else 0.0
-                name = "lakehouse_table_source_unanswered_seconds"
-                found.add(name, (pipeline, query.table), waited)
-            _last_batch(found, pipeline, query, of_topic=is_ingest)
+            _reference(families, pipeline, reference)
+        for query in status.queries:
+            if query.table in self._catalog.tables:
+                _counts(families, status, query)
+                if status.alive:  # else its speed says nothing about now
+                    is_ingest = self._catalog.table(query.table).kind.reads_sources
+                    _last_batch(families, pipeline, query, is_ingest)
 
     def _check_files(self, pipeline: str) -> None:
         """Raises JobError as long as a file that was unreadable lies there, so that an alert fires."""
@@ -132,52 +128,60 @@ class LakehouseCollector(Collector):
                 f"file={unreadable[-1]}: it was unreadable; look what became of the disk, then remove it"
             )
 
-    def _progress_of(self, found: Families, table: Table) -> None:
+    def _table(self, families: Families, table: Table) -> None:
         if not table.kind.is_streamed:
             return  # no stream: its whole commit log would be searched for one
         commit_log = CommitLog(self._settings, table)
         last = next(commit_log.by_stream(), None)
         if last is None:
             return
-        labels = (table.pipeline, table.name)
-        if with_rows := commit_log.last_arrival():
-            found.add("lakehouse_table_commit_timestamp_seconds", labels, _epoch(with_rows.at))
-        if last.readings:
-            again = any(first != later for first, later in last.readings.values())
-            found.add("lakehouse_table_second_reading", labels, again)
-        if ahead := past_beginning(last.frontier):
-            found.add("lakehouse_table_frontier_timestamp_seconds", labels, _epoch(ahead))
-            found.add("lakehouse_table_frontier_delay_seconds", labels, time.time() - _epoch(ahead))
+        arrival = commit_log.last_arrival()
+        readings = [first != later for first, later in last.readings.values()]
+        frontier = _epoch(past_beginning(last.frontier))
+        families.add(
+            (table.pipeline, table.name),
+            {
+                "lakehouse_table_commit_timestamp_seconds": _epoch(arrival.at if arrival else None),
+                "lakehouse_table_second_reading": any(readings) if readings else None,
+                "lakehouse_table_frontier_timestamp_seconds": frontier,
+                "lakehouse_table_frontier_delay_seconds": frontier and time.time() - frontier,
+            },
+        )
 
-    def _certificates(self, found: Families) -> None:
+    def _certificates(self, families: Families) -> None:
         for name, outcomes in self._verdicts.now().items():
             if name not in self._catalog.tables or not outcomes.verdict or not outcomes.at:
                 continue
             labels = (self._catalog.table(name).pipeline, name)
-            found.add_state("lakehouse_certificate_verdict", labels, outcomes.verdict)
-            found.add("lakehouse_certificate_timestamp_seconds", labels, _epoch(outcomes.at))
-            until = outcomes.reconciled_until
-            found.add(
-                "lakehouse_certificate_reconciled_until_timestamp_seconds",
+            until = _epoch(outcomes.reconciled_until)
+            families.add_state("lakehouse_certificate_verdict", labels, outcomes.verdict)
+            families.add(
                 labels,
-                _epoch(until) if until else None,
+                {
+                    "lakehouse_certificate_timestamp_seconds": _epoch(outcomes.at),
+                    "lakehouse_certificate_reconciled_until_timestamp_seconds": until,
+                    "lakehouse_certificate_ranges_different": len(outcomes.different),
+                },
             )
-            found.add("lakehouse_certificate_ranges_different", labels, len(outcomes.different))
             for verdict, count in outcomes.counts.items():
-                found.add("lakehouse_certificates_total", (*labels, verdict), count)
+                families.add((*labels, verdict), {"lakehouse_certificates_total": count})
 
-    def _results(self, found: Families, table: Table) -> None:
+    def _results(self, families: Families, table: Table) -> None:
         window = self._windows.of(table)
         if window is None:
             return
-        labels = (table.pipeline, table.name)
-        found.add("lakehouse_results_window_end_timestamp_seconds", labels, _epoch(window.end))
         # by their names once shortened, since a series may occur only once
         series = {tuple(key[:_LABEL] for key in keys): values for keys, values in window.rows}
-        found.add("lakehouse_results_left_out", labels, max(len(series) - _SERIES, 0))
+        families.add(
+            (table.pipeline, table.name),
+            {
+                "lakehouse_results_window_end_timestamp_seconds": _epoch(window.end),
+                "lakehouse_results_left_out": max(len(series) - _SERIES, 0),
+            },
+        )
         for i, column in enumerate(table.metrics):
             help = f"{column} of {table.name}, of the window that closed last"
-            family = found.results(_result(table, column), help, table.keys)
+            family = families.results(_result(table, column), help, table.keys)
             points = [(v, keys) for keys, values in series.items() if (v := values[i]) is not None]
             for value, keys in sorted(points, reverse=True)[:_SERIES]:
                 family.add_metric(keys, value)
@@ -187,103 +191,94 @@ def _result(table: Table, column: str) -> str:
     return f"lakehouse_result_{table.name}_{column}"
 
 
-def _interval(settings: Settings, pipeline: str) -> float | None:
-    return None if settings.freshness_of(pipeline).cron else settings.pace(pipeline).total_seconds()
+def _epoch(instant: datetime | str | None) -> float | None:
+    """Returns the seconds of an instant; None for no instant, or an empty text."""
+    if not instant:
+        return None
+    return (parse_instant(instant) if isinstance(instant, str) else instant).timestamp()
 
 
-def _processes(found: Families, status: JobStatus) -> None:
+def _processes(families: Families, status: JobStatus) -> None:
     for name, pid, started in (
         ("driver", status.pid, status.process_started),
         ("jvm", status.jvm, status.jvm_started),
     ):
         if pid and status.place.is_here and progress.is_alive(pid, started):
             with suppress(psutil.Error):  # it may end between the two looks
-                process = psutil.Process(pid)
+                process, labels = psutil.Process(pid), (status.pipeline, name)
                 memory, cpu = process.memory_info().rss, process.cpu_times()
-                found.add("lakehouse_job_resident_memory_bytes", (status.pipeline, name), memory)
-                found.add(
-                    "lakehouse_job_cpu_seconds_total",
-                    (status.pipeline, name),
-                    cpu.user + cpu.system,
-                    started,
-                )
+                families.add(labels, {"lakehouse_job_resident_memory_bytes": memory})
+                seconds = cpu.user + cpu.system
+                families.add(labels, {"lakehouse_job_cpu_seconds_total": seconds}, started)
 
 
-def _counts(found: Families, status: JobStatus, query: QueryStatus) -> None:
-    labels = (status.pipeline, query.table)
-    counted = {
-        "rows": query.rows,
-        "late_rows": query.late,
-        "quarantined_rows": query.quarantined,
-        "dropped_by_spark": query.dropped_by_spark,
-    }
-    for name, value in counted.items():
-        found.add(
-            f"lakehouse_table_{name}_total", labels, value, _epoch(parse_instant(status.started_at))
-        )
-    found.add("lakehouse_table_query_active", labels, query.active)
-    _lookups(found, status, query)
+def _counts(families: Families, status: JobStatus, query: QueryStatus) -> None:
+    labels, started = (status.pipeline, query.table), _epoch(status.started_at)
+    families.add(labels, {"lakehouse_table_query_active": query.active})
+    families.add(
+        labels,
+        {
+            "lakehouse_table_rows_total": query.rows,
+            "lakehouse_table_late_rows_total": query.late,
+            "lakehouse_table_quarantined_rows_total": query.quarantined,
+            "lakehouse_table_dropped_by_spark_total": query.dropped_by_spark,
+        },
+        started,
+    )
+    if counts := query.lookups:
+        answered = counts["asked"] - counts["failed"]
+        outcomes = {"answered": answered, "failed": counts["failed"], "cached": counts["cached"]}
+        for outcome, value in outcomes.items():
+            families.add((*labels, outcome), {"lakehouse_table_lookups_total": value}, started)
+        families.add(labels, {"lakehouse_table_lookups_waiting": counts["waiting"]})
+        for quantile, name in (("0.5", "p50"), ("0.99", "p99")):
+            families.add((*labels, quantile), {"lakehouse_table_lookup_seconds": counts[name]})
 
 
-def _reference(found: Families, pipeline: str, reference: ReferenceStatus) -> None:
-    labels = (pipeline, reference.table)
-    for name, moment in (("version", reference.made), ("looked", reference.looked)):
-        value = _epoch(parse_instant(moment)) if moment else None
-        found.add(f"lakehouse_reference_{name}_timestamp_seconds", labels, value)
-    found.add("lakehouse_reference_refresh_failed", labels, bool(reference.error))
+def _reference(families: Families, pipeline: str, reference: ReferenceStatus) -> None:
+    families.add(
+        (pipeline, reference.table),
+        {
+            "lakehouse_reference_version_timestamp_seconds": _epoch(reference.made),
+            "lakehouse_reference_looked_timestamp_seconds": _epoch(reference.looked),
+            "lakehouse_reference_refresh_failed": bool(reference.error),
+        },
+    )
 
 
-def _last_batch(found: Families, pipeline: str, query: QueryStatus, *, of_topic: bool) -> None:
+def _last_batch(families: Families, pipeline: str, query: QueryStatus, is_ingest: bool) -> None:
     labels = (pipeline, query.table)
-    found.add("lakehouse_table_rows_per_second", labels, query.rows_per_second)
-    found.add("lakehouse_table_batch_duration_seconds", labels, query.batch_seconds)
+    asked = _epoch(query.unanswered_since)
+    waited = time.time() - asked if asked else 0.0
+    families.add(
+        labels,
+        {
+            "lakehouse_table_source_unanswered_seconds": waited if is_ingest else None,
+            "lakehouse_table_rows_per_second": query.rows_per_second,
+            "lakehouse_table_batch_duration_seconds": query.batch_seconds,
+            "lakehouse_table_state_rows": query.state_rows if query.state_bytes else None,
+            "lakehouse_table_state_bytes": query.state_bytes or None,
+            "lakehouse_table_lag_files": None if is_ingest else query.lag,
+        },
+    )
     for phase, milliseconds in query.phases.items():
         if phase != "triggerExecution":  # all of them together
-            found.add("lakehouse_table_batch_phase_seconds", (*labels, phase), milliseconds / 1000)
-    if query.state_bytes:
-        found.add("lakehouse_table_state_rows", labels, query.state_rows)
-        found.add("lakehouse_table_state_bytes", labels, query.state_bytes)
-    if not of_topic:
-        found.add("lakehouse_table_lag_files", labels, query.lag)
-        return
-    for key, lag in (query.lags or {"-": query.lag}).items():
-        topic, _, partition = key.rpartition("-")
-        found.add("lakehouse_table_lag_records", (*labels, topic, partition), lag)
-
-
-def _lookups(found: Families, status: JobStatus, query: QueryStatus) -> None:
-    if not query.lookups:
-        return
-    labels, counts = (status.pipeline, query.table), query.lookups
-    started = _epoch(parse_instant(status.started_at))
-    outcomes = {
-        "answered": counts["asked"] - counts["failed"],
-        "failed": counts["failed"],
-        "cached": counts["cached"],
-    }
-    for outcome, value in outcomes.items():
-        found.add("lakehouse_table_lookups_total", (*labels, outcome), value, started)
-    found.add("lakehouse_table_lookups_waiting", labels, counts["waiting"])
-    for quantile, name in (("0.5", "p50"), ("0.99", "p99")):
-        found.add("lakehouse_table_lookup_seconds", (*labels, quantile), counts[name])
-
-
-def _epoch(instant: datetime) -> float:
-    return instant.astimezone(UTC).timestamp()
+            seconds = milliseconds / 1000
+            families.add((*labels, phase), {"lakehouse_table_batch_phase_seconds": seconds})
+    if is_ingest:
+        for key, lag in (query.lags or {"-": query.lag}).items():
+            topic, _, partition = key.rpartition("-")
+            families.add((*labels, topic, partition), {"lakehouse_table_lag_records": lag})
 
 
 def registry(lakehouse: Lakehouse) -> CollectorRegistry:
-    """A registry that holds this lakehouse and nothing else."""
+    """Returns a registry that holds this lakehouse and nothing else."""
     registry = CollectorRegistry()
     registry.register(LakehouseCollector(lakehouse.settings, lakehouse.catalog))
     return registry
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Server6(_Server):
+class _Server6(ThreadingWSGIServer):
     address_family = socket.AF_INET6
 
 
@@ -292,29 +287,23 @@ class _QuietHandler(WSGIRequestHandler):
         """Says nothing of a request."""
 
 
-def serve(lakehouse: Lakehouse) -> tuple[_Server, threading.Thread]:
-    """Serves `/metrics` at the host and port of the settings, in a thread: (server, thread).
-
-    Raises SettingsError.
-    """
+def serve(lakehouse: Lakehouse) -> tuple[ThreadingWSGIServer, threading.Thread]:
+    """Serves `/metrics` at the host and port of the settings, and returns the server and its thread. Raises SettingsError."""
     from prometheus_client import make_wsgi_app
 
+    host, port = lakehouse.settings.metrics_host, lakehouse.settings.metrics_port
     metrics = registry(lakehouse)
     # the first scrape reads every certificate there is; it need not be Prometheus that waits
     list(metrics.collect())
+    app = own_host.guarded(make_wsgi_app(metrics), host)
+    kind = _Server6 if ":" in host else ThreadingWSGIServer
     try:
-        server = make_server(
-            lakehouse.settings.metrics_host,
-            lakehouse.settings.metrics_port,
-            own_host.guarded(make_wsgi_app(metrics), lakehouse.settings.metrics_host),
-            _Server6 if ":" in lakehouse.settings.metrics_host else _Server,
-            handler_class=_QuietHandler,
-        )
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        return server, thread
+        server = make_server(host, port, app, kind, handler_class=_QuietHandler)
     except OSError as err:
         raise SettingsError(
-            f"metrics_host={lakehouse.settings.metrics_host}, metrics_port={lakehouse.settings.metrics_port}: cannot "
-            f"listen there ({err}); another exporter may run, or take another port"
+            f"metrics_host={host}, metrics_port={port}: cannot listen there ({err}); another exporter may run, or "
+            "take another port"
         ) from err
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    return server, thread

@@ -1,10 +1,9 @@
-"""Notifications: what went wrong is given to a command, or sent to an address, once.
+"""Notifications: a notice of a failure is given to a command, or sent to an address, once.
 
-<root>/_notifications/sent.json  what was sent, or tried, within the last day: by a notice's key
-<root>/_notifications/sender     locked by whoever sends, for as long as that takes
+<root>/_notifications/sent.json  the attempts of the last day, by the key of their notice
+<root>/_notifications/sender     the lock of the process that sends
 
-The sender may be Dagster, `lakehouse stream supervise` or both. At least once: a process killed
-between sending and noting sends again.
+The sender may be Dagster, `lakehouse stream supervise` or both. A process killed between sending and noting sends again.
 """
 
 import hashlib
@@ -39,7 +38,7 @@ from streaming_jobs.supervision.jobs import command
 MOST = 5  # attempts
 MEMORY = timedelta(days=1)  # what is older is not sent
 _ROUND = 5.0  # seconds, after which no further attempt begins: others wait for this
-_SAID = 500  # bytes of what a command said that are repeated
+_SAID = 500  # bytes of a command's output that are repeated
 _ATTEMPTS = Backoff(30, 3600)
 _CODE = re.compile(r"error=(\d{3})\b")  # of an HTTP answer, in what apprise logs
 What = Literal[
@@ -51,7 +50,7 @@ What = Literal[
     "verdict_different",
     "freshness_failed",
 ]
-_MEANINGS: dict[What, tuple[str, str]] = {  # in a few words, and what to do
+_MEANINGS: dict[What, tuple[str, str]] = {  # the failure in a few words, and the remedy
     "job_failed": (
         "the streaming job failed",
         "It is restarted by itself, a scheduled one at its next time. `{logs}` shows how it ended.",
@@ -86,10 +85,7 @@ _MEANINGS: dict[What, tuple[str, str]] = {  # in a few words, and what to do
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing that went wrong, and when.
-
-    `start` and `end`: the range of event time, if it is about one.
-    """
+    """One failure and its time. `start` and `end` are its range of event time, if it is about one."""
 
     what: What
     pipeline: str
@@ -101,7 +97,7 @@ class Notice:
 
     @property
     def key(self) -> str:
-        """Two notices of one key are one and the same."""
+        """The identity of the notice."""
         return f"{self.what} {self.table or self.pipeline} {text(self.at)}"
 
     @property
@@ -110,45 +106,40 @@ class Notice:
 
     @property
     def body(self) -> str:
-        """What a person needs to know, a line each."""
-        span = f"{text(self.start)} to {text(self.end)}" if self.start and self.end else ""
+        """The facts for a person, a line each."""
+        commands = {verb: command(verb, self.pipeline) for verb in ("logs", "start", "restart")}
         facts = {
             "What": self.what,
             "Pipeline": self.pipeline,
             "Table": self.table,
-            "Range": span,
+            "Range": " to ".join(self._range),
             "Why": self.why,
             "When": text(self.at),
-            "What to do": _MEANINGS[self.what][1].format(
-                table=self.table,
-                **{verb: command(verb, self.pipeline) for verb in ("logs", "start", "restart")},
-            ),
+            "What to do": _MEANINGS[self.what][1].format(table=self.table, **commands),
         }
         return "\n".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
 
     @property
     def document(self) -> dict[str, object]:
-        """What a program is given."""
-        span = (
-            {"start": text(self.start), "end": text(self.end)} if self.start and self.end else None
-        )
+        """The facts for a program."""
         return {
             "what": self.what,
             "pipeline": self.pipeline,
             "table": self.table or None,
-            "range": span,
+            "range": dict(zip(("start", "end"), self._range, strict=False)) or None,
             "why": self.why,
             "at": text(self.at),
             "title": self.title,
             "text": self.body,
         }
 
+    @property
+    def _range(self) -> list[str]:
+        return [text(self.start), text(self.end)] if self.start and self.end else []
+
 
 class Notification(NamedTuple):
-    """Who is notified: by what it is known in sent.json, how messages name it, what calls it.
-
-    `deliver` returns why it failed; empty if it did not.
-    """
+    """A receiver: its key in sent.json, its name in messages. `deliver` returns why it failed; empty if it did not."""
 
     key: str
     name: str
@@ -157,7 +148,7 @@ class Notification(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """How often a notice was tried, when last (ISO 8601 UTC), and whether it got through."""
+    """The attempts to send a notice: their number, the time of the last (ISO 8601 UTC), and True if that got through."""
 
     times: int
     at: str
@@ -173,18 +164,15 @@ class Tried:
 
 
 def wanted(settings: Settings) -> bool:
-    """Whether anybody is to be notified."""
+    """Returns True if the settings name a receiver."""
     return bool(settings.notification_command or settings.notification_urls)
 
 
 def send(settings: Settings, notices: Iterable[Notice]) -> list[str]:
-    """Sends what was not sent yet, oldest first.
+    """Sends the notices that were not sent yet, oldest first, and returns the failures of that; it never raises them.
 
-    Returns what went wrong with that, never raises for it.
-
-    Each notification is tried at most `MOST` times for a notice, with growing waits. What is left
-    after its first failure, or after 5 seconds, waits for the next call; so does all of it while
-    another process is sending.
+    Each receiver is tried at most `MOST` times for a notice, with growing waits. After its first failure, and after 5
+    seconds, the rest waits for the next call, and so do all notices while another process sends.
     """
     if not wanted(settings):
         return []
@@ -202,8 +190,8 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
     began, now = time.monotonic(), datetime.now(UTC)
     failures: dict[str, str] = {}
     recent = sorted((n for n in notices if n.at > now - MEMORY), key=lambda n: n.at)
-    for notice, (known_by, name, deliver) in product(recent, _notifications(settings)):
-        key = f"{known_by} {notice.key}"
+    for notice, (receiver, name, deliver) in product(recent, _notifications(settings)):
+        key = f"{receiver} {notice.key}"
         before = sent.get(key)
         done = before and (before.sent or before.times >= MOST or now < before.due)
         if done or name in failures or time.monotonic() - began > _ROUND:
@@ -221,28 +209,28 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
 
 @contextmanager
 def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
-    """What was sent so far, for one holder at a time; None for any other."""
+    """Holds the lock of the sender, and yields the notices sent so far; yields None where another process has it."""
     make_root(settings)
     try:
         lock = locks.alone(layout.notification_file(settings, "sender"), wait=0)
     except locks.Locked:
         yield None
         return
-    noted = layout.notification_file(settings, "sent.json")
+    path = layout.notification_file(settings, "sent.json")
     with lock:
-        yield read_value(noted, _tried, "what was sent within a day may be sent again") or {}
+        yield read_value(path, _tried, "what was sent within a day may be sent again") or {}
 
 
 def _tried(given: dict) -> dict[str, Tried]:
     tried: dict[str, Tried] = checked(dict[str, Tried], given)
-    for each in tried.values():
-        datetime.fromisoformat(each.at)
+    for attempts in tried.values():
+        datetime.fromisoformat(attempts.at)
     return tried
 
 
 def _note(settings: Settings, sent: dict[str, Tried], now: datetime) -> None:
-    kept = {key: asdict(tried) for key, tried in sent.items() if tried.moment > now - MEMORY}
-    replace_file(layout.notification_file(settings, "sent.json"), kept)
+    recent = {key: asdict(tried) for key, tried in sent.items() if tried.moment > now - MEMORY}
+    replace_file(layout.notification_file(settings, "sent.json"), recent)
 
 
 def _notifications(settings: Settings) -> Iterator[Notification]:
@@ -250,21 +238,21 @@ def _notifications(settings: Settings) -> Iterator[Notification]:
         yield Notification("notification_command", "notification_command", partial(_run, command))
     for number, address in enumerate(settings.notification_urls):
         # its place in the list may change, and the file is to have no secret
-        known_by = hashlib.sha256(address.encode()).hexdigest()[:8]
+        digest = hashlib.sha256(address.encode()).hexdigest()[:8]
         name = f"notification_urls[{number}], {addresses.shown(address)},"
         deliver = _post if addresses.is_http(address) else _send_by_apprise
-        yield Notification(f"notification_urls {known_by}", name, partial(deliver, address))
+        yield Notification(f"notification_urls {digest}", name, partial(deliver, address))
 
 
 def _run(command: str, notice: Notice) -> str:
-    # no pipe: what the command leaves running would hold it open
-    with tempfile.TemporaryFile() as said:
+    # no pipe: processes that the command leaves running would hold it open
+    with tempfile.TemporaryFile() as file:
         try:
             process = subprocess.Popen(
                 shlex.split(command),
                 stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
+                stdout=file,
+                stderr=file,
                 start_new_session=True,
             )
         except OSError as err:
@@ -275,8 +263,8 @@ def _run(command: str, notice: Notice) -> str:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 return f"killed, because it was not done within {WITHIN:g} s"
-        said.seek(0)
-        output = said.read(_SAID).decode(errors="replace").strip()
+        file.seek(0)
+        output = file.read(_SAID).decode(errors="replace").strip()
         return f"exit code {process.returncode}: {output}" if process.returncode else ""
 
 

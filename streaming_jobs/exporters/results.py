@@ -1,7 +1,6 @@
-"""What tables show of their results: the columns declared as `metrics`, of the window that closed last.
+"""The results that tables show: the columns declared as `metrics`, of the window that closed last.
 
-Read from the files of the one Delta commit that closed it, so it costs the same however large the
-table has grown.
+They are read from the files of the one Delta commit that closed it, so it costs the same however large the table is.
 """
 
 from collections.abc import Mapping
@@ -39,10 +38,7 @@ class LastWindows:
         self._known: dict[str, tuple[datetime, LastWindow | None]] = {}
 
     def of(self, table: Table) -> LastWindow | None:
-        """None before the first window has closed.
-
-        Raises DeclarationError if `metrics` names no column of numbers.
-        """
+        """Returns None before the first window has closed. Raises DeclarationError if `metrics` names no column of numbers."""
         seen, window = self._known.get(table.name, (BEGINNING, None))
         newer = takewhile(lambda c: c.at > seen, CommitLog(self._settings, table).by_stream())
         if (last := next(newer, None)) is None:

@@ -1,12 +1,12 @@
-"""What is wanted of a streaming job, and what was done to it: two files under its folder.
+"""The desired state of a streaming job, and its history: two files under its folder.
 
 <root>/_jobs/<pipeline>/desired.json  running, stopped or unsupervised, since when, by whom (Desired)
 <root>/_jobs/<pipeline>/history.json  the last 100 starts, restarts and ends, with why (Event), oldest first
-<root>/_jobs/<pipeline>/actor         locked by whoever starts or ends the process, for as long as that takes
+<root>/_jobs/<pipeline>/actor         the lock of the process that starts or ends the job's process
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -31,12 +31,11 @@ What = Literal["started", "restarted", "stopping", "killed", "crash_loop", "exch
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What a job is to be, from when on (ISO 8601 UTC), and who said so.
+    """The desired state of a job, its beginning (ISO 8601 UTC), and who asked for it.
 
-    One that is `unsupervised` is kept running by what runs `lakehouse stream run`, and by no supervisor.
+    The runner of `lakehouse stream run` keeps an `unsupervised` job running, and no supervisor does.
 
-    To say it again makes it new: what happened before `since` no longer counts, neither restarts
-    nor paused queries.
+    A repeated wish is a new one: restarts and paused queries before `since` no longer count.
     """
 
     state: State
@@ -46,10 +45,7 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing done to a job's process.
-
-    `pid` and its start time are those of the process started, or ended.
-    """
+    """One thing done to a job's process, which `pid` and its start time name."""
 
     at: str
     what: What
@@ -68,7 +64,7 @@ class Event:
 
 
 def wish(settings: Settings, pipeline: str, state: State, by: str = "") -> Desired:
-    """Records what the job is to be from now on, by default in the name of the user of this process."""
+    """Records the desired state of the job from now on, by default in the name of the user of this process."""
     make_root(settings)
     # a clock that was set back makes no wish older than what was done for the one before
     since = max(progress.now(), _wished(history(settings, pipeline)))
@@ -78,16 +74,13 @@ def wish(settings: Settings, pipeline: str, state: State, by: str = "") -> Desir
 
 
 def read(settings: Settings, pipeline: str) -> Desired | None:
-    """What was last asked for; None if nobody has asked."""
+    """Returns the last wish; None if nobody has asked."""
     meaning = f"what is wanted is not known: `{command('start', pipeline)}` or `{command('stop', pipeline)}` says it again"
     return read_value(_path(settings, pipeline), _desired, meaning)
 
 
 def lost(settings: Settings, pipeline: str) -> str:
-    """Why it is not known what is wanted, if it was asked for.
-
-    Empty if it is known, or nobody has asked.
-    """
+    """Returns the reason why the last wish is not known; empty if it is known, or nobody has asked."""
     path, events = _path(settings, pipeline), history(settings, pipeline)
     wanted, aside = read(settings, pipeline), moved_aside(path)
     if wanted and wanted.since < _wished(events):
@@ -113,7 +106,7 @@ def _desired(given: object) -> Desired:
 
 
 def history(settings: Settings, pipeline: str) -> tuple[Event, ...]:
-    """What was done, oldest first."""
+    """Returns the events of the job, oldest first."""
     path = layout.job_file(settings, pipeline, "history.json")
     return read_value(path, _events, "restarts are counted from zero") or ()
 
@@ -129,23 +122,20 @@ def _events(given: object) -> tuple[Event, ...]:
 
 
 def note(settings: Settings, pipeline: str, event: Event) -> None:
-    """Adds to the history; only for who is `acting`."""
+    """Adds to the history. The caller holds `lock_process`."""
     if wanted := read(settings, pipeline):
         event = replace(event, wished=wanted.since)
-    kept = (*history(settings, pipeline), event)[-_KEPT:]
-    replace_file(layout.job_file(settings, pipeline, "history.json"), [asdict(e) for e in kept])
+    events = (*history(settings, pipeline), event)[-_KEPT:]
+    replace_file(layout.job_file(settings, pipeline, "history.json"), [asdict(e) for e in events])
 
 
 def _wished(events: Sequence[Event]) -> str:
-    """Since when the newest wish is that something was done for; empty without any."""
+    """Returns the time of the newest wish that an event served; empty without any."""
     return max((event.wished for event in events), default="")
 
 
 def ended_for(settings: Settings, pipeline: str) -> str:
-    """The command that was to end the job, exchange versions of a table and start the job again, and has not started it.
-
-    Empty if there is none, or the job is not to run.
-    """
+    """Returns the command that ended the job to exchange versions of a table, and has not started it again; empty if none."""
     wanted = read(settings, pipeline)
     if wanted is None or wanted.state != "running":
         return ""
@@ -155,7 +145,7 @@ def ended_for(settings: Settings, pipeline: str) -> str:
 
 
 def check_supervised(settings: Settings, pipeline: str) -> None:
-    """Raises JobError if the job, which runs, does so in the foreground of a command, which would end with it."""
+    """Raises JobError if the job runs in the foreground of a command, which would end with it."""
     wanted = read(settings, pipeline)
     if wanted and wanted.state == "unsupervised":
         raise JobError(
@@ -165,26 +155,25 @@ def check_supervised(settings: Settings, pipeline: str) -> None:
 
 
 class Busy(JobError):
-    """Another starts or ends the job's process, which takes moments."""
+    """Another process starts or ends the job's process, which takes moments."""
 
 
-@contextmanager
-def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> Iterator[None]:
-    """The right to start or end the job's process: one holder at a time, gone with it.
+def lock_process(
+    settings: Settings, pipeline: str, wait: float = 0.0
+) -> AbstractContextManager[object]:
+    """Holds the right to start or end the job's process, which one process at a time has.
 
     Raises JobError if another holds it for longer than `wait` seconds.
     """
     make_root(settings)
     try:
-        lock = locks.alone(layout.job_file(settings, pipeline, "actor"), wait)
+        return locks.alone(layout.job_file(settings, pipeline, "actor"), wait)
     except locks.Locked as err:
         raise Busy(
             f"pipeline={pipeline!r}: one at a time starts or ends its process, and another is at it; try again in a moment"
         ) from err
-    with lock:
-        yield
 
 
 def restarts(events: Sequence[Event], since: datetime) -> list[Event]:
-    """The restarts nobody asked for, from `since` on."""
+    """Returns the restarts that nobody asked for, from `since` on."""
     return [e for e in events if e.what == "restarted" and e.moment >= since]

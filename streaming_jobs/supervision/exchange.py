@@ -1,13 +1,13 @@
-"""A table and the version beside it change places. A job that is to run ends for that, and goes on under the present code.
+"""The exchange of a table and the version beside it. A job that is to run ends for that, and goes on under the present code.
 
-What takes long is done while the job runs: Spark starts, the version beside reads up to the present,
-and the job's next process comes up. Once the job has ended, that version reads the little that came since.
+The long work is done while the job runs: Spark starts, the version beside reads up to the present, and the job's next
+process comes up. Once the job has ended, that version reads the few rows that came since.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
@@ -35,13 +35,13 @@ def exchange(
     catch_up: Callable[[Table], None],
     by: str = "",
 ) -> tuple[Upgrade, int | None]:
-    """Promotes the version beside a table, or rolls it back; what was cut off before goes on.
+    """Promotes the version beside a table, or rolls it back; an exchange that was cut off goes on.
 
-    The job of the table is ended and started again if it is to run; then its new process is
-    returned as well, by its pid. One that was stopped stays so.
+    A job that is to run is ended and started again; then the pid of its new process is returned as well. A stopped job
+    stays so.
 
-    :param catch_up: has the version that is to take the place read what came since, with Spark. It is
-        not called where that was done before the exchange was cut off.
+    :param catch_up: has the new version read what came since, with Spark. It is not called where that was done before the
+        exchange was cut off.
     :raises JobError: if there is nothing to exchange, another process is at it, or the job runs and
         would not start again under this code.
     """
@@ -53,10 +53,10 @@ def exchange(
     with ExitStack() as held:
         held.enter_context(upgrades.alone(lakehouse.settings, table))
         held.enter_context(publishing(lakehouse.settings, table))
-        begun = upgrades.check(lakehouse, table, command)
+        is_begun = upgrades.check(lakehouse, table, command)
 
         def swap() -> Upgrade:
-            if not begun:
+            if not is_begun:
                 catch_up(table)
             return upgrades.exchange(lakehouse, table, command)
 
@@ -65,7 +65,7 @@ def exchange(
             supervisor.check_ended(lakehouse.settings, table.pipeline)
             return swap(), None
         beside = held.enter_context(standby(lakehouse.settings, table.pipeline))
-        if not begun:
+        if not is_begun:
             _read_ahead(lambda: catch_up(table))
         beside.await_ready()
         held.enter_context(_acting(lakehouse, table))
@@ -73,11 +73,11 @@ def exchange(
 
 
 def stands(settings: Settings, table: Table) -> str:
-    """How things are when an exchange of the table has ended before it was done."""
-    begun = upgrades.upgrade(settings, table)
+    """Returns the state of the table after an exchange that ended before it was done."""
+    upgrade = upgrades.upgrade(settings, table)
     return (
         "its readers see one version or the other, whole, and nothing starts until it is done"
-        if begun and begun.command
+        if upgrade and upgrade.command
         else "the table is as it was"
     )
 
@@ -87,17 +87,17 @@ def _shown(table: Table, command: Command) -> str:
 
 
 def _to_be_started(lakehouse: Lakehouse, table: Table, command: Command) -> Upgrade | None:
-    """The exchange that this command has done, if it was cut off before it started the job again."""
+    """Returns the exchange that this command has done, if it was cut off before it started the job again."""
     settings, pipeline = lakehouse.settings, table.pipeline
     if desired.ended_for(settings, pipeline) != _shown(table, command):
         return None
-    noted = upgrades.upgrade(settings, table)
-    is_done = noted and not noted.command and noted.state == upgrades.DONE[command]
-    return noted if is_done and not supervisor.lives(settings, pipeline) else None
+    upgrade = upgrades.upgrade(settings, table)
+    is_done = upgrade and not upgrade.command and upgrade.state == upgrades.DONE[command]
+    return upgrade if is_done and not supervisor.lives(settings, pipeline) else None
 
 
 def _started(lakehouse: Lakehouse, table: Table, command: Command) -> int:
-    """The pid of the job's process. Raises DeclarationError if the job cannot start under this code."""
+    """Starts the job and returns its pid. Raises DeclarationError if the job cannot start under this code."""
     settings, pipeline = lakehouse.settings, table.pipeline
     declared_state.check(lakehouse, lakehouse.catalog.of_pipeline(pipeline))
     with upgrades.alone(settings, table), _acting(lakehouse, table):
@@ -105,7 +105,7 @@ def _started(lakehouse: Lakehouse, table: Table, command: Command) -> int:
 
 
 def _goes_on(lakehouse: Lakehouse, table: Table) -> bool:
-    """Whether the table's job is to run, and can do so under this code once the versions are exchanged.
+    """Returns True if the table's job is to run, and can do so under this code once the versions are exchanged.
 
     Raises JobError if it runs now, and could not.
     """
@@ -116,8 +116,8 @@ def _goes_on(lakehouse: Lakehouse, table: Table) -> bool:
     lives = supervisor.lives(settings, pipeline)
     if lives:
         supervisor.check_here(settings, pipeline, "and is to be started again under this code")
-    others = [each for each in lakehouse.catalog.of_pipeline(pipeline) if each != table]
-    changed = [each.name for each in others if declared_state.changes(lakehouse, each)]
+    others = [other for other in lakehouse.catalog.of_pipeline(pipeline) if other != table]
+    changed = [other.name for other in others if declared_state.changes(lakehouse, other)]
     if changed and lives:
         raise JobError(
             f"pipeline={pipeline!r}: its job runs, and would not start again under this code, in which {', '.join(changed)} "
@@ -128,7 +128,7 @@ def _goes_on(lakehouse: Lakehouse, table: Table) -> bool:
 
 
 def _read_ahead(read: Callable[[], None]) -> None:
-    """Reads again until a reading was short: in the next one there is little to read."""
+    """Reads again until a reading was short, so that the next one reads few rows."""
     for _ in range(_READINGS):
         began = time.monotonic()
         read()
@@ -136,19 +136,16 @@ def _read_ahead(read: Callable[[], None]) -> None:
             return
 
 
-@contextmanager
-def _acting(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
-    """The right to end and start the table's job. Raises JobError, with who is at it, if another has it."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(desired.acting(lakehouse.settings, table.pipeline))
-        except desired.Busy as err:
-            others = upgrades.under_way(lakehouse, table)
-            if not others:
-                raise
-            shown = ", ".join(f"pid={pid} upgrades {name}" for name, pid in others.items())
-            raise desired.Busy(f"{err} ({shown}, of that pipeline)") from err
-        yield
+def _acting(lakehouse: Lakehouse, table: Table) -> AbstractContextManager[object]:
+    """Holds the right to end and start the table's job. Raises JobError with the process that has it."""
+    try:
+        return desired.lock_process(lakehouse.settings, table.pipeline)
+    except desired.Busy as err:
+        others = upgrades.under_way(lakehouse, table)
+        if not others:
+            raise
+        shown = ", ".join(f"pid={pid} upgrades {name}" for name, pid in others.items())
+        raise desired.Busy(f"{err} ({shown}, of that pipeline)") from err
 
 
 def _between(
@@ -161,16 +158,16 @@ def _between(
 ) -> tuple[Upgrade, int]:
     """Swaps between two processes of the job: the present one is ended, and one under this code goes on.
 
-    What fails in between leaves the job ended: this code could not go on with the table as it was.
+    A failure in between leaves the job ended: this code could not go on with the table as it was.
     """
     pipeline = table.pipeline
     wanted = desired.wish(settings, pipeline, "running", by)
     why = f"exchange of versions asked for by {wanted.by}"
     event = Event(progress.now(), "exchanging", why, command=_shown(table, command))
-    desired.note(settings, pipeline, event)  # who is killed before the start leaves this
+    desired.note(settings, pipeline, event)  # a process killed before the start leaves this
     supervisor.end(settings, pipeline, why, supervisor.DRAIN)
     try:
-        with supervisor.alone(settings, pipeline, why):
+        with supervisor.lock_pipelines(settings, pipeline, why):
             done = swap()
     except BaseException:
         _log.warning(

@@ -1,6 +1,6 @@
-"""A job in the process of the command: `lakehouse stream run`, `lakehouse publish run`, as a container or a service runs them.
+"""A job in the process of the command: `lakehouse stream run`, `lakehouse publish run`, for a container or a service.
 
-Whatever runs the command keeps the job running, so no supervisor does: it is recorded as unsupervised.
+The runner of the command keeps the job running, so no supervisor does: it is recorded as unsupervised.
 """
 
 import logging
@@ -22,8 +22,8 @@ _LOOK = 1.0  # seconds between two looks at the lease of a process elsewhere
 def run(settings: Settings, job: str) -> int:
     """Runs the job until SIGTERM or Ctrl-C, and returns the exit code of its process; its log goes to standard error.
 
-    A process elsewhere is waited for until it has ended, or its lease has expired: a container that was killed has another
-    PID namespace when it is started again.
+    It waits until a process elsewhere has ended, or its lease has expired: a container that was killed has another PID
+    namespace when it is started again.
     """
     logs.configure(settings, timed=True)
     for number in (signal.SIGTERM, signal.SIGINT):  # until the job has handlers of its own
@@ -39,13 +39,13 @@ def run(settings: Settings, job: str) -> int:
 
 
 def _await_lease(settings: Settings, job: str) -> None:
-    spoken, said = progress.last_word(settings, job), False
-    place = spoken.place if spoken else here()
-    while seconds := holders.left(settings, job, place):
-        if not said:
-            _log.warning(
-                f"job={job}: its process elsewhere ({place}) may still write; its lease expires in {seconds:.0f} s unless it "
-                f"renews it, and this process waits for that, or for `{jobs.command('stop', job)}`"
-            )
-        said = True
+    status = progress.last_word(settings, job)
+    place = status.place if status else here()
+    seconds = holders.left(settings, job, place)
+    if seconds:
+        _log.warning(
+            f"job={job}: its process elsewhere ({place}) may still write; its lease expires in {seconds:.0f} s unless it "
+            f"renews it, and this process waits for that, or for `{jobs.command('stop', job)}`"
+        )
+    while holders.left(settings, job, place):
         time.sleep(_LOOK)

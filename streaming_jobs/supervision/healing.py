@@ -1,7 +1,6 @@
-"""What to do about a streaming job: pure functions of what is wanted, what is seen, what was done, and the time.
+"""Decisions about a streaming job: pure functions of its desired state, its process, its history, and the time.
 
-`decide` is asked about the process, by whoever supervises it; `after_failure` about one query,
-inside the process.
+A supervisor asks `decide` about the process; the process asks `after_failure` about one of its queries.
 """
 
 import re
@@ -20,12 +19,12 @@ from streaming_jobs.progress import AT_WORK, State
 from streaming_jobs.supervision.desired import Desired, Event, restarts
 from streaming_jobs.supervision.jobs import command
 
-WANTED = "it is to run"  # why a process is started that did not go down
+WANTED = "it is to run"  # the reason to start a process that did not go down
 _RESTARTS = Backoff(2, 300)
 _AT_WORK = 0.1  # of a thread's share of a core: an idle JVM takes less
 _CALM = timedelta(minutes=10)  # a query's failures are forgotten after it
-# What passes by itself, for a restart would meet it again: the broker away, no room on the disk.
-# Spelt out, since a JVM that died is a "connection refused", too.
+# Causes that pass by themselves, so that a restart would meet them again: the broker away, no room on the disk.
+# They are spelt out, since a JVM that died is a "connection refused", too.
 _TRANSIENT = re.compile(
     r"must answer within|none is running|kafka[.\w]*\.(Timeout|Disconnect|BrokerNotAvailable|LeaderNotAvailable)Exception"
     r"|Timed out waiting for a node assignment|No resolvable bootstrap|No space left on device|Disk quota exceeded",
@@ -38,7 +37,7 @@ _OF_THE_PROCESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long is too long, and how often is too often."""
+    """The limits of a healthy job: durations, and restarts."""
 
     start: timedelta = timedelta(minutes=10)  # until it runs
     heartbeat: timedelta = timedelta(minutes=1)  # between two signs of life
@@ -63,10 +62,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A job's process as it is seen.
-
-    Without a process `alive` is False and `state` what it said, or was, last.
-    """
+    """A job's process as it is seen. Without a process `alive` is False, and `state` its last one."""
 
     pipeline: str
     state: State | None = None  # None: it never ran
@@ -92,10 +88,7 @@ Action = Literal["nothing", "start", "replace", "stop", "kill", "break"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now, and why. `replace` is kill, then start.
-
-    `counted` of a restart, towards the breaker.
-    """
+    """An action, and its reason. `replace` is kill, then start. A `counted` restart counts towards the breaker."""
 
     action: Action
     why: str
@@ -112,11 +105,10 @@ def decide(
     bounds: Bounds,
     freshness: Freshness = CONTINUOUS,
 ) -> Decision:
-    """What to do about the process of a job.
+    """Returns the decision about the process of a job.
 
-    A scheduled one is started by its schedule alone: a run that failed is tried again at the next
-    tick. A second count of failures beside would only choose another moment than the one asked for,
-    and nothing is lost until then.
+    Only its schedule starts a scheduled one: a run that failed is tried again at the next tick. A second count of failures
+    would only choose another moment than the one asked for, and nothing is lost until then.
     """
     if desired is None:
         return Decision("nothing", "nobody has asked for it")
@@ -150,9 +142,9 @@ def decide(
 
 
 def unhealthy(done: Sequence[Event], well: timedelta, healthy: timedelta) -> list[Event]:
-    """The restarts that count, for the wait and for the breaker: those since a process of the job was well for long enough.
+    """Returns the restarts that count, for the wait and for the breaker: those since a process was well for long enough.
 
-    `well`: how long the last one was.
+    `well` is the time for which the last one was.
     """
     if well >= healthy:
         return []
@@ -163,7 +155,7 @@ def unhealthy(done: Sequence[Event], well: timedelta, healthy: timedelta) -> lis
 
 
 def _elsewhere(desired: Desired, seen: Observed) -> Decision:
-    """A process that runs elsewhere is judged by its lease alone, and only who is there can end it."""
+    """Returns the decision about a process elsewhere: its lease alone counts, and it can only be ended there."""
     if not seen.alive:
         why = f"its process ({seen.elsewhere}) is gone or {seen.state}, and its lease expires in {_shown(seen.lease)}"
         return Decision("nothing", f"{why}; nothing is started beside it before that")
@@ -176,8 +168,8 @@ def _end(
 ) -> Decision:
     if not seen.alive:
         return Decision("nothing", "it is stopped")
-    said = max(seen.heartbeat, since) if seen.heartbeat and seen.state == "stopping" else since
-    if is_overdue(now - said, bounds.stop, seen.computed, seen.share):
+    asked_at = max(seen.heartbeat, since) if seen.heartbeat and seen.state == "stopping" else since
+    if is_overdue(now - asked_at, bounds.stop, seen.computed, seen.share):
         return Decision("kill", f"it did not end within {_shown(bounds.stop)} of being asked to")
     if seen.state == "stopping" or any(e.what == "stopping" and e.moment >= since for e in history):
         return Decision("nothing", "it drains")
@@ -196,10 +188,10 @@ def _idle(seen: Observed, due: datetime) -> Decision:
 def is_overdue(
     silence: timedelta, limit: timedelta, computed: timedelta = timedelta(0), share: float = 1.0
 ) -> bool:
-    """Whether a process that has given no sign for `silence` is to be ended: it hangs, or computes without end.
+    """Returns True if a process that has given no sign for `silence` is to be ended: it hangs, or computes without end.
 
-    One that has `computed` a part of what this machine has for a thread (`share`) is slow: it gets as much time as
-    `limit` would be on a machine of its own. Of one that waits for something nothing is computed.
+    A process that has `computed` a part of this machine's `share` for a thread is slow: it gets as much time as `limit`
+    would be on a machine of its own. A process that waits computes nothing.
     """
     if silence <= limit or computed >= limit:
         return silence > limit
@@ -207,7 +199,7 @@ def is_overdue(
 
 
 def _fault(seen: Observed, since: datetime, now: datetime, bounds: Bounds) -> str:
-    """What is wrong with a process that lives; empty if nothing is."""
+    """Returns the fault of a process that lives; empty if it has none."""
     stage, heartbeat = seen.stage or seen.started or now, seen.heartbeat or now
     does = seen.computed, seen.share
     if seen.state == "starting" and is_overdue(now - stage, bounds.start, *does):
@@ -226,12 +218,9 @@ def _fault(seen: Observed, since: datetime, now: datetime, bounds: Bounds) -> st
 def _start(
     seen: Observed, since: datetime, done: list[Event], now: datetime, counted: bool
 ) -> Decision:
-    """The first restart comes at once, later ones after ever longer waits: from its end on, or from the last attempt."""
-    moments = [
-        moment
-        for moment in (seen.started, seen.heartbeat, done[-1].moment if done else None)
-        if moment
-    ]
+    """Starts at once the first time, later after ever longer waits, from its end on or from the last attempt."""
+    last = done[-1].moment if done else None
+    moments = [moment for moment in (seen.started, seen.heartbeat, last) if moment]
     if not moments or max(moments) < since or (seen.scheduled and seen.state == "stopped"):
         # it did not go down: it has not been up since that was said, or has done its run
         return Decision("start", WANTED)
@@ -247,12 +236,9 @@ def _start(
 
 
 def backoff(pipeline: str, attempt: int) -> timedelta:
-    """The wait before a restart: none before the first, then 2 s, 4 s, ...
+    """Returns the wait before a restart: none before the first, then 2 s, 4 s, ... 5 minutes, each less up to a half by chance.
 
-    5 minutes, each less up to a half by chance.
-
-    The chance is that of name and number, so that jobs which fail together do not come back
-    together.
+    The chance is that of name and number, so that jobs which fail together do not come back together.
     """
     if attempt == 0:
         return timedelta(0)
@@ -271,13 +257,13 @@ def _crash_loop(seen: Observed, fault: str, bounds: Bounds) -> str:
 
 
 def is_transient(error: str) -> bool:
-    """Whether the cause will pass by itself, so that one waits for it, without a crash loop."""
+    """Returns True if the cause passes by itself, so that one waits for it, without a crash loop."""
     return bool(_TRANSIENT.search(error))
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a query failed; `batch` is the micro-batch that it was in, None if in none."""
+    """The failure of a query; `batch` is the micro-batch that it was in, None if in none."""
 
     at: datetime
     batch: int | None
@@ -286,10 +272,10 @@ class Failure:
 
 
 def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", "pause", "end"]:
-    """What becomes of a query that failed, the last time just now: it is restarted alone at most `most` times.
+    """Returns the fate of a query that has just failed: it is restarted alone at most `most` times.
 
-    Then it is paused if it fails in one and the same micro-batch, before the first each time, or for
-    want of a right at the broker: that is no fault of the process, and another one would meet it again.
+    Then it is paused if it fails in one and the same micro-batch, each time before the first, or for want of a right at the
+    broker: the process is not at fault, and another one would meet it again.
     """
     last = failures[-1]
     if _OF_THE_PROCESS.search(last.error):

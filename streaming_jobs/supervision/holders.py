@@ -1,9 +1,7 @@
-"""Who holds the right to run a pipeline, and how long another must wait for it.
-
-`streaming_jobs.supervision.lease` takes and renews it.
+"""The holder of the right to run a pipeline, and the wait of any other. `lease` acquires and renews that right.
 
 <root>/_jobs/<pipeline>/epoch.json  the holder (Holder)
-<root>/_jobs/<pipeline>/lease       written every second by the holder, as long as it lives: its time is when that was last
+<root>/_jobs/<pipeline>/lease       touched by the holder every second, as long as it lives
 """
 
 from dataclasses import dataclass
@@ -20,10 +18,7 @@ from streaming_jobs.supervision.places import UNKNOWN, Place
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose turn it is.
-
-    The process is its pid and its start (`lakehouse.processes`), `job` the name it runs under.
-    """
+    """A process, by its pid and its start (`lakehouse.processes`); `job` is the name it runs under."""
 
     epoch: int
     pid: int
@@ -40,29 +35,27 @@ class Holder:
 
 
 def holder(path: Path) -> Holder | None:
-    """The lease in force by its file `epoch.json`; None before the first."""
+    """Returns the lease in force by its file `epoch.json`; None before the first."""
     meaning = "the next holder counts on from the epoch in status.json"
     return read_value(path, partial(typed, Holder, later=True), meaning)
 
 
-def left(settings: Settings, job: str, said: Place) -> float:
-    """For how many seconds a process that runs elsewhere may still write to tables of the job.
+def left(settings: Settings, job: str, place: Place) -> float:
+    """Returns the seconds for which a process elsewhere may still write to tables of the job; 0 if none does.
 
-    0 if none does.
-
-    `said` is where the job's last process ran by its status, if a file `epoch.json` is gone.
-    Whoever holds the lease here is known by its pid, and counts for nothing.
+    `place` is that of the job's last process by its status, if a file `epoch.json` is gone. A holder here is known by
+    its pid, and does not count.
     """
     within = duration(settings.heartbeat_within).total_seconds()
     paths = (
         layout.job_file(settings, pipeline, "epoch.json") for pipeline in settings.members(job)
     )
-    return max((_left(path, within, said) for path in paths), default=0.0)
+    return max((_left(path, within, place) for path in paths), default=0.0)
 
 
-def _left(path: Path, within: float, said: Place) -> float:
+def _left(path: Path, within: float, place: Place) -> float:
     now = holder(path)
-    if (now.place if now else said).is_here or (now and now.ended):
+    if (now.place if now else place).is_here or (now and now.ended):
         return 0.0
     renewed = modified(path.with_name("lease")) or modified(path)
     if renewed is None:

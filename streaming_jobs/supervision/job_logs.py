@@ -40,27 +40,21 @@ def log_tail(settings: Settings, pipeline: str, lines: int = 15) -> str:
 
 
 def last_error(settings: Settings, pipeline: str) -> str:
-    """Why a process ended that had not come to a status of its own: the last error in its log.
+    """Returns the last error in the log, the reason why a process ended before its first status.
 
-    Empty if it has none, as when the process was killed: what a JVM or a function prints is no reason.
+    It is empty if there is none, as when the process was killed: output of a JVM or a function is no reason.
     """
     tail = text_logs.tail(log_path(settings, pipeline), _LAST) or ()
     return next(filter(None, map(_error, reversed(tail))), "")[:2000]
 
 
 def _error(line: str) -> str:
-    """The error that a line says, whichever way the job logs; empty of any other line."""
+    """Returns the error in a line, whichever way the job logs; empty for any other line."""
     try:
         record = json.loads(line)
         if record["level"] not in ("error", "critical"):
             return ""
         return (record.get("traceback") or record["message"]).splitlines()[-1]
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-    ):  # no line of a log in JSON
-        said = _LEVEL.match(line)
-        return said[1] if said else line if _EXCEPTION.match(line) else ""
+    except (ValueError, LookupError, TypeError, AttributeError):  # no line of a log in JSON
+        error = _LEVEL.match(line)
+        return error[1] if error else line if _EXCEPTION.match(line) else ""

@@ -1,15 +1,14 @@
-"""One process runs a pipeline: a lock that goes with its holder, and a number that says whose turn it is.
+"""One process runs a pipeline: a lock that ends with its holder, and an epoch that names the holder.
 
-A process that runs several has the lease of each, so that none of them is run by another beside it.
+A process that runs several pipelines has the lease of each.
 
 <root>/_jobs/<pipeline>/lease       locked by the process that runs the pipeline, and touched by it every second
 <root>/_jobs/<pipeline>/epoch.json  the lease in force: its epoch, one more for each holder, and the holder
 
-The lock alone keeps two processes apart, on one machine with a file system that locks. The epoch is
-for where it does not: a process that wakes up after another took over finds an epoch that is not
-its own, before it writes, and ends. A holder that runs elsewhere (`streaming_jobs.supervision.places`) is
-waited for until its lease has expired: its process, or its JVM, may live on though its lock is
-gone.
+On one machine with a file system that locks, the lock alone keeps two processes apart. The epoch is for all others: a
+process that wakes up after another took over finds a foreign epoch before it writes, and ends. A holder elsewhere
+(`streaming_jobs.supervision.places`) is waited for until its lease has expired: its process, or its JVM, may outlive
+its lock.
 """
 
 import logging
@@ -19,8 +18,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-
-import psutil
 
 from lakehouse import processes
 from lakehouse.errors import JobError
@@ -51,7 +48,7 @@ class Lease:
         return max(mine.epoch for mine in self.held.values())
 
     def check(self) -> None:
-        """Raises JobError, with the winner's name, if another process has taken over: a small file read for each pipeline."""
+        """Raises JobError, with the winner's name, if another process has taken over. It reads a small file for each pipeline."""
         if refusal := self.refusal():
             raise refusal
 
@@ -67,51 +64,48 @@ class Lease:
         return None
 
     def _restored(self, path: Path, mine: Holder) -> bool:
-        """Whether the file was unreadable, which was said, and is written again: whoever takes over leaves a readable one."""
+        """Writes a file again that was unreadable, and returns True: a process that takes over leaves a readable one."""
         if exists(path) or not moved_aside(path):
             return False
         replace_file(path, asdict(mine))
         return True
 
     def renew(self) -> None:
-        """Says to other hosts, by the clock of the file system, that this process lives."""
+        """Shows other hosts, by the clock of the file system, that this process lives."""
         for path in self.held:
             lease = path.with_name("lease")
             if not touch(lease):
-                message = "the lock of the process that runs the pipeline, and it was removed; the epoch alone protects it now"
-                _log.warning(f"file={lease}: {message}")
+                _log.warning(
+                    f"file={lease}: the lock of the process that runs the pipeline, and it was removed; the epoch alone protects "
+                    "it now"
+                )
 
 
 @contextmanager
-def held(settings: Settings, job: str) -> Iterator[Lease]:
-    """The right to run the pipelines of a job: held by one process, gone with it.
-
-    Raises JobError naming who holds it.
-    """
+def acquire(settings: Settings, job: str) -> Iterator[Lease]:
+    """Holds the right to run the pipelines of a job, which one process has. Raises JobError with the name of that."""
     make_root(settings)
-    with ExitStack() as taken_locks:
-        taken: dict[Path, Holder] = {}
+    with ExitStack() as locked:
+        by_path: dict[Path, Holder] = {}
         for pipeline in settings.members(job):
             path = layout.job_file(settings, pipeline, "epoch.json")
-            taken_locks.enter_context(_locked(path, pipeline))
+            locked.enter_context(_locked(path, pipeline))
             before, spoken = holder(path), progress.read(settings, job)
             _check_expired(settings, pipeline, job, before)
             if before and not before.ended and spoken is None:
-                message = (
-                    "gone, and with it which JVM the process before had; if that still runs, Delta alone "
-                    "keeps the two apart"
+                _log.warning(
+                    f"file={path.with_name('status.json')}: gone, and with it which JVM the process before had; if that still "
+                    "runs, Delta alone keeps the two apart"
                 )
-                _log.warning(f"file={path.with_name('status.json')}: {message}")
             for name in dict.fromkeys((pipeline, job, (before and before.job) or job)):
                 _await_end_of_jvm(settings, name)
-            # never one that a process that sleeps may have
-            # epoch.json may be gone, or an older copy
+            # never an epoch that a suspended process may have; epoch.json may be gone, or an older copy
             last = max(before.epoch if before else 0, spoken.epoch if spoken else 0)
             pid = os.getpid()
             mine = Holder(last + 1, pid, processes.started(pid), progress.now(), job, here())
             replace_file(path, asdict(mine))
-            taken[path] = mine
-        lease = Lease(job, taken)
+            by_path[path] = mine
+        lease = Lease(job, by_path)
         ended = threading.Event()
         renewal = threading.Thread(target=_keep, args=(lease, ended), name="lease", daemon=True)
         renewal.start()
@@ -120,35 +114,29 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
         finally:
             ended.set()
             renewal.join()
-        # not after an error: its JVM may still write, and who is elsewhere cannot see it
-        _release(lease)
+        # not after an error: its JVM may still write, and no process elsewhere can see it
+        for path, mine in by_path.items():
+            if holder(path) == mine:
+                replace_file(path, asdict(replace(mine, ended=True)))
 
 
 def _keep(lease: Lease, ended: threading.Event) -> None:
-    """Renews the lease until the process ends or another has it.
-
-    What fails is said once, and tried again.
-    """
-    failed = ""
+    """Renews the lease until the process ends or another has it. A failure is logged once, and tried again."""
+    failed = False
     while True:
         try:
             if lease.refusal():
                 return
             lease.renew()
-            failed = ""
+            failed = False
         except OSError as err:
             if not failed:
-                message = f"lease of {lease.job}: it cannot be renewed, and expires for other hosts ({err})"
-                _log.warning(message)
-            failed = str(err)
+                _log.warning(
+                    f"lease of {lease.job}: it cannot be renewed, and expires for other hosts ({err})"
+                )
+            failed = True
         if ended.wait(_RENEWAL):
             return
-
-
-def _release(lease: Lease) -> None:
-    for path, mine in lease.held.items():
-        if holder(path) == mine:
-            replace_file(path, asdict(replace(mine, ended=True)))
 
 
 def _check_expired(settings: Settings, pipeline: str, job: str, before: Holder | None) -> None:
@@ -173,37 +161,25 @@ def _locked(path: Path, pipeline: str) -> AbstractContextManager[object]:
 
 
 def others(settings: Settings, job: str) -> set[str]:
-    """Jobs of other names whose process, still there, runs a pipeline of this one."""
-    by_pipeline = (
-        (pipeline, holder(layout.job_file(settings, pipeline, "epoch.json")))
-        for pipeline in settings.members(job)
-    )
-    return {
-        h.job
-        for pipeline, h in by_pipeline
-        if h and h.job not in ("", job) and _lives(settings, pipeline, h)
-    }
-
-
-def _lives(settings: Settings, pipeline: str, holder: Holder) -> bool:
-    if holder.place.is_here:
-        return progress.is_alive(holder.pid, holder.process_started)
-    return holders.left(settings, pipeline, holder.place) > 0
+    """Returns the jobs of other names whose process, still there, runs a pipeline of this one."""
+    names = set()
+    for pipeline in settings.members(job):
+        now = holder(layout.job_file(settings, pipeline, "epoch.json"))
+        if now is None or now.job in ("", job):
+            continue
+        if now.place.is_here:
+            lives = progress.is_alive(now.pid, now.process_started)
+        else:
+            lives = holders.left(settings, pipeline, now.place) > 0
+        if lives:
+            names.add(now.job)
+    return names
 
 
 def _await_end_of_jvm(settings: Settings, pipeline: str) -> None:
-    """A killed driver's JVM notices within moments.
-
-    Until then it may still be in the middle of a commit.
-    """
+    """Waits until the JVM of a killed driver has noticed; until then it may still be in the middle of a commit."""
     before = progress.read(settings, pipeline)
-    if before is None or not before.jvm_alive:
-        return
-    try:
-        psutil.Process(before.jvm).wait(timeout=_END_OF_JVM)
-    except psutil.NoSuchProcess:
-        return
-    except psutil.TimeoutExpired as err:
+    if before and before.jvm_alive and not processes.wait(before.jvm, _END_OF_JVM):
         raise JobError(
             f"pipeline={pipeline!r}, jvm={before.jvm}: the JVM of the process before still runs and may write; end it first"
-        ) from err
+        )

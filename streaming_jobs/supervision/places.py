@@ -1,8 +1,7 @@
-"""Where a process runs: a pid says nothing on another host, after another boot, or in another PID namespace (a container).
+"""The place of a process: a pid says nothing on another host, after another boot, or in another PID namespace (a container).
 
-A process that runs elsewhere can be neither looked at nor ended from here. What is known of it is
-how old its lease is, by the clock of the file system that holds the root: the clocks of two hosts
-differ, the time of a file does not.
+A process elsewhere can be neither looked at nor ended from here. Only the age of its lease is known, by the clock of the
+file system that holds the root: the clocks of two hosts differ, the time of a file does not.
 """
 
 import os
@@ -14,10 +13,7 @@ from lakehouse import processes
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One table of processes.
-
-    An empty one, of a file that an earlier version wrote, counts as this one.
-    """
+    """One table of processes. An empty one, of a file that an earlier version wrote, counts as this one."""
 
     host: str = ""
     boot: str = ""
@@ -35,7 +31,7 @@ UNKNOWN = Place()
 
 
 def here() -> Place:
-    """The place of this process; its host may be renamed while it runs."""
+    """Returns the place of this process, whose host may be renamed while it runs."""
     return Place(os.uname().nodename, processes.boot_id(), _namespace())
 
 

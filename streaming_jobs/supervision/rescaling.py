@@ -23,8 +23,8 @@ def rescale(
 ) -> "tuple[JobStatus, list[Rescaled]]":
     """Ends the pipeline's job, divides the state of its tables as the settings say, and starts it with these.
 
-    Spark is started before the job ends. Killed in between this leaves tables that any start goes on
-    with; the same call does the rest.
+    Spark starts before the job ends. If this is killed in between, any start goes on with the tables as they are, and the
+    same call does the rest.
 
     :param wait: seconds within which the job must run, by default those of `start_within`.
     :param says: is called with what is being done.
@@ -49,10 +49,10 @@ def rescale(
             says(f"stopping {pipeline}")
 
         def divide() -> None:
-            for each in session:
+            for spark in session:
                 for table, before, now in rescaling.due(lakehouse, tables):
                     says(f"dividing the state of {table.name} into {now} partitions")
-                    rescaled.extend(filter(None, [rescaling.rescale(each, table, before, now)]))
+                    rescaled.extend(filter(None, [rescaling.rescale(spark, table, before, now)]))
             says(f"starting {pipeline}")
 
         status = supervisor.restart(

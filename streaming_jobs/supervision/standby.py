@@ -1,12 +1,11 @@
-"""A job's next process, which comes up while the present one runs: its JVM is there when its turn comes.
+"""A job's next process, which comes up while the present one runs, so that its JVM is there when its turn comes.
 
-Two pipes join it with the command that starts it. It says by the one that it is ready, and is let go
-by the other. A command that ends before that, killed or not, closes them, and the process ends.
+Two pipes join it with the command that starts it. By one it says that it is ready; by the other it is let go. A command
+that ends before that, killed or not, closes them, and the process ends.
 """
 
 import os
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -31,26 +30,15 @@ _LOOK = 1.0  # seconds between two looks at what it does
 
 def spawn(settings: Settings, pipeline: str, *more: str, pipes: Sequence[int] = ()) -> int:
     """Starts a process of the job, detached, and returns its pid without waiting for it."""
-    log = fresh_log(settings, pipeline)
-    # By way of a shell that ends at once: in a session of its own no terminal reaches the job, and
-    # as nobody's child it leaves no zombie behind, whoever started it.
-    detached = ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 & echo $!', str(log)]
     # -P: as for the script `lakehouse`, the current folder is no place of modules
-    command = [*detached, sys.executable, "-P", "-m", jobs.module_of(pipeline), pipeline, *more]
-    run = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        check=True,
-        env=os.environ | to_environment(settings),
-        start_new_session=True,
-        pass_fds=pipes,
-    )
-    return int(run.stdout)
+    command = [sys.executable, "-P", "-m", jobs.module_of(pipeline), pipeline, *more]
+    env = os.environ | to_environment(settings)
+    return processes.detached(command, fresh_log(settings, pipeline), env=env, pass_fds=pipes)
 
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """The next process of a job, as the command sees it that started it."""
+    """The next process of a job, as seen by the command that started it."""
 
     settings: Settings
     pipeline: str
@@ -59,7 +47,7 @@ class Standby:
     turn: int  # the end of one to which is written
 
     def await_ready(self) -> None:
-        """Returns when it is ready. Raises JobError with the end of its log if it is not to be."""
+        """Returns when it is ready. Raises JobError with the end of its log if it hangs or ends."""
         limit, began = duration(self.settings.start_within), time.monotonic()
         while not select.select([self.ready], [], [], _LOOK)[0]:
             silence = timedelta(seconds=time.monotonic() - began)
@@ -76,14 +64,14 @@ class Standby:
         )
 
     def go(self) -> None:
-        """Has it run the job from now on. One that has ended meanwhile is found by who waits until the job runs."""
+        """Lets it run the job from now on. If it has ended meanwhile, `await_running` finds that."""
         with suppress(BrokenPipeError):
             os.write(self.turn, _GO)
 
 
 @contextmanager
 def standby(settings: Settings, pipeline: str) -> Iterator[Standby]:
-    """The next process of the job, which ends if it was not let go within this."""
+    """Starts the next process of the job, and ends it if it is not let go within this context."""
     (ready, says), (waits, turn) = os.pipe(), os.pipe()
     theirs = [says, waits]
     try:
@@ -97,23 +85,22 @@ def standby(settings: Settings, pipeline: str) -> Iterator[Standby]:
 
 
 def come_up(settings: Settings, pipeline: str, says: int, waits: int) -> None:
-    """Within that process: does what takes long and needs no turn, and returns when it is let go.
+    """Comes up within that process, without a lease, and returns when it is let go. Raises JobError if it is not.
 
-    The tables' code is imported, the JVM starts, and plans what the job will plan: it has the classes for that then.
-
-    :raises JobError: if it is not let go.
+    It imports the tables' code, starts the JVM, and plans as the job will plan, so that the JVM has the classes for that.
     """
     from lakehouse.declare import catalog
     from lakehouse.storage.session import Session
     from lakehouse.stream.strategy import strategy
     from lakehouse.transform.plan import plan_of
 
-    known = catalog.load(settings)
-    beside = Session(settings, known, session(settings, pipeline))
-    for table in known.of_pipeline(pipeline):
+    loaded = catalog.load(settings)
+    beside = Session(settings, loaded, session(settings, pipeline))
+    for table in loaded.of_pipeline(pipeline):
         if table.kind.is_streamed:
             strategy(beside, table)
-            plan_of(beside, table)
+            step = plan_of(beside, table)
+            _ = step.schema, step.rules
     os.write(says, _READY)
     os.close(says)
     if os.read(waits, 1) != _GO:
@@ -122,7 +109,7 @@ def come_up(settings: Settings, pipeline: str, says: int, waits: int) -> None:
 
 
 def session(settings: Settings, pipeline: str) -> "SparkSession":
-    """The session of a job: the one there is, or one made now."""
+    """Returns the session of a job: the one there is, or a new one."""
     from lakehouse.runtime import spark_session
 
     return spark_session.create(settings, f"streaming job {pipeline}", ui=True)

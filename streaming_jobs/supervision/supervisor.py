@@ -1,10 +1,7 @@
-"""Starts, stops and looks at the processes of streaming jobs.
+"""Starts, stops and looks at the processes of streaming jobs, by pid and start time, where these mean something.
 
-Knows them by pid and start time only, where these mean something.
-
-A process elsewhere (`streaming_jobs.supervision.places`) can only be asked to drain, and waited for until it
-has, or its lease has expired. Each start and stop is recorded as what is wanted (`desired`), so
-that whoever supervises the job (`control_loop`) keeps it so.
+A process elsewhere (`streaming_jobs.supervision.places`) can only be asked to drain, and waited for until it has, or its
+lease has expired. Each start and stop is recorded as the desired state, which `control_loop` keeps.
 """
 
 import time
@@ -26,10 +23,7 @@ from streaming_jobs import progress
 from streaming_jobs.progress import AT_WORK, JobStatus
 from streaming_jobs.supervision import desired, holders, jobs, lease, standby
 from streaming_jobs.supervision.desired import Event
-from streaming_jobs.supervision.job_logs import last_error as last_error
-from streaming_jobs.supervision.job_logs import log_path as log_path
 from streaming_jobs.supervision.job_logs import log_tail
-from streaming_jobs.supervision.job_logs import shorten_log as shorten_log
 from streaming_jobs.supervision.places import Place, here
 from streaming_jobs.supervision.standby import Standby
 
@@ -41,38 +35,33 @@ ACTING = 120.0  # seconds to wait for whoever else is starting or ending the pro
 
 
 def status(settings: Settings, pipeline: str) -> JobStatus | None:
-    """What the job says of itself; None if it never ran."""
+    """Returns the status of the job; None if it never ran."""
     return progress.read(settings, pipeline)
 
 
 def start(
     settings: Settings, pipeline: str, *, wait: float | None = None, by: str = ""
 ) -> JobStatus:
-    """Has the job run from now on: starts it, detached, and returns when it runs.
+    """Starts the job, detached, and returns when it runs; a job that runs already is left alone.
 
-    One that does so already is left alone.
-
-    A scheduled one runs once, and then by its schedule. Raises JobError with the end of its log if
-    it fails, or does not run within `wait` seconds, by default those after which whoever supervises
-    it would replace it (`start_within`); DeclarationError if what is declared is not what its
-    queries began with.
+    A scheduled one runs once, and then by its schedule. Raises JobError with the end of its log if it fails, or does not run
+    within `wait` seconds, by default `start_within`; DeclarationError if its queries started with another declaration.
     """
     _check(settings, pipeline)
     wanted = desired.wish(settings, pipeline, "running", by)
-    with desired.acting(settings, pipeline, ACTING):
+    with desired.lock_process(settings, pipeline, ACTING):
         pid = begin(settings, pipeline, f"asked for by {wanted.by}")
     return await_running(settings, pipeline, pid, wait)
 
 
 def begin(settings: Settings, pipeline: str, why: str) -> int:
-    """The pid of a process that runs the job as fresh as the settings say: the one there is, or one started now.
+    """Returns the pid of a process that runs the job as fresh as the settings say: the one there is, or a new one.
 
-    One that is otherwise, or about to end, is drained first. For who is `acting` only.
+    A process with another freshness, or one that is stopping, is drained first. The caller holds `lock_process`.
     """
     now, freshness = status(settings, pipeline), str(settings.freshness_of(pipeline))
-    other = now is not None and now.alive and now.freshness != freshness
     if running(settings, pipeline):
-        if now is None or not other:
+        if now is None or not now.alive or now.freshness == freshness:
             return identity(settings, pipeline)[0]
         check_here(
             settings, pipeline, f"{now.freshness}, and by the settings it is to be {freshness}"
@@ -84,12 +73,12 @@ def begin(settings: Settings, pipeline: str, why: str) -> int:
 def stop(
     settings: Settings, pipeline: str, *, timeout: float = 60, now: bool = False, by: str = ""
 ) -> JobStatus | None:
-    """Has the job stopped from now on: drains it, or with `now` kills it; None if it never ran.
+    """Stops the job: drains it, or with `now` kills it, and returns its status; None if it never ran.
 
-    One that has not ended after `timeout` seconds is killed: it resumes all the same.
+    A process that has not ended after `timeout` seconds is killed: it resumes all the same.
     """
     wanted = desired.wish(settings, pipeline, "stopped", by)
-    with desired.acting(settings, pipeline, ACTING):
+    with desired.lock_process(settings, pipeline, ACTING):
         end(settings, pipeline, f"asked for by {wanted.by}", 0 if now else timeout)
     return status(settings, pipeline)
 
@@ -105,14 +94,11 @@ def restart(
     ahead: Callable[[], None] = lambda: None,
     meanwhile: Callable[[], None] | None = None,
 ) -> JobStatus:
-    """Ends the job as `stop` does and starts it again; paused queries are tried again.
+    """Ends the job as `stop` does and starts it again; paused queries are tried again. Raises JobError as `start` does.
 
-    With `meanwhile` its next process comes up before that, for which there must be memory; not so with `now`.
-
-    `ahead` is called before the job ends. `meanwhile` is called with the lease of its pipelines while it does not run; it is
-    started whatever comes of that.
-
-    Raises JobError as `start` does.
+    :param ahead: is called before the job ends.
+    :param meanwhile: is called with the lease of its pipelines while it does not run; the job is started even if it fails.
+        Unless `now` is given, the next process comes up before that, for which there must be memory.
     """
     _check(settings, pipeline)
     if running(settings, pipeline):
@@ -126,12 +112,12 @@ def restart(
         if beside:
             beside.await_ready()
         wanted = desired.wish(settings, pipeline, "running", by)
-        with desired.acting(settings, pipeline, ACTING):
+        with desired.lock_process(settings, pipeline, ACTING):
             why = f"restart asked for by {wanted.by}"
             end(settings, pipeline, why, 0 if now else timeout)
             try:
                 if meanwhile:
-                    with alone(settings, pipeline, why):
+                    with lock_pipelines(settings, pipeline, why):
                         meanwhile()
             finally:
                 pid = launch(settings, pipeline, why, beside=beside)
@@ -140,16 +126,16 @@ def restart(
 
 @contextmanager
 def all_stopped(settings: Settings, pipelines: Iterable[str]) -> Iterator[None]:
-    """Until this ends none of the jobs runs, and none is started. Raises JobError for one that runs."""
+    """Keeps all these jobs from being started. Raises JobError for one that runs."""
     with ExitStack() as held:
         for pipeline in pipelines:
-            held.enter_context(desired.acting(settings, pipeline))
+            held.enter_context(desired.lock_process(settings, pipeline))
             check_ended(settings, pipeline)
         yield
 
 
 def check_ended(settings: Settings, pipeline: str) -> None:
-    """Raises JobError if the job runs. For who is `acting` only: else it may start at once."""
+    """Raises JobError if the job runs. The caller holds `lock_process`: else it may start at once."""
     if lives(settings, pipeline) or lease.others(settings, pipeline):
         raise JobError(
             f"pipeline={pipeline!r}: its job runs, and would write on into tables that are to be replaced; stop it first "
@@ -158,21 +144,15 @@ def check_ended(settings: Settings, pipeline: str) -> None:
 
 
 @contextmanager
-def alone(settings: Settings, pipeline: str, why: str) -> Iterator[None]:
-    """The lease of the pipelines of a job that was ended: until this ends no process fills their tables.
-
-    For who is `acting` only.
-    """
+def lock_pipelines(settings: Settings, pipeline: str, why: str) -> Iterator[None]:
+    """Keeps every process from the tables of a job that was ended, by their lease. The caller holds `lock_process`."""
     _end_others(settings, pipeline, why)
-    with lease.held(settings, pipeline):
+    with lease.acquire(settings, pipeline):
         yield
 
 
 def _check(settings: Settings, pipeline: str) -> None:
-    """Refuses what a process would refuse, without one.
-
-    A job that runs goes on as it was declared.
-    """
+    """Raises the errors by which a process would refuse to start; a job that runs goes on as it was declared."""
     interruptions.check(settings)
     lakehouse = load(settings)
     if target := jobs.target_of(pipeline):
@@ -191,12 +171,10 @@ def launch(
     well: float = 0.0,
     beside: Standby | None = None,
 ) -> int:
-    """Starts the job's process, or lets go the one that is ready, and returns its pid without waiting for it.
+    """Starts the job's process, or lets go the one `beside`, and returns its pid without waiting for it.
 
-    For who is `acting` only.
-
-    One that runs the same pipelines under another name, since the settings had them together or
-    apart, is drained first.
+    A process that runs the same pipelines under another name, since the settings had them together or apart, is drained
+    first. The caller holds `lock_process`.
     """
     _end_others(settings, pipeline, why)
     at = progress.now()
@@ -212,16 +190,14 @@ def launch(
 
 def _end_others(settings: Settings, pipeline: str, why: str) -> None:
     for other in lease.others(settings, pipeline):
-        with desired.acting(settings, other, ACTING):
+        with desired.lock_process(settings, other, ACTING):
             end(settings, other, f"{why}, in the process {pipeline!r}", DRAIN)
 
 
 def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
-    """Drains the job's process for at most `timeout` seconds, then kills it.
+    """Drains the job's process for at most `timeout` seconds, then kills it. Raises JobError. The caller holds `lock_process`.
 
-    For who is `acting` only. Raises JobError.
-
-    One that runs elsewhere drains because that is wanted of it, and is waited for.
+    A process elsewhere drains because of the desired state, and is waited for.
     """
     pid, born, place = _process(settings, pipeline)
     if not place.is_here:
@@ -229,17 +205,16 @@ def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
         return
     if timeout and progress.is_alive(pid, born):
         ask_to_end(settings, pipeline, why)
-        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-            psutil.Process(pid).wait(timeout)
+        if processes.wait(pid, timeout):
             # its JVM ends when it sees the pipe to its parent closed, moments later
             now = status(settings, pipeline)
             if now and now.jvm_alive:
-                psutil.Process(now.jvm).wait(timeout)
+                processes.wait(now.jvm, timeout)
     kill(settings, pipeline, why)
 
 
 def ask_to_end(settings: Settings, pipeline: str, why: str) -> None:
-    """Has the job's process, which is here, begin to drain; for who is `acting` only."""
+    """Lets the job's process, which is here, begin to drain. The caller holds `lock_process`."""
     pid, born = identity(settings, pipeline)
     desired.note(settings, pipeline, Event(progress.now(), "stopping", why, pid, born))
     with suppress(psutil.NoSuchProcess):
@@ -247,7 +222,7 @@ def ask_to_end(settings: Settings, pipeline: str, why: str) -> None:
 
 
 def kill(settings: Settings, pipeline: str, why: str) -> None:
-    """Sees to it that neither the job's process nor its JVM is left; for who is `acting` only.
+    """Kills the job's process and its JVM. The caller holds `lock_process`.
 
     Raises JobError if one survives SIGKILL (it waits for a disk, say): then no other may start.
     """
@@ -260,21 +235,21 @@ def kill(settings: Settings, pipeline: str, why: str) -> None:
     if progress.is_alive(pid, born):
         desired.note(settings, pipeline, Event(progress.now(), "killed", why, pid, born))
     deadline = time.monotonic() + _KILLED
-    for each in ours:
-        if progress.is_alive(*each):
+    for process in ours:
+        if progress.is_alive(*process):
             with suppress(psutil.NoSuchProcess):
-                psutil.Process(each[0]).kill()
+                psutil.Process(process[0]).kill()
     while left := [p for p in ours if progress.is_alive(*p)]:
         if time.monotonic() > deadline:
             raise JobError(
-                f"pipeline={pipeline!r}, pid={left[0][0]}: it must be gone before another starts, and outlives SIGKILL; find "
-                "out what it waits for (a disk?), no other is started until then"
+                f"pipeline={pipeline!r}, pid={left[0][0]}: the process survived SIGKILL, so no replacement is started; check "
+                "which device it is blocked on"
             )
         time.sleep(_LOOK / 10)
 
 
 def identity(settings: Settings, pipeline: str) -> tuple[int, float]:
-    """Pid and start time of the job's process: of the one launched last, until one speaks for itself."""
+    """Returns pid and start time of the job's process, by its status, or by its launch until it has written one."""
     return _process(settings, pipeline)[:2]
 
 
@@ -287,29 +262,25 @@ def _process(settings: Settings, pipeline: str) -> tuple[int, float, Place]:
 
 
 def is_here(settings: Settings, pipeline: str) -> bool:
-    """Whether the job's process runs where it can be looked at and ended."""
+    """Returns True if the job's process runs where it can be looked at and ended."""
     return _process(settings, pipeline)[2].is_here
 
 
 def silent_launch(settings: Settings, pipeline: str) -> Event | None:
-    """The last start of a process if that process has not spoken yet: it is about to, or it died before it did."""
+    """Returns the last launch if its process has not written a status yet: it is about to, or it died before that."""
     now, done = status(settings, pipeline), desired.history(settings, pipeline)
     launched = next((e for e in reversed(done) if e.what in ("started", "restarted")), None)
-    spoken = (
-        now is not None and launched is not None and (now.alive or now.started_at > launched.at)
-    )
-    return None if spoken else launched
+    if now and launched and (now.alive or now.started_at > launched.at):
+        return None
+    return launched
 
 
 def is_launching(settings: Settings, pipeline: str, launched: Event) -> bool:
-    """Whether a process that has not spoken yet may still do so.
-
-    One elsewhere as long as a lease would last.
-    """
+    """Returns True if a process without a status may still write one; elsewhere, as long as a lease would last."""
     if launched.place.is_here:
         return progress.is_alive(launched.pid, launched.process_started)
-    noted = modified(layout.job_file(settings, pipeline, "history.json")) or 0.0
-    age = file_system_now(layout.job_folder(settings, pipeline)) - noted
+    noted_at = modified(layout.job_file(settings, pipeline, "history.json")) or 0.0
+    age = file_system_now(layout.job_folder(settings, pipeline)) - noted_at
     return age < duration(settings.heartbeat_within).total_seconds()
 
 
@@ -318,8 +289,7 @@ def await_running(
 ) -> JobStatus:
     """Returns when the process runs, or has done its run of a schedule.
 
-    Raises JobError with the end of its log if it ends otherwise, or does not run within `wait`
-    seconds.
+    Raises JobError with the end of its log if it ends otherwise, or does not run within `wait` seconds.
     """
     wait = duration(settings.start_within).total_seconds() if wait is None else wait
     deadline = time.monotonic() + wait
@@ -346,7 +316,7 @@ def await_running(
 
 
 def lives(settings: Settings, pipeline: str) -> bool:
-    """Whether the job's process lives, or may, for all that is known of one elsewhere."""
+    """Returns True if the job's process lives, or may live elsewhere."""
     if launched := silent_launch(settings, pipeline):
         return is_launching(settings, pipeline, launched)
     now = status(settings, pipeline)
@@ -354,7 +324,7 @@ def lives(settings: Settings, pipeline: str) -> bool:
 
 
 def running(settings: Settings, pipeline: str) -> bool:
-    """Whether a process runs, or is about to."""
+    """Returns True if a process runs, or is about to."""
     pid, _ = identity(settings, pipeline)
     now = status(settings, pipeline)
     ending = now is not None and now.pid == pid and now.state not in ("starting", *AT_WORK)
@@ -373,10 +343,7 @@ def check_here(settings: Settings, pipeline: str, why: str) -> None:
 
 
 def _await_end_elsewhere(settings: Settings, pipeline: str, timeout: float) -> None:
-    """Returns when the process elsewhere has said that it ended, or its lease has expired.
-
-    Raises JobError after `timeout` s.
-    """
+    """Returns when the process elsewhere has ended, or its lease has expired. Raises JobError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         pid, _, place = _process(settings, pipeline)

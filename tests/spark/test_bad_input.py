@@ -5,14 +5,14 @@ from types import ModuleType
 import pytest
 from pyspark.sql import functions as F
 
+from examples.visits import producer as visits_producer
+from examples.visits import tables as visits
 from lakehouse import ingest_table, kafka
 from lakehouse.errors import DeclarationError
 from lakehouse.examples.ads import producer as ads_producer
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import producer as sensors_producer
 from lakehouse.examples.sensors import tables as sensors
-from lakehouse.examples.visits import producer as visits_producer
-from lakehouse.examples.visits import tables as visits
 from lakehouse.testing import Stage
 
 NOW = 1_767_225_600_000  # 2026-01-01T00:00:00Z
@@ -42,7 +42,7 @@ def test_each_kind_of_bad_input_ends_in_quarantine_with_its_reason_and_offset(
     spark, tmp_path, module, producer, record
 ):
     stage = Stage(spark, tmp_path, module)
-    good = next(r for r in producer.records(producer_workload(module), NOW, NOW + 60_000))
+    good = next(r for r in producer.records(workload_of(producer), NOW, NOW + 60_000))
     bad = [producer.malformed(kind, NOW) for kind in REASONS]
     sent = [good, *bad, good]
     stage.feed(record, [r.value for r in sent], key=good.key or b"key", sent=instant(NOW))
@@ -172,10 +172,7 @@ def instant(milliseconds: int):
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def producer_workload(module):
+def workload_of(producer):
     from dataclasses import replace
 
-    from lakehouse.declare.modules import pipeline_of
-    from lakehouse.examples import producer
-
-    return replace(producer(pipeline_of(module.__name__)).workload, malformed_share=0, late_share=0)
+    return replace(producer.PRODUCER.workload, malformed_share=0, late_share=0)

@@ -13,10 +13,12 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-from batch_jobs import backfill, commands, reconcile
+from batch_jobs import backfill, commands
+from batch_jobs.reconcile_commands import exit_code
 from lakehouse.batch import compute, reference_tables
 from lakehouse.declare.catalog import load
 from lakehouse.errors import JobError, LakehouseError
+from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_writer
@@ -76,13 +78,15 @@ def test_a_backfill_rewrites_the_partitions_that_differ_and_leaves_the_others_to
     assert [c.written for c in (first, second)] == [9, 9], "a late one stays out"
     assert digest(stored(session)) == before
     assert origins(session) == {("stream", "00"), ("batch", "01"), ("stream", "02")}
-    certificate = reconcile.run(session, AVERAGES, at(0), at(3))
+    certificate = reconciliation.reconcile(
+        session, session.catalog.table(AVERAGES), Range(at(0), at(3))
+    )
     assert (certificate.verdict, certificate.rows_in_table, certificate.rows_by_batch_runs) == (
         "EQUAL",
         27,
         9,
     )
-    assert reconcile.exit_code(certificate) == 0
+    assert exit_code(certificate) == 0
     now = versions(session)
     assert {c.version for c in backfill.run(session, AVERAGES, at(0), at(2))} == {
         NOTHING
@@ -217,7 +221,7 @@ def test_exit_codes_of_the_certificate(session):
     )
     equal = reconciliation.reconcile(session, session.catalog.table(AVERAGES))
     codes = {
-        v: reconcile.exit_code(replace(equal, verdict=v))
+        v: exit_code(replace(equal, verdict=v))
         for v in ("DIFFERENT", "PENDING", "OPEN", "UNVERIFIABLE")
     }
     assert codes == {"DIFFERENT": 1, "PENDING": 3, "OPEN": 3, "UNVERIFIABLE": 3}

@@ -38,9 +38,7 @@ ROWS = [
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled_rules, "FOLDER", tmp_path / "rules")
-    quality._compiled.cache_clear()  # what this process compiled before
-    yield tmp_path / "rules"
-    quality._compiled.cache_clear()
+    return tmp_path / "rules"
 
 
 def test_a_rule_that_was_kept_judges_as_the_one_that_was_compiled(spark, folder, monkeypatch):
@@ -49,8 +47,7 @@ def test_a_rule_that_was_kept_judges_as_the_one_that_was_compiled(spark, folder,
     first = quality.row_rules(spark, StructType.fromDDL(COLUMNS), RULES)
     [kept] = folder.iterdir()
     written = kept.read_bytes()
-    quality._compiled.cache_clear()
-    monkeypatch.delattr(quality, "_gx")  # Great Expectations is not asked again
+    monkeypatch.delattr(quality, "great_expectations")  # Great Expectations is not asked again
     second = quality.row_rules(spark, StructType.fromDDL(COLUMNS), RULES)
     assert kept.read_bytes() == written
     judged = [
@@ -71,7 +68,6 @@ def test_a_file_that_is_torn_or_of_other_rules_is_written_again(spark, folder):
     other = json.dumps(json.loads(written) | {"of": ["other"], "rules": ["true"]}).encode()
     for damaged in (written[: len(written) // 2], b"[]", b"\xff", other):
         kept.write_bytes(damaged)
-        quality._compiled.cache_clear()
         [rule] = quality.row_rules(spark, StructType.fromDDL(COLUMNS), rules)
         assert kept.read_bytes() == written
         [(first,), (second,)] = (

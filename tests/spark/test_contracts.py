@@ -104,7 +104,7 @@ def test_the_observation_of_a_plan_says_whether_spark_removed_it(spark):
 
 
 def test_great_expectations_has_what_conditions_are_taken_from():
-    quality._gx()  # as the library imports it: an import of its own ends a worker of pytest (SystemExit)
+    quality.great_expectations()  # as the library imports it: an import of its own ends a worker of pytest (SystemExit)
     from great_expectations.execution_engine import SparkDFExecutionEngine
     from great_expectations.expectations.registry import get_expectation_impl
     from great_expectations.validator.metric_configuration import MetricConfiguration

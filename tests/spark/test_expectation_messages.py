@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from examples.visits import tables as visits
 from lakehouse.declare.expectations import expect
 from lakehouse.errors import DeclarationError
-from lakehouse.examples.visits import tables as visits
 from lakehouse.transform.checks import quality
 
 

@@ -42,9 +42,7 @@ def values(stage: Stage, name: str, *columns: str) -> set[tuple]:
 def test_by_which_columns_rows_belong_together_is_found_in_the_plan(stage):
     session = stage.session
     found = {
-        name: keeping.group_uses(
-            session, plan.plan_of(session, session.catalog.table(name), judged=False)
-        )
+        name: keeping.group_uses(plan.plan_of(session, session.catalog.table(name)))
         for name in KEPT
         if strategy(session, session.catalog.table(name)) == "groups"
     }

@@ -1,6 +1,7 @@
 """The project that `lakehouse init --from` makes of lines of many shapes: each line is a row, and stream equals batch."""
 
 import importlib
+import sys
 
 from typer.testing import CliRunner
 
@@ -25,6 +26,8 @@ def test_lines_of_many_shapes_are_rows_in_stream_and_batch(spark, tmp_path, monk
     assert done.exit_code == 0, done.output
     monkeypatch.syspath_prepend(tmp_path / "own")
     rides, test = importlib.import_module("rides"), importlib.import_module("test_rides")
+    for name in ("rides", "test_rides"):  # the names are free again for other tests of this process
+        del sys.modules[name]
     stage = Stage(spark, tmp_path / "root", rides)
     test.test_rides_by_minute(lambda module: stage)
     assert stage.rows("rides", side="quarantine").collect() == []

@@ -12,14 +12,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from assets import partitions
+from examples.clicks import tables as clicks
 from lakehouse import around, duplicates, ingest_table, kafka, row_table, tumbling, window_table
 from lakehouse.cli import table_status
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
-from lakehouse.examples import producer
 from lakehouse.examples.ads import tables as ads
-from lakehouse.examples.ads.producer import ad_campaigns
-from lakehouse.examples.clicks import tables as clicks
+from lakehouse.examples.ads.producer import PRODUCER, ad_campaigns
 from lakehouse.ranges import Range
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import ranges_of
@@ -243,9 +242,9 @@ def test_a_join_that_depends_on_how_much_is_read_at_once_is_refused(
 @pytest.mark.parallel
 def test_click_rates_are_those_of_the_oracle(spark, tmp_path):
     stage = Stage(spark, tmp_path, ads, clicks)
-    workload = replace(producer("ads").workload, rate=1_500, late_share=0.0, malformed_share=0.0)
+    workload = replace(PRODUCER.workload, rate=1_500, late_share=0.0, malformed_share=0.0)
     begin = int(START.timestamp() * 1000)
-    sent = [record.value for record in producer("ads").records(workload, begin, begin + 40_000)]
+    sent = [record.value for record in PRODUCER.records(workload, begin, begin + 40_000)]
     for n in range(0, len(sent), 20_000):
         stage.feed("ad_events", sent[n : n + 20_000])
     stage.run("views_with_clicks", "click_rates")

@@ -187,7 +187,7 @@ def session_of(spark, tmp_path, function, declare) -> Session:
 def declared(spark, tmp_path, function, declare) -> None:
     session = session_of(spark, tmp_path, function, declare)
     made = session.catalog.table(function.__name__)
-    plan.stored_schema(session, made)
+    assert plan.plan_of(session, made).schema
     validation.check(session, made)
 
 

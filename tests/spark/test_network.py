@@ -10,9 +10,9 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from examples.network import producer
+from examples.network import tables as network
 from lakehouse.cli import query
-from lakehouse.examples.network import producer
-from lakehouse.examples.network import tables as network
 from lakehouse.producers.workload import MALFORMED, Record, Workload
 from lakehouse.sinks.follower import Follower
 from lakehouse.testing import Stage, assert_stream_equals_batch

@@ -12,7 +12,7 @@ from itertools import groupby
 import pyarrow as pa
 import pytest
 
-from lakehouse.examples.nexmark import producer, tables
+from benchmarks.nexmark import producer, tables
 from lakehouse.producers.workload import DUPLICATE, MALFORMED, Record, Workload
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support.nexmark_oracle import QUERIES, Oracle

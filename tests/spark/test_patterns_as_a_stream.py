@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from examples.patterns import tables as patterns
 from lakehouse.errors import DeclarationError
-from lakehouse.examples.patterns import tables as patterns
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform.functions.process import process
 from support.calls import MINUTE, START, at

@@ -6,8 +6,8 @@ from decimal import Decimal
 import pytest
 from pyspark.sql import functions as F
 
+from examples.alerts import tables as alerts
 from lakehouse.errors import DeclarationError
-from lakehouse.examples.alerts import tables as alerts
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform.functions.process import KeyedCoProcess, OutputTag, process, side_output

@@ -349,7 +349,7 @@ def test_an_exported_savepoint_is_the_same_elsewhere(session, tmp_path):
 
 
 def test_a_fork_does_not_publish_where_the_other_one_does(tmp_path):
-    there = Settings(root=tmp_path / "there", tables=("lakehouse.examples.bank.tables",))
+    there = Settings(root=tmp_path / "there", tables=("examples.bank.tables",))
     known = catalog.load(there)
     savepoints.create(Lakehouse(there, known), "one")
     beside = restoring.fork(there, "one", tmp_path / "beside")

@@ -9,8 +9,8 @@ from itertools import permutations
 
 import pytest
 
-from lakehouse.examples.shop import producer
-from lakehouse.examples.shop import tables as shop
+from examples.shop import producer
+from examples.shop import tables as shop
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, Record, Workload
 from lakehouse.sinks.follower import Follower
 from lakehouse.stream import queries
@@ -160,4 +160,4 @@ def test_recommendations_follow_clicks_and_products_through_crashes_and_redis_fo
 
 def connected_by(stage: Stage, name: str) -> tuple[str, ...]:
     table = stage.session.catalog.table(name)
-    return keeping.group_uses(stage.session, plan_of(stage.session, table, judged=False)).columns
+    return keeping.group_uses(plan_of(stage.session, table)).columns

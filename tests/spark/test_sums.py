@@ -106,7 +106,7 @@ def test_which_functions_are_sums_is_found_in_the_plan(spark, tmp_path):
     }.items():
         stage = Stage(spark, tmp_path, module_of(of(what)))
         declared = stage.session.catalog.table("t")
-        found = keeping.adding(stage.session, plan.plan_of(stage.session, declared, judged=False))
+        found = keeping.adding(plan.plan_of(stage.session, declared))
         assert found == added, what
     spark.conf.set("spark.sql.ansi.enabled", "false")  # what is too large is null, as no value is
     try:
@@ -114,8 +114,8 @@ def test_which_functions_are_sums_is_found_in_the_plan(spark, tmp_path):
             query = f"country, {what} s FROM {{accounts}} GROUP BY country"
             stage = Stage(spark, tmp_path, module_of(of(query)))
             declared = stage.session.catalog.table("t")
-            step = plan.plan_of(stage.session, declared, judged=False)
-            assert keeping.adding(stage.session, step) == added, what
+            step = plan.plan_of(stage.session, declared)
+            assert keeping.adding(step) == added, what
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
 

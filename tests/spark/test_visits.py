@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions as F
 
+from examples.visits import producer
+from examples.visits import tables as visits
 from lakehouse.cli import query
-from lakehouse.examples.visits import producer
-from lakehouse.examples.visits import tables as visits
 from lakehouse.producers.workload import MALFORMED, Workload
 from lakehouse.ranges import partition_range
 from lakehouse.storage.log import report_files

@@ -6,9 +6,9 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-import lakehouse.examples.nexmark
+import benchmarks.nexmark
 
-SIDE_INPUT = Path(lakehouse.examples.nexmark.__file__).with_name("side_input.csv")
+SIDE_INPUT = Path(benchmarks.nexmark.__file__).with_name("side_input.csv")
 _CLASSES = "sum(1) AS total_bids, " + ", ".join(
     f"count(*) FILTER (WHERE {where}) AS rank{n}_bids"
     for n, where in enumerate(

@@ -25,12 +25,11 @@ from aiosmtpd.controller import Controller
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import functions as F
 
+from examples.bank import tables as bank
+from examples.bank.producer import ACCOUNTS, CUSTOMERS, PRODUCER, TRANSACTIONS, records
+from examples.fraud import tables as fraud
 from lakehouse.declare import catalog
 from lakehouse.declare.inputs.readers import SourceRecord
-from lakehouse.examples import producer
-from lakehouse.examples.bank import tables as bank
-from lakehouse.examples.bank.producer import ACCOUNTS, CUSTOMERS, TRANSACTIONS, records
-from lakehouse.examples.fraud import tables as fraud
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import ensure_topics
 from lakehouse.producers.workload import Record
@@ -71,7 +70,7 @@ DERIVED = (
 
 def sent(rate: int, begin: int = 0, end: int = SPAN) -> list[Record]:
     """What is sent from one instant to another, in milliseconds since the start."""
-    workload = replace(producer("bank").workload, rate=rate, late_share=0.0, malformed_share=0.0)
+    workload = replace(PRODUCER.workload, rate=rate, late_share=0.0, malformed_share=0.0)
     start = int(START.timestamp() * 1000)
     return list(records(workload, start + begin, start + end, accounts=8))
 
@@ -326,7 +325,7 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
     given = sent(rate=20)
     size = -(-len(given) // 10)  # three lots for each life that is killed, and one for the last
     lots = (given[first : first + size] for first in range(0, len(given), size))
-    ensure_topics(settings, producer("bank"), 5)
+    ensure_topics(settings, PRODUCER, 5)
 
     def send_lot() -> None:
         send(next(lots), TRANSACTIONS, client_config(settings))

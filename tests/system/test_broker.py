@@ -65,17 +65,17 @@ def read(settings: Settings, topic: str, count: int) -> list[bytes]:
 def test_two_that_start_it_at_once_get_the_same_broker(embedded, jars):
     with ThreadPoolExecutor(2) as both:
         brokers = set(both.map(lambda _: kafka_broker.start(embedded, jars), range(2)))
-    assert brokers == {kafka_broker.running(embedded)}
+    assert brokers == {kafka_address.running(embedded)}
 
 
 def test_it_answers_on_this_machine_only_in_a_session_of_its_own(embedded):
-    found = kafka_broker.running(embedded)
+    found = kafka_address.running(embedded)
     listening = {
         c.laddr.ip for c in psutil.Process(found.pid).net_connections() if c.status == "LISTEN"
     }
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
     assert os.getsid(found.pid) != os.getsid(0)
-    assert found.bootstrap_servers == kafka_broker.bootstrap_servers(embedded)
+    assert found.bootstrap_servers == kafka_address.bootstrap_servers(embedded)
     assert len(AdminClient(client(embedded)).list_topics(timeout=10).brokers) == 1
 
 
@@ -101,7 +101,7 @@ def test_records_of_all_sizes_survive_kill_9(embedded, jars):
     kafka_broker.ensure_topics(embedded, {"survivors": 1})
     send(embedded, "survivors", values)
     assert read(embedded, "survivors", 1000) == values
-    before = kafka_broker.running(embedded)
+    before = kafka_address.running(embedded)
     os.kill(before.pid, signal.SIGKILL)
     after = kafka_broker.start(embedded, jars)
     assert (after.pid, after.start_time) != (before.pid, before.start_time)
@@ -153,20 +153,20 @@ def test_a_taken_port_is_given_up_for_another(tmp_path, jars):
 
 
 def test_stop_leaves_no_process(embedded):
-    found = kafka_broker.running(embedded)
+    found = kafka_address.running(embedded)
     assert kafka_broker.stop(embedded)
     assert found.process() is None
-    assert kafka_broker.running(embedded) is None
+    assert kafka_address.running(embedded) is None
     assert not kafka_broker.stop(embedded)
     with pytest.raises(BrokerError, match="none is running"):
-        kafka_broker.bootstrap_servers(embedded)
+        kafka_address.bootstrap_servers(embedded)
 
 
 def test_a_process_that_took_over_the_pid_is_not_the_broker(tmp_path):
     settings = Settings(root=tmp_path)
     layout.broker(settings).mkdir()
-    kafka_address.write(settings, kafka_broker.Broker(os.getpid(), 1.0, "127.0.0.1:1", "log"))
-    assert kafka_broker.running(settings) is None
+    kafka_address.write(settings, kafka_address.Broker(os.getpid(), 1.0, "127.0.0.1:1", "log"))
+    assert kafka_address.running(settings) is None
     assert not kafka_broker.stop(settings)
 
 
@@ -179,7 +179,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path, jars):
     )
     with pytest.raises(BrokerError, match=r"(?s)ended while starting.*node.id.*7"):
         kafka_broker.start(settings, jars)
-    assert kafka_broker.running(settings) is None
+    assert kafka_address.running(settings) is None
 
 
 def test_a_broker_that_ended_before_its_log_began_is_said(tmp_path):

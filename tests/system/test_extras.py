@@ -38,7 +38,7 @@ def command(root: Path, *arguments: str) -> subprocess.CompletedProcess:
         code,
         *arguments,
         LAKEHOUSE_ROOT=str(root),
-        LAKEHOUSE_TABLES="lakehouse.examples.bank.tables",
+        LAKEHOUSE_TABLES="examples.bank.tables",
     )
 
 

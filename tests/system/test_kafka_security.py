@@ -98,7 +98,7 @@ def test_job_follower_and_doctor_say_who_was_turned_away_and_do_not_wait(secured
         secured,
         root=tmp_path,
         kafka={**secured.kafka, "sasl.password": "s3cret"},
-        tables=("lakehouse.examples.sensors.tables", "lakehouse.examples.bank.tables"),
+        tables=("lakehouse.examples.sensors.tables", "examples.bank.tables"),
     )
     debits = "transactions.debits"
     for job in ("sensors", follower_of(debits)):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs.supervision import supervisor
+from streaming_jobs.supervision import job_logs
 from streaming_jobs.supervision.job_logs import log_path
 
 
@@ -21,7 +21,7 @@ def test_the_last_word_of_a_process_that_failed_is_found_in_either_form(tmp_path
         command = [sys.executable, "-m", "streaming_jobs.driver", "sensors"]
         code = subprocess.run(command, env=os.environ | to_environment(settings), stderr=out)
     assert code.returncode != 0
-    assert supervisor.last_error(settings, "sensors").startswith(
+    assert job_logs.last_error(settings, "sensors").startswith(
         "tables='no_such_module': cannot be imported"
     )
     if form == "json":

@@ -26,13 +26,13 @@ from prometheus_client.parser import text_string_to_metric_families as text_form
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
+from examples.visits import tables as visits
 from lakehouse.cli import main
 from lakehouse.declare import catalog
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import producer as sensors
 from lakehouse.examples.sensors import tables as tables_of_sensors
-from lakehouse.examples.visits import tables as visits
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Workload
@@ -117,7 +117,7 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
     more = IN_TENTHS + WITH_LOOKUP.format(path=str(modules / "makers.csv"))
     (modules / "sensors.py").write_text(inspect.getsource(tables_of_sensors) + more)
     (modules / "changed_accounts.py").write_text(inspect.getsource(changed_accounts))
-    examples = ("lakehouse.examples.ads.tables", "lakehouse.examples.visits.tables")
+    examples = ("lakehouse.examples.ads.tables", "examples.visits.tables")
     tables = ("sensors", "changed_accounts", *examples)
     nightly = {"visits": "scheduled 0 3 * * *"}
     settings = Settings(

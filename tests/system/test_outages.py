@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
-from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime import jars, kafka_address, kafka_broker
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.disk import layout
 from lakehouse.storage.session import Session
@@ -57,7 +57,7 @@ def test_the_stream_goes_on_without_dagster_and_its_broker_and_dagster_catches_u
         240,
     )
 
-    os.kill(kafka_broker.running(settings).pid, signal.SIGKILL)
+    os.kill(kafka_address.running(settings).pid, signal.SIGKILL)
     gone = time.monotonic()
     with dagster_dev(settings) as ui:
         until(

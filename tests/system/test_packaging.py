@@ -73,6 +73,7 @@ def test_the_wheel_holds_what_the_packages_need_at_run_time(wheel):
         f"lakehouse/runtime/{name}" for name in ("jars.sha256", "ivy.xml", "log4j2.properties")
     }
     assert {"lakehouse/py.typed", "lakehouse/examples/ads/ad_campaigns.csv"} | runtime <= packed
+    assert not [name for name in packed if name.startswith(("examples/", "benchmarks/", "tests/"))]
 
 
 def test_the_wheel_holds_the_whole_licence(wheel):

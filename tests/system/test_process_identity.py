@@ -41,7 +41,7 @@ def step_clock(monkeypatch, seconds: float) -> None:
 def test_a_job_that_runs_lives_whatever_the_clock_does(tmp_path, sleeper, monkeypatch, seconds):
     settings = Settings(root=tmp_path)
     progress.write(settings, status_of(sleeper, processes.started(sleeper), place=here()))
-    with lease.held(settings, "sensors"):
+    with lease.acquire(settings, "sensors"):
         broker = Broker(sleeper, processes.started(sleeper), "x:1", "log", processes.boot_id())
         kafka_address.write(settings, broker)
         step_clock(monkeypatch, seconds)

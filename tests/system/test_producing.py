@@ -18,7 +18,6 @@ from threading import Timer
 import confluent_kafka as kafka
 import pytest
 
-from lakehouse.examples import producer
 from lakehouse.examples.sensors import producer as sensors
 from lakehouse.producers.faults import OVERSIZED
 from lakehouse.producers.sender import send
@@ -26,18 +25,18 @@ from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, Record, Wor
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.settings import Settings, from_environment
+from lakehouse.settings import EXAMPLES, Settings, from_environment
 from lakehouse.stopping import Stop
 from support import ROOT
-from support.workloads import LINE, PIPELINES, ROUGH, START
+from support.workloads import LINE, PRODUCERS, ROUGH, START
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", PRODUCERS)
 def test_another_process_generates_the_same_bytes(pipeline: str) -> None:
     code = (
-        "import hashlib; from lakehouse.examples import producer;"
+        f"import hashlib; from {PRODUCERS[pipeline].records.__module__} import PRODUCER;"
         f"from lakehouse.producers.workload import Workload; w = {ROUGH!r};"
-        f"r = list(producer({pipeline!r}).records(w, {START}, {START} + 2000));"
+        f"r = list(PRODUCER.records(w, {START}, {START} + 2000));"
         "print(hashlib.sha256(repr(r).encode()).hexdigest())"
     )
     there = subprocess.run(
@@ -47,7 +46,7 @@ def test_another_process_generates_the_same_bytes(pipeline: str) -> None:
         text=True,
         check=True,
     )
-    here = repr(list(producer(pipeline).records(ROUGH, START, START + 2_000)))
+    here = repr(list(PRODUCERS[pipeline].records(ROUGH, START, START + 2_000)))
     assert there.stdout.strip() == hashlib.sha256(here.encode()).hexdigest()
 
 
@@ -97,9 +96,9 @@ def size(settings: Settings, topic: str, partitions: int) -> int:
     return sum(ends)
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", PRODUCERS)
 def test_the_broker_receives_what_was_generated(settings: Settings, pipeline: str) -> None:
-    made = producer(pipeline)
+    made = PRODUCERS[pipeline]
     topic = f"whole-{pipeline}"
     kafka_broker.ensure_topics(settings, {topic: 3}, {"retention.ms": "-1"})
     # as a versioned table sends them, with a record far over the client's default limit among them
@@ -155,7 +154,8 @@ def test_an_endless_stream_stops_when_asked_and_loses_nothing(settings: Settings
 
 def run_produce(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
     code = "import typer; from lakehouse.cli.produce import produce; typer.run(produce)"
-    environment = os.environ | {"LAKEHOUSE_ROOT": str(settings.root)}
+    tables = ",".join([*EXAMPLES, "examples.visits.tables"])
+    environment = os.environ | {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": tables}
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env=environment,
@@ -221,7 +221,10 @@ def test_produce_refuses_what_makes_no_sense(settings: Settings) -> None:
         (("ads", "--no-live"), "nothing is left to send"),
         (("ads", "--history", "1 hour", "--seconds", "5"), "add --live"),
         (("ads", "--history", "soon"), "history='soon': a duration is a number and a unit"),
-        (("ads", "--file", "-"), "pipeline='ads', file=-: only 'visits' reads the lines of a log"),
+        (
+            ("ads", "--file", "-"),
+            "topic=ad-events, file=-: its producer makes events up and reads no lines",
+        ),
         (("visits", "--file", "none.log"), "there is no such file"),
         (
             ("visits", "--file", "-", "--rate", "5", "--live"),

@@ -224,7 +224,7 @@ def test_a_password_that_is_wrong_ends_the_follower_at_once(lakehouse, dsn, data
         target = postgres("payments", key=("account", "n"), dsn=wrong)
         table = lakehouse.catalog.table("payments")
         lakehouse.catalog.tables["payments"] = dataclasses.replace(table, publish=(target,))
-        held = lease.held(lakehouse.settings, follower_of("payments"))
+        held = lease.acquire(lakehouse.settings, follower_of("payments"))
         said = "the database refuses the connection"
         with held as turn, pytest.raises(SinkError, match=said) as failed:
             Job(lakehouse, "payments", turn).run()
@@ -257,7 +257,7 @@ def test_a_database_that_is_away_is_waited_for(lakehouse, server, database):
                 return set()
             return {name for (name,) in reader.execute("SELECT account FROM payments")}
 
-    with lease.held(lakehouse.settings, follower_of("payments")) as turn:
+    with lease.acquire(lakehouse.settings, follower_of("payments")) as turn:
         job = Job(lakehouse, "payments", turn)
         process = Thread(target=job.run)
         process.start()
@@ -310,7 +310,7 @@ def test_a_target_that_does_not_answer_for_long_is_said_while_the_follower_waits
     )
     table = lakehouse.catalog.table("payments")
     lakehouse.catalog.tables["payments"] = dataclasses.replace(table, publish=(target,))
-    with lease.held(lakehouse.settings, follower_of("payments")) as turn:
+    with lease.acquire(lakehouse.settings, follower_of("payments")) as turn:
         job = Job(lakehouse, "payments", turn)
         process = Thread(target=job.run)
         process.start()

@@ -16,7 +16,7 @@ from lakehouse.producers.topics import TOPIC
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import progress
-from streaming_jobs.supervision import control_loop, desired, supervisor
+from streaming_jobs.supervision import control_loop, desired, job_logs, supervisor
 from streaming_jobs.supervision.desired import Event
 from support.observed import status_of
 from support.sensors_job import awaited
@@ -64,7 +64,7 @@ def test_a_process_that_has_not_spoken_is_known_from_its_launch(settings):
         assert supervisor.identity(settings, "sensors") == (quiet.pid, born)
         seen = control_loop.observe(settings, "sensors")
         assert (seen.state, seen.alive) == ("starting", True)
-    supervisor.log_path(settings, "sensors").write_text("error: tables=x: no such module\n")
+    job_logs.log_path(settings, "sensors").write_text("error: tables=x: no such module\n")
     seen = control_loop.observe(settings, "sensors")
     assert (seen.state, seen.alive, seen.error) == ("failed", False, "tables=x: no such module")
 

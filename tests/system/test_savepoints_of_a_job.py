@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from lakehouse.cli import main
 from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
-from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime import jars, kafka_address, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.session import Session
 from lakehouse.storage.versions import savepoints
@@ -65,7 +65,7 @@ def test_what_was_taken_under_a_running_job_is_restored_and_forked(settings, spa
 
     fork = tmp_path / "fork"
     shown = lakehouse(settings, "savepoint", "fork", "running", str(fork))
-    servers = kafka_broker.bootstrap_servers(settings)
+    servers = kafka_address.bootstrap_servers(settings)
     assert f"LAKEHOUSE_BOOTSTRAP_SERVERS={servers}" in shown
     beside = replace(settings, root=fork, bootstrap_servers=servers)
 

@@ -57,7 +57,7 @@ from streaming_jobs.supervision import lease
 from streaming_jobs.supervision.places import here
 
 settings, me, now = from_environment(), psutil.Process(), progress.now()
-with lease.held(settings, "sensors") as turn:
+with lease.acquire(settings, "sensors") as turn:
     status = JobStatus("sensors", me.pid, me.create_time(), 0, 0.0, "running", now, now, epoch=turn.epoch, place=here())
     progress.write(settings, status)
     print(me.pid, flush=True)
@@ -136,7 +136,7 @@ def test_nothing_is_started_beside_a_process_elsewhere_before_its_lease_has_expi
         waits_in_the_foreground(settings)
         with (
             pytest.raises(JobError, match=r"host=second.* one process fills a table"),
-            lease.held(settings, "sensors"),
+            lease.acquire(settings, "sensors"),
         ):
             pass
 
@@ -145,12 +145,12 @@ def test_nothing_is_started_beside_a_process_elsewhere_before_its_lease_has_expi
         assert decision.action == "nothing" and "elsewhere" in decision.why, decision
         with (
             pytest.raises(JobError, match=r"may still write.*expires in"),
-            lease.held(settings, "sensors"),
+            lease.acquire(settings, "sensors"),
         ):
             pass
     awaited(lambda: supervisor.status(settings, "sensors").state == "dead", "its lease has expired")
     assert not supervisor.running(settings, "sensors")
-    with lease.held(settings, "sensors") as turn:
+    with lease.acquire(settings, "sensors") as turn:
         assert turn.epoch == 2
     assert [event.what for event in desired.history(settings, "sensors")] == [], (
         "nothing was started meanwhile"
@@ -163,7 +163,7 @@ def test_a_process_elsewhere_that_ended_well_is_not_waited_for(settings):
         host.stdin.close()
         assert host.wait() == 0
         assert supervisor.status(settings, "sensors").state == "stopped"
-        with lease.held(settings, "sensors") as turn:
+        with lease.acquire(settings, "sensors") as turn:
             assert turn.epoch == 2
 
 

@@ -37,7 +37,7 @@ def settings(tmp_path, quick_jvm):
     settings = Settings(
         root=tmp_path,
         jars=from_environment().jars,
-        tables=("lakehouse.examples.shop.tables",),
+        tables=("examples.shop.tables",),
         spark_conf=quick_jvm,
     )
     yield settings

@@ -35,7 +35,7 @@ from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.stream.reading.raw_records import raw_records
 from lakehouse.testing import COMMIT_POINTS, Stage
 from streaming_jobs import progress
-from streaming_jobs.supervision import control_loop, desired, lease, rescaling, supervisor
+from streaming_jobs.supervision import control_loop, desired, job_logs, lease, rescaling, supervisor
 from streaming_jobs.supervision.desired import Event
 from support.sensors_job import (
     arrived,
@@ -106,7 +106,7 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
         assert [first.epoch, second.epoch, third.epoch, fourth.epoch] == [1, 2, 3, 4]
         # as if it had slept while another took over, without any lock
         winner = lease.Holder(5, 1, 0.0, progress.now())
-        log = supervisor.log_path(settings, "sensors")
+        log = job_logs.log_path(settings, "sensors")
         replace_file(layout.job_file(settings, "sensors", "epoch.json"), asdict(winner))
         awaited(
             lambda: not progress.is_alive(fourth.pid, fourth.process_started), "the loser ends", 30
@@ -366,13 +366,13 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp
         pa.Table.from_pylist([dict(zip(columns.names, row, strict=True))], columns)
     )
     log = BatchLog(BEGINNING, datetime(2030, 1, 1, tzinfo=UTC), {"sensor-readings": {"0": 1}})
-    with lease.held(stage.session.settings, "sensors") as turn:
+    with lease.acquire(stage.session.settings, "sensors") as turn:
         asleep = stream_run(
             stage.session, record, lambda point: turn.check() if point == "begin" else None
         )
         # a file system that does not lock
         layout.job_file(stage.session.settings, "sensors", "lease").unlink()
-        with lease.held(stage.session.settings, "sensors"):
+        with lease.acquire(stage.session.settings, "sensors"):
             stage.feed("sensor_readings", [reading])
             with pytest.raises(JobError, match="runs it now"):
                 ingest.ingest_batch(asleep, raw_records(asleep, {"sensor_topic": records}), 0, log)

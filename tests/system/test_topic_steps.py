@@ -19,7 +19,7 @@ from lakehouse import ingest_table, kafka
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.inputs.changes import changes
 from lakehouse.errors import BrokerError, TopicError
-from lakehouse.runtime import jars, kafka_broker, kafka_topics
+from lakehouse.runtime import jars, kafka_address, kafka_broker, kafka_topics
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.storage.log.commit_log import CommitLog
@@ -400,7 +400,7 @@ def test_a_broker_that_is_away_is_said_and_waited_for(session, served, capsys, m
     steps = query(session, "plain")
     try:
         steps.processAllAvailable()
-        os.kill(kafka_broker.running(served).pid, signal.SIGKILL)
+        os.kill(kafka_address.running(served).pid, signal.SIGKILL)
         awaited(lambda: "the broker must" in steps.trouble, "it notices")
         assert steps.isActive
         with pytest.raises(BrokerError):

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import beside
 from lakehouse.declare import catalog
-from lakehouse.examples import producer
+from lakehouse.examples.ads.producer import PRODUCER
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import TOPIC
 from lakehouse.ranges import Range, partition_range
@@ -223,7 +223,7 @@ def backfills(ui: UI) -> list[dict]:
 
 @pytest.mark.turn(2)
 def test_a_streaming_job_is_started_seen_killed_healed_and_stopped_from_the_ui(ui, page, tmp_path):
-    settings, ads = ui.settings, producer("ads")
+    settings, ads = ui.settings, PRODUCER
     kafka_broker.start(settings, jars.resolve(settings.jars))
     try:
         kafka_broker.ensure_topics(settings, {ads.topic: ads.workload.partitions}, TOPIC)

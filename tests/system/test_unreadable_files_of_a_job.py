@@ -25,7 +25,7 @@ NAMES = ("status.json", "desired.json", "history.json", "epoch.json")
 def settings(tmp_path) -> Settings:
     """A job that ran well, and was stopped."""
     settings = Settings(root=tmp_path / "root", tables=("lakehouse.examples.sensors.tables",))
-    with lease.held(settings, "sensors") as turn:
+    with lease.acquire(settings, "sensors") as turn:
         progress.write(settings, status_of(1, 1.0, state="stopped", epoch=turn.epoch))
     desired.wish(settings, "sensors", "stopped", "a test")
     desired.note(settings, "sensors", Event(progress.now(), "stopping", "a test", 1, 1.0))

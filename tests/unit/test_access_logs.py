@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from examples.visits import tables as visits
 from lakehouse import kafka
 from lakehouse.errors import DeclarationError
-from lakehouse.examples.visits import tables as visits
 
 
 def test_agents_that_are_long_are_judged_by_their_beginning_in_bounded_time():

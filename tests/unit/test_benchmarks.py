@@ -13,8 +13,6 @@ from benchmarks import (
     check,
     keyed_step,
     keyed_stream,
-    nexmark_run,
-    nexmark_spark,
     one_more,
     one_more_tables,
     plot,
@@ -27,14 +25,16 @@ from benchmarks import (
 from benchmarks.lag import Lag
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError, Cost
-from benchmarks.nexmark import Query, Side
+from benchmarks.nexmark import run as nexmark_run
+from benchmarks.nexmark import spark as nexmark_spark
+from benchmarks.nexmark import tables as nexmark_tables
+from benchmarks.nexmark.comparison import Query, Side
 from benchmarks.one_more import Spent
 from benchmarks.publishing import Published
 from benchmarks.results import Found, Series
 from benchmarks.targets import targets
 from benchmarks.upgrade import Exchange, Look, Upgraded
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.examples.nexmark import tables as nexmark_tables
 from lakehouse.settings import Settings
 from lakehouse.sinks.formats.avro import decoded, encoder
 from lakehouse.stream.advance import Report

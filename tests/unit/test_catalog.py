@@ -4,6 +4,7 @@ from types import ModuleType
 
 import pytest
 
+from examples.visits import tables as visits
 from lakehouse import (
     around,
     expect,
@@ -23,7 +24,6 @@ from lakehouse.declare.decorators import DECORATORS, options_of
 from lakehouse.errors import DeclarationError, UnknownTable
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import tables as sensors
-from lakehouse.examples.visits import tables as visits
 from lakehouse.settings import Settings
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")

@@ -209,7 +209,7 @@ def older_holder(settings: Settings, path: Path) -> None:
 
 
 def next_epoch(settings: Settings) -> str:
-    with lease.held(settings, "sensors") as held:
+    with lease.acquire(settings, "sensors") as held:
         assert held.epoch == 8, "no epoch comes again"
     return ""
 

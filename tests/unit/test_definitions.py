@@ -44,7 +44,7 @@ def test_graph_is_as_it_was(built):
 
 
 def test_a_target_is_a_node_behind_its_table():
-    bank = Settings(root=Path("/nowhere"), tables=("lakehouse.examples.bank.tables",))
+    bank = Settings(root=Path("/nowhere"), tables=("examples.bank.tables",))
     definition = definitions.build(bank)
     dg.Definitions.validate_loadable(definition)
     assert (

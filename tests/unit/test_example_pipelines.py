@@ -14,10 +14,9 @@ import dagster as dg
 import pytest
 
 from assets import definitions
+from examples.network import producer as network
+from examples.shop import producer as shop
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.examples import producer
-from lakehouse.examples.network import producer as network
-from lakehouse.examples.shop import producer as shop
 from lakehouse.producers.faults import KINDS
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Record, Workload
 from lakehouse.settings import Settings
@@ -25,14 +24,13 @@ from support import ROOT, TESTS
 from support.workloads import ROUGH, START
 
 TABLES = {
-    name: importlib.import_module(f"lakehouse.examples.{name}.tables")
+    name: importlib.import_module(f"examples.{name}.tables")
     for name in ("network", "shop", "bank", "fraud")
 }
 
 
-@pytest.mark.parametrize("pipeline", ["network", "shop"])
-def test_the_same_settings_and_start_give_the_same_records_in_the_order_of_sending(pipeline):
-    chosen = producer(pipeline)
+@pytest.mark.parametrize("chosen", [network.PRODUCER, shop.PRODUCER], ids=["network", "shop"])
+def test_the_same_settings_and_start_give_the_same_records_in_the_order_of_sending(chosen):
     sent = list(chosen.records(ROUGH, START, START + 20_000))
     assert sent == list(chosen.records(ROUGH, START, START + 20_000))
     assert {record.topic for record in sent} == {chosen.topic, *chosen.beside}

@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 
 from assets import definitions
 from lakehouse.cli import main
-from lakehouse.cron import cron
 from lakehouse.declare import catalog
 from lakehouse.durations import duration
 from lakehouse.errors import SettingsError
-from lakehouse.freshness import freshness
+from lakehouse.freshness import cron, freshness
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import replace_file

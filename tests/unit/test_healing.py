@@ -221,7 +221,7 @@ def test_the_micro_batch_that_runs_longest_is_seen(settings):
 
 def test_one_at_a_time_acts(settings):
     desired.wish(settings, "sensors", "running", "a test")
-    with desired.acting(settings, "sensors"):
+    with desired.lock_process(settings, "sensors"):
         decision = control_loop.step(settings, "sensors")
     assert decision.action == "nothing" and "another is at it" in decision.why
     assert desired.history(settings, "sensors") == ()
@@ -239,16 +239,16 @@ def test_the_history_keeps_the_last_hundred(settings):
 def test_each_holder_has_an_epoch_of_its_own_and_the_one_before_ends_with_the_winners_name(
     settings,
 ):
-    with lease.held(settings, "sensors") as first:
+    with lease.acquire(settings, "sensors") as first:
         first.check()
         with (
             pytest.raises(JobError, match=f"pid={os.getpid()} since .* one process fills a table"),
-            lease.held(settings, "sensors"),
+            lease.acquire(settings, "sensors"),
         ):
             pass
         # as on a file system that does not lock
         layout.job_file(settings, "sensors", "lease").unlink()
-        with lease.held(settings, "sensors") as second:
+        with lease.acquire(settings, "sensors") as second:
             assert (first.epoch, second.epoch) == (1, 2)
             second.check()
             with pytest.raises(

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from lakehouse.examples.nexmark import producer as nexmark
+from benchmarks.nexmark import producer as nexmark
 from lakehouse.producers.faults import KINDS, OVERSIZED
 from lakehouse.producers.workload import MALFORMED, Record, Workload
 from support.workloads import ROUGH, START

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import DataFrame
 
 import lakehouse
+from examples.patterns import tables
 from lakehouse.declare import code_version
 from lakehouse.errors import DeclarationError
-from lakehouse.examples.patterns import tables
 from lakehouse.transform.functions import pattern_steps
 from lakehouse.transform.functions.patterns import (
     AfterMatch,
@@ -159,7 +159,7 @@ def test_the_page_shows_each_operator_and_the_code_of_the_example():
     operators = [n for n, f in vars(steps).items() if callable(f) and f"`.{n}(" in PAGE]
     assert len(operators) == 7 and all(f".{name}(" in PAGE for name in operators)
     assert all(f'"{each}"' in shown for each in get_args(AfterMatch))
-    example = (ROOT / "lakehouse" / "examples" / "patterns" / "tables.py").read_text()
+    example = (ROOT / "examples" / "patterns" / "tables.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 4 and all(block.strip() in example for block in blocks[1:])
     declared = {name: getattr(lakehouse, name) for name in lakehouse.__all__}
@@ -530,7 +530,5 @@ def test_the_steps_of_a_pattern_are_in_the_code_version_of_its_table():
     }
     assert "begin('start', lambda row: True)" in dips["constant DIP"]
     assert set(guesses) == {"function", "constant GUESS", "function _guess"}
-    assert any(
-        "times_or_more(3)" in text
-        for text in code_version.constants(tables.guessed_passwords.transformation)
-    )
+    constants = code_version.code_of(tables.guessed_passwords.transformation).constants
+    assert any("times_or_more(3)" in text for text in constants.values())

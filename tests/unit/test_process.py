@@ -3,9 +3,9 @@
 from datetime import timedelta
 from random import Random
 
-from lakehouse.declare.code_version import dumped
+from examples.alerts import tables as alerts
+from lakehouse.declare.code_version import code_of
 from lakehouse.declare.columns import ARRIVAL
-from lakehouse.examples.alerts import tables as alerts
 from lakehouse.transform.functions.process import outputs
 from support.calls import MINUTE, START, Told, row
 
@@ -60,5 +60,5 @@ def test_the_order_is_that_of_event_time_then_of_the_source():
 
 
 def test_the_code_of_a_process_function_is_in_the_code_version_of_its_table():
-    used = [text.split("'")[1] for text in dumped(alerts.silent_sensors.transformation)]
+    used = [text.split("'")[1] for text in code_of(alerts.silent_sensors.transformation).trees]
     assert used == ["silent_sensors", "Silence"]

@@ -22,16 +22,18 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from examples.network import producer as network
+from examples.visits import producer as visits
 from lakehouse.errors import BrokerError, SettingsError
-from lakehouse.examples import producer
 from lakehouse.examples.ads import producer as ads
 from lakehouse.examples.sensors import producer as sensors
-from lakehouse.examples.visits import producer as visits
 from lakehouse.producers.faults import KINDS, OVERSIZED
 from lakehouse.producers.files import lines
+from lakehouse.producers.registry import producer
 from lakehouse.producers.sender import _Tally, send
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Record, Workload
-from support.workloads import LINE, PIPELINES, ROUGH, START
+from lakehouse.settings import Settings
+from support.workloads import LINE, PRODUCERS, ROUGH, START
 
 KEY_FIELD = {"sensors": "sensor_id", "ads": "ad_id"}
 
@@ -39,9 +41,9 @@ KEY_FIELD = {"sensors": "sensor_id", "ads": "ad_id"}
 # --- generation ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", PRODUCERS)
 def test_same_settings_and_start_give_the_same_records(pipeline: str) -> None:
-    records = producer(pipeline).records
+    records = PRODUCERS[pipeline].records
     first = list(records(ROUGH, START, START + 5_000))
     assert first == list(records(ROUGH, START, START + 5_000))
     assert first != list(records(replace(ROUGH, seed=2), START, START + 5_000))
@@ -50,7 +52,7 @@ def test_same_settings_and_start_give_the_same_records(pipeline: str) -> None:
     )
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", PRODUCERS)
 @hypothesis_settings(max_examples=25, deadline=None)
 @given(
     rate=st.integers(1, 3_000),
@@ -71,7 +73,7 @@ def test_instants_are_even_and_no_event_is_ahead_or_too_far_behind(
         malformed_share=share,
         partitions=4,
     )
-    sent = list(producer(pipeline).records(workload, start, start + 1_000))
+    sent = list(PRODUCERS[pipeline].records(workload, start, start + 1_000))
     events = [record for record in sent if record.kind != DUPLICATE]
     assert [record.time_ms for record in events] == [start + i * 1000 // rate for i in range(rate)]
     for record in sent:
@@ -85,10 +87,10 @@ def test_instants_are_even_and_no_event_is_ahead_or_too_far_behind(
                 assert 0 <= behind <= disorder_ms
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", PRODUCERS)
 def test_shares_are_what_was_asked_for(pipeline: str) -> None:
     n = 40_000
-    sent = list(producer(pipeline).records(ROUGH, START, START + n * 1000 // ROUGH.rate))
+    sent = list(PRODUCERS[pipeline].records(ROUGH, START, START + n * 1000 // ROUGH.rate))
     kinds = Counter(record.kind for record in sent)
     assert kinds.total() - kinds[DUPLICATE] == n
     for kind, share in ((LATE, 0.02), (DUPLICATE, 0.03), (MALFORMED, 0.05)):
@@ -270,7 +272,7 @@ def test_expected_visits_agree_with_a_recount() -> None:
 
 @pytest.mark.parametrize("pipeline", KEY_FIELD)
 def test_each_kind_of_bad_input_is_bad_in_its_own_way(pipeline: str) -> None:
-    bad = {kind: producer(pipeline).malformed(kind, START) for kind in (*KINDS, OVERSIZED)}
+    bad = {kind: PRODUCERS[pipeline].malformed(kind, START) for kind in (*KINDS, OVERSIZED)}
     assert {(r.kind, r.partition, r.time_ms, r.event_ms) for r in bad.values()} == {
         (MALFORMED, 0, START, None)
     }
@@ -379,10 +381,10 @@ def test_files_are_read_one_after_the_other_packed_or_not(tmp_path: Path) -> Non
             list(lines([str(broken)]))
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", PRODUCERS)
 def test_malformed_records_go_through_all_kinds_in_turn(pipeline: str) -> None:
     workload = replace(ROUGH, malformed_share=1.0, late_share=0.0, duplicate_share=0.0)
-    sent = list(producer(pipeline).records(workload, START, START + 9))
+    sent = list(PRODUCERS[pipeline].records(workload, START, START + 9))
     assert [record.value is None for record in sent[:9]] == [kind == "tombstone" for kind in KINDS]
     assert len(sent) == 18
     assert {record.kind for record in sent} == {MALFORMED}
@@ -405,12 +407,29 @@ def test_settings_that_cannot_be_kept_are_refused(changes: dict[str, float], mes
         Workload(**changes)  # type: ignore[arg-type]
 
 
-def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(
-        SettingsError,
-        match="pipeline='weather': there are producers for sensors, ads, visits, bank, shop, network, nexmark",
-    ):
-        producer("weather")
+def test_a_producer_is_found_beside_the_tables_of_its_pipeline(tmp_path: Path) -> None:
+    for name in ("weather", "rain"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tables.py").touch()
+    (tmp_path / "weather" / "producer.py").write_text("PRODUCER = 'that of weather'\n")
+    own = Settings(tables=("weather.tables", "rain.tables", "orders"), module_path=(tmp_path,))
+    assert producer(own, "weather") == "that of weather"
+    assert producer(Settings(), "ads") is ads.PRODUCER
+    for name in ("rain", "orders", "ads", None):
+        with pytest.raises(SettingsError, match=f"pipeline={name!r}: .* producers for weather;"):
+            producer(own, name)
+    with pytest.raises(SettingsError, match=r"producers for no pipeline; .* --topic and --file"):
+        producer(Settings(tables=("orders", "gone.tables")), "orders")
+
+
+def test_a_producer_that_lacks_a_package_is_no_missing_producer(tmp_path: Path) -> None:
+    (tmp_path / "snow").mkdir()
+    (tmp_path / "snow" / "producer.py").write_text("import no_such_package\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        producer(Settings(tables=("snow.tables",), module_path=(tmp_path,)), "snow")
+
+
+def test_an_unknown_kind_of_bad_input_is_refused() -> None:
     with pytest.raises(SettingsError, match="kind='odd': bad input is one of not_json, "):
         ads.malformed("odd", START)
 
@@ -424,7 +443,7 @@ def test_a_broker_that_is_gone_is_an_error_with_the_number_of_records_lost() -> 
 
 
 def test_a_summary_names_each_topic_that_records_went_to() -> None:
-    made, tally = producer("network"), _Tally()
+    made, tally = network.PRODUCER, _Tally()
     assert tally.summary(made.topic, 1.0).topic == "cell-measurements", "nothing was sent"
     tally.add(list(islice(made.records(made.workload, START, None), 500)))
     assert tally.summary(made.topic, 1.0).topic == "cell-measurements, gateway-requests"

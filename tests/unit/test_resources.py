@@ -105,24 +105,24 @@ def test_what_cannot_be_together_is_refused_at_the_start(given, said):
 def test_no_pipeline_of_a_shared_process_is_run_by_another(tmp_path):
     settings = Settings(root=tmp_path, tables=BOTH)
     shared = replace(settings, together=TOGETHER)
-    with lease.held(shared, "all") as turn:
+    with lease.acquire(shared, "all") as turn:
         turn.check()
         assert lease.others(settings, "ads") == {"all"} and lease.others(shared, "all") == set()
         with (
             pytest.raises(JobError, match=r"pipeline='ads'.*one process fills a table"),
-            lease.held(settings, "ads"),
+            lease.acquire(settings, "ads"),
         ):
             pass
         # as on a file system that does not lock
         layout.job_file(settings, "ads", "lease").unlink()
         with (
-            lease.held(settings, "ads"),
+            lease.acquire(settings, "ads"),
             pytest.raises(JobError, match="pipeline='ads', epoch=1: pid="),
         ):
             turn.check()
     with (
-        lease.held(settings, "sensors"),
+        lease.acquire(settings, "sensors"),
         pytest.raises(JobError, match=r"pipeline='sensors'.*one process fills a table"),
-        lease.held(shared, "all"),
+        lease.acquire(shared, "all"),
     ):
         pass

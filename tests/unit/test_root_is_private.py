@@ -19,7 +19,7 @@ TABLES = ("lakehouse.examples.sensors.tables",)
 
 
 def begin_job(settings: Settings) -> None:
-    with desired.acting(settings, "sensors"):
+    with desired.lock_process(settings, "sensors"):
         pass
 
 
@@ -32,7 +32,7 @@ def ask_for_job(settings: Settings) -> None:
 
 
 def take_lease(settings: Settings) -> None:
-    with lease.held(settings, "sensors"):
+    with lease.acquire(settings, "sensors"):
         pass
 
 

@@ -460,7 +460,7 @@ def test_names_that_postgres_would_cut_are_refused():
 def test_a_topic_that_cannot_be_is_refused():
     with pytest.raises(DeclarationError, match="order_by='account': a key stays in one partition"):
         kafka_topic("out", key="id", order_by="account")
-    with pytest.raises(DeclarationError, match="at least one column and one partition"):
+    with pytest.raises(DeclarationError, match=r"key=\[\]: a name, and at least one column"):
         kafka_topic("out", key=[])
     with pytest.raises(DeclarationError, match="corrections='later'"):
         kafka_topic("out", key="id", corrections="later")  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from lakehouse.storage.log import commit_cache
 from lakehouse.storage.log.commit_log import CommitLog, frontier
 from lakehouse.storage.log.commits import encoded
 from lakehouse.storage.log.log_tables import flush
-from streaming_jobs.supervision import supervisor
+from streaming_jobs.supervision import job_logs
 from support.sensors_log import CATALOG, TABLE, batch_run, micro_batch
 
 lates = st.none() | st.tuples(st.integers(0, 300), st.integers(0, 90))
@@ -94,13 +94,13 @@ def test_a_line_that_is_half_written_is_copied_once_it_is_whole(tmp_path, caplog
 
 def test_the_log_of_a_running_process_is_put_aside_when_it_is_long(tmp_path):
     root = Settings(root=tmp_path)
-    log = supervisor.log_path(root, "sensors")
+    log = job_logs.log_path(root, "sensors")
     log.parent.mkdir(parents=True)
     with log.open("a") as output:  # as the process has it open
         for n in range(6):
             output.write(f"line {n}\n" * 100)
             output.flush()
-            supervisor.shorten_log(root, "sensors", 500)
+            job_logs.shorten_log(root, "sensors", 500)
         output.write("last\n")
     assert log.read_text() == "last\n"
     kept = {path.name: path.read_text()[:6] for path in log.parent.glob("driver.log.*")}

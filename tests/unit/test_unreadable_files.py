@@ -38,7 +38,7 @@ GARBAGE = ("", "{", "3", "[]", "[3]", "{}", "\0" * 40, '{"state": 1}')
 def settings(tmp_path) -> Settings:
     """A job that ran well, and was stopped."""
     settings = Settings(root=tmp_path / "root", tables=("lakehouse.examples.sensors.tables",))
-    with lease.held(settings, "sensors") as turn:
+    with lease.acquire(settings, "sensors") as turn:
         progress.write(settings, status_of(1, 1.0, state="stopped", epoch=turn.epoch))
     desired.wish(settings, "sensors", "stopped", "a test")
     desired.note(settings, "sensors", Event(progress.now(), "stopping", "a test", 1, 1.0))
@@ -76,11 +76,11 @@ def test_status_and_supervise_say_which_file_move_it_aside_and_go_on(
 
 
 def test_the_epoch_goes_on_though_its_file_was_garbage(settings):
-    with lease.held(settings, "sensors") as turn:
+    with lease.acquire(settings, "sensors") as turn:
         progress.write(settings, status_of(1, 1.0, state="stopped", epoch=turn.epoch))
         assert turn.epoch == 2
     (folder(settings) / "epoch.json").write_text("{")
-    with lease.held(settings, "sensors") as turn:
+    with lease.acquire(settings, "sensors") as turn:
         assert turn.epoch == 3, "not one that a process which sleeps may have"
 
 
@@ -88,16 +88,16 @@ def test_a_status_that_is_gone_is_said_by_the_next_holder_unless_the_one_before_
     settings, capfd
 ):
     (folder(settings) / "status.json").unlink()
-    with pytest.raises(OSError), lease.held(settings, "sensors"):
+    with pytest.raises(OSError), lease.acquire(settings, "sensors"):
         raise OSError("a test")
     assert capfd.readouterr().err == ""
-    with lease.held(settings, "sensors"):
+    with lease.acquire(settings, "sensors"):
         assert "which JVM the process before had" in capfd.readouterr().err
 
 
 def test_a_holder_writes_its_epoch_again_if_the_file_becomes_garbage(settings, capfd):
     path = layout.job_file(settings, "sensors", "epoch.json")
-    with lease.held(settings, "sensors") as turn:
+    with lease.acquire(settings, "sensors") as turn:
         garbage = path.with_name("garbage")
         garbage.write_text("garbage")
         # in one step, for the thread that renews the lease reads the file, too

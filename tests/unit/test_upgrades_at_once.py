@@ -37,7 +37,7 @@ def test_an_exchange_while_another_table_of_the_pipeline_is_exchanged_is_refused
     upgrades.note(settings, catalog.table("counted"), "filled")
     with (
         upgrades.alone(settings, catalog.table("sums")),
-        desired.acting(settings, "changing_tables"),
+        desired.lock_process(settings, "changing_tables"),
     ):
         words = ["upgrade", "promote", "counted"]
         ended = CliRunner().invoke(main.app(), words, env=to_environment(settings))

@@ -12,7 +12,7 @@ import pytest
 
 from support import ROOT
 
-FOLDERS = ("lakehouse", "streaming_jobs", "batch_jobs", "assets", "docs", "ops")
+FOLDERS = ("lakehouse", "streaming_jobs", "batch_jobs", "assets", "examples", "docs", "ops")
 SUFFIXES = {".py", ".md", ".svg", ".yml", ".yaml", ".json", ".toml", ".properties", ".xml"}
 EXEMPT = {"CHANGELOG.md"}
 

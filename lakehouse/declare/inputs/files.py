@@ -43,14 +43,14 @@ def files(
     header: bool = True,
     nulls: Sequence[str] = EMPTY,
 ) -> FileSource:
-    """Files read whole, as the input of a reference table.
+    """Declares files that a reference table reads whole.
 
         campaign_files = files("campaigns.csv", schema="ad_id STRING, campaign_id STRING")
 
     :param path: a file or folder; a relative one is relative to the module that declares it.
     :param schema: Spark DDL.
     :param format: "csv", "delta" (a Delta table of others, at its newest version), or another that Spark reads.
-    :param header: whether each CSV file begins with a line that names the columns in their order.
+    :param header: True if each CSV file begins with a line that names the columns in their order.
     :param nulls: the fields of CSV that are null, with quotes or without, as `["", "NA"]`. By default the empty one.
     :raises DeclarationError: for a column name of the library's own.
     """

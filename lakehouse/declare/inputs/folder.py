@@ -59,7 +59,7 @@ def folder(
     forget: str | timedelta = "0 seconds",
     **records: Unpack[RecordOptions],
 ) -> FolderSource:
-    """A folder that others put files into, as the input of an ingest table: each file is read once.
+    """Declares a folder that others put files into as the input of an ingest table: each file is read once.
 
         reading_files = folder("/data/incoming", schema="sensor_id STRING NOT NULL, event_time TIMESTAMP NOT NULL")
 
@@ -75,8 +75,8 @@ def folder(
     :param framing: "concatenated" reads JSON objects that stand one after another in a line, as `kafka` does in a message.
     :param pattern: which names of files count, as a shell has it; those that begin with `.` or `_`, or end
         with `.tmp` or `.part`, never do.
-    :param header: whether each CSV file begins with a line that names the columns in their order, by default
-        yes. A file whose first line does not is refused by its name, and not read until it is corrected.
+    :param header: True, the default, if each CSV file begins with a line that names the columns in their order. A file
+        whose first line does not is refused by its name, and not read until it is corrected.
     :param nulls: the fields of CSV that are null, with quotes or without, as `["", "NA"]`. By default the empty one.
     :param settle: how long size and modification time of a file stand still before it counts as whole: more
         than its writer pauses.

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from lakehouse.declare.columns import INGESTION
+from lakehouse.declare.columns import INGESTION, without_not_null
 from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.declare.inputs.source_checks import check_event_time
 from lakehouse.declare.inputs.sources import FilesSource
@@ -65,6 +65,5 @@ def _check_parted(topic: KafkaSource) -> None:
 
 
 def _columns(schema: str) -> str:
-    """Returns Spark DDL in one spelling, without NOT NULL, which is an expectation and may differ."""
-    plain = re.sub(r"\s+NOT\s+NULL\b", "", schema, flags=re.IGNORECASE)
-    return re.sub(r"\s*([,:<>()])\s*", r"\1", " ".join(plain.split())).lower()
+    """Returns Spark DDL in one spelling, without NOT NULL, which may differ."""
+    return re.sub(r"\s*([,:<>()])\s*", r"\1", without_not_null(schema)).lower()

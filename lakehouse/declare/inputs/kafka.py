@@ -51,10 +51,8 @@ class KafkaSource(RecordSource):
 
     @property
     def about(self) -> About:
-        shown, where = (
-            f"The topic `{self.address}`: {_VALUES[self.format]}.",
-            {"topic": self.address},
-        )
+        shown = f"The topic `{self.address}`: {_VALUES[self.format]}."
+        where = {"topic": self.address}
         if self.history and self.starting:
             shown += f" Before it `{self.history.address}` is read, its rows before {self.starting.isoformat()}."
             where["history"] = self.history.address
@@ -79,7 +77,7 @@ def kafka(
     starting: datetime | None = None,
     **records: Unpack[RecordOptions],
 ) -> KafkaSource:
-    """A topic, declared once.
+    """Declares a topic of Kafka as the input of an ingest table.
 
         sensor_topic = kafka("sensor-readings", schema="sensor_id STRING NOT NULL, event_time TIMESTAMP, celsius DOUBLE")
 

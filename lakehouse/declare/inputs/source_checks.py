@@ -70,7 +70,9 @@ def check_event_time(name: str, instant: object) -> None:
 
 
 def check_keys(source: "KafkaSource") -> None:
-    key, given, declared = source.key, dict(source.metadata), dict(columns.of_ddl(source.schema))
+    key = source.key
+    given = dict(source.metadata)
+    declared = dict(columns.of_ddl(source.schema))
     if key and (source.format == "text" or not _OF_KEY.fullmatch(declared.get(key, ""))):
         raise DeclarationError(
             f"key={key!r}, schema={source.schema!r}: a key is text or a whole number; name a STRING, INT or BIGINT column of the "

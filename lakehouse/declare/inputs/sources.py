@@ -1,7 +1,6 @@
 """The contract of sources and the options that all of them have; each kind of source has a module of its own."""
 
 import inspect
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypedDict
 
+from lakehouse.declare.columns import without_not_null
 from lakehouse.durations import duration
 
 ValueFormat = Literal["json", "text", "avro", "json_schema", "protobuf", "debezium"]
@@ -110,7 +110,7 @@ class Source(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RecordSource(Source):
-    """What an ingest table reads: records, each with a partition and an offset, so that each is read once.
+    """A source of an ingest table: records, each with a partition and an offset, so that each is read once.
 
     A record without a NOT NULL column of `schema` is quarantined.
     """
@@ -186,14 +186,13 @@ class RecordSource(Source):
 
     @property
     def read_as(self) -> str:
-        """How its records become rows. What is only required of a column is an expectation, and left out."""
-        plain = re.sub(r"\s+NOT\s+NULL\b", "", " ".join(self.schema.split()), flags=re.IGNORECASE)
+        """The way its records become rows, without NOT NULL, which is an expectation."""
         nulls = f", null as {', '.join(map(repr, self.nulls))}" if self.nulls != EMPTY else ""
-        return f"{self.format}{self.manner}{nulls}: {plain}"
+        return f"{self.format}{self.manner}{nulls}: {without_not_null(self.schema)}"
 
     @property
     def manner(self) -> str:
-        """What else than format and columns decides how a record is read."""
+        """The options besides format and columns that decide how a record is read."""
         key = ", ".join(self.keys) or self.key
         how = f", key {key}" if key else ""
         if self.key_format:
@@ -204,7 +203,7 @@ class RecordSource(Source):
 
     @property
     def reader_note(self) -> str:
-        """The class of one's own that reads it, with its options; empty if there is none."""
+        """The user's class that reads it, with its options; empty if there is none."""
         return ""
 
     @property

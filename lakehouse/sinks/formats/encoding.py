@@ -25,7 +25,7 @@ BEYOND = f"{RULE}; {FIX}"
 
 
 def rows_of(rows: "pa.Table") -> list[Row]:
-    """The rows, each map as a dictionary: as Arrow has maps, an empty one would be an empty array.
+    """Returns the rows, each map as a dictionary: as Arrow has maps, an empty one would be an empty array.
 
     Raises SinkError for an instant that Python does not have.
     """
@@ -41,7 +41,7 @@ def rows_of(rows: "pa.Table") -> list[Row]:
 
 
 def listed(column: "pa.Array | pa.ChunkedArray") -> list[object]:
-    """The values of one column, as `rows_of` has them. Raises SinkError as that does."""
+    """Returns the values of one column, as `rows_of` has them. Raises SinkError as that does."""
     try:
         return column.to_pylist(maps_as_pydicts="lossy")
     except OverflowError as err:
@@ -49,23 +49,23 @@ def listed(column: "pa.Array | pa.ChunkedArray") -> list[object]:
 
 
 def value_of(row: Row) -> str:
-    """The row as a JSON object, its columns in their order."""
+    """Returns the row as a JSON object, its columns in their order."""
     return _json({name: _plain(value) for name, value in row.items() if value is not None})
 
 
 def json_of(value: object) -> str:
-    """One value as JSON."""
+    """Returns one value as JSON."""
     return _json(_plain(value))
 
 
 def text_of(value: object) -> str:
-    """A value as text: JSON, without the quotation marks of a text."""
+    """Returns a value as text: JSON, without the quotation marks of a text."""
     plain = _plain(value)
     return plain if isinstance(plain, str) else _json(plain)
 
 
 def key_of(row: Row, key: Sequence[str]) -> str:
-    """The key of a row: the text of one column, or a JSON object of several.
+    """Returns the key of a row: the text of one column, or a JSON object of several.
 
     Raises SinkError for one column that is null, by which no row is found.
     """
@@ -84,7 +84,7 @@ _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _plain(value: object) -> object:
-    """The value as JSON has it."""
+    """Returns the value as JSON has it."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -103,6 +103,6 @@ def _plain(value: object) -> object:
 
 
 def _instant(value: datetime) -> str:
-    """With microseconds only where there are some, and a zone unless the column has none."""
+    """Returns an instant as text: microseconds only where there are some, a zone unless the column has none."""
     text = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
     return text.isoformat() + ("Z" if value.tzinfo else "")

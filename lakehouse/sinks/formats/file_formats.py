@@ -1,6 +1,6 @@
 """Rows as the content of a file, and back: Parquet, CSV, JSON.
 
-What comes back has the values of the rows, as JSON has them where the format has no types of its own.
+Values come back as JSON has them where the format has no types of its own.
 """
 
 import csv
@@ -20,7 +20,7 @@ _NO_TEXT = ("int", "uint", "float", "double", "halffloat", "bool", "struct", "li
 
 
 def encoded(format: Format, rows: Sequence[Row], schema: "pa.Schema") -> bytes:
-    """The content of a file of these rows."""
+    """Returns the content of a file of these rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -36,7 +36,7 @@ def encoded(format: Format, rows: Sequence[Row], schema: "pa.Schema") -> bytes:
 
 
 def decoded(format: Format, content: bytes, types: Mapping[str, str]) -> list[Row]:
-    """The rows of a file. `types`: of the columns, as Arrow names them."""
+    """Returns the rows of a file. `types` are those of the columns, as Arrow names them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -52,7 +52,7 @@ def _cell(value: object) -> str:
 
 
 def _texts(content: bytes) -> list[dict[str, str | None]]:
-    """The cells of CSV. Only a cell without quotation marks is null, which the module `csv` does not say."""
+    """Returns the cells of CSV. Only a cell without quotation marks is null, which the module `csv` does not say."""
     import pyarrow as pa
     from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
@@ -66,8 +66,7 @@ def _texts(content: bytes) -> list[dict[str, str | None]]:
     parse = ParseOptions(newlines_in_values=True)
     # in one piece: a row that does not fit into one is refused
     whole = ReadOptions(block_size=len(content) + 1)
-    found = read_csv(pa.BufferReader(content), whole, parse, texts)
-    return found.to_pylist()
+    return read_csv(pa.BufferReader(content), whole, parse, texts).to_pylist()
 
 
 def _of_texts(row: Mapping[str, str | None], types: Mapping[str, str]) -> Row:

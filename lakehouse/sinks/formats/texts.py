@@ -1,7 +1,7 @@
 """Columns of Arrow as text, byte for byte as `encoding` writes each value.
 
-Arrow writes a whole column in a fraction of the time. What it would write in another way, such as a
-very small double or a text with quotation marks in it, `encoding` writes.
+Arrow writes a whole column in a fraction of the time. `encoding` writes the values that Arrow writes in another way,
+such as a very small double or a text with quotation marks in it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,30 +14,30 @@ from lakehouse.sinks.formats.encoding import BEYOND, json_of, key_of, listed, te
 from lakehouse.storage.delta.python_years import DATES, INSTANTS
 from lakehouse.storage.delta.python_years import text_of as text_of_instant
 
-# what texts are made of at once, so that a large version needs little memory beside its rows
+# texts are made of so much at once, so that a large version needs little memory beside its rows
 _ROWS, _BYTES = 10_000, 1 << 25
 _ESCAPED = '[\\x00-\\x1f"\\\\]'  # the characters of a text that JSON has in another way
 _USUAL = (1e-4, 1e10)  # doubles, between which Arrow and Python write the same digits
 
 
 def parts(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows in their order, as many at once as texts are made of."""
-    many = rows.num_rows
-    if many > _ROWS or (many > 1 and rows.nbytes > _BYTES):
-        yield from parts(rows.slice(0, many // 2))
-        yield from parts(rows.slice(many // 2))
-    elif many:
+    """Yields the rows in their order, as many at once as texts are made of."""
+    count = rows.num_rows
+    if count > _ROWS or (count > 1 and rows.nbytes > _BYTES):
+        yield from parts(rows.slice(0, count // 2))
+        yield from parts(rows.slice(count // 2))
+    elif count:
         yield rows
 
 
 def values_of(rows: pa.Table) -> list[str]:
-    """Each row as `value_of` writes it."""
+    """Returns each row as `value_of` writes it."""
     fields = ((name, cells(rows, name, json_of)) for name in rows.column_names)
     return _objects(fields, rows.num_rows).to_pylist()
 
 
 def keys_of(rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """The key of each row as `key_of` writes it. Raises SinkError as that does."""
+    """Returns the key of each row as `key_of` writes it. Raises SinkError as that does."""
     if len(key) > 1:
         fields = (
             (name, pc.coalesce(cells(rows, name, json_of), "null")) for name in dict.fromkeys(key)
@@ -49,7 +49,7 @@ def keys_of(rows: pa.Table, key: Sequence[str]) -> list[str]:
 
 
 def cells(rows: pa.Table, name: str, one: Callable[[object], str]) -> pa.Array:
-    """A column as `one` writes its values, which is `json_of` or `text_of`; null where it is null."""
+    """Returns a column as `one` writes its values, which is `json_of` or `text_of`; null where it is null."""
     try:
         return _texts(rows[name].combine_chunks(), one)
     except SinkError as err:
@@ -84,11 +84,11 @@ def _texts(column: pa.Array, one: Callable[[object], str]) -> pa.Array:
     return _one_by_one(column, one)
 
 
-def _objects(fields: Iterable[tuple[str, pa.Array]], many: int) -> pa.Array:
-    """So many objects of JSON with these fields, whose values are JSON; those that are null are left out."""
+def _objects(fields: Iterable[tuple[str, pa.Array]], count: int) -> pa.Array:
+    """Returns objects of JSON with these fields, whose values are JSON; those that are null are left out."""
     members = [pc.binary_join_element_wise(f",{json_of(name)}:", of, "") for name, of in fields]
     if not members:
-        return pa.array(["{}"] * many, pa.string())
+        return pa.array(["{}"] * count, pa.string())
     within = pc.binary_join_element_wise(*members, "", null_handling="replace")
     # a brace in the place of the first comma
     return pc.binary_join_element_wise(pc.utf8_replace_slice(within, 0, 1, "{"), "}", "")
@@ -134,7 +134,7 @@ def _doubles(column: pa.Array, one: Callable[[object], str]) -> pa.Array:
 def _but(
     texts: pa.Array, other: pa.Array, column: pa.Array, one: Callable[[object], str]
 ) -> pa.Array:
-    """The texts, but for those of `other` values of the column, which `one` writes."""
+    """Returns the texts, but for those of `other` values of the column, which `one` writes."""
     other = other.fill_null(False)
     if not other.true_count:
         return texts

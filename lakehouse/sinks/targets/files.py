@@ -33,7 +33,7 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import taken_over
+from lakehouse.sinks.claims import replaced
 from lakehouse.sinks.formats.encoding import key_of, text_of, value_of
 from lakehouse.sinks.formats.file_formats import Format, decoded, encoded
 from lakehouse.sinks.targets.files_folder import MANIFEST, Folder
@@ -91,15 +91,10 @@ def file_folder(
     :raises DeclarationError: for values that do not fit each other.
     """
     one_of("format", format, ("parquet", "csv", "json"))
-    one_of("corrections", corrections, ("send", "hold", "ignore"))
     keys = columns_of(key)
     parts = columns_of(partition_by)
     named = name or Path(path).name
-    if not keys or not named:
-        raise DeclarationError(
-            f"path={path!r}, key={list(keys)}: a folder, and at least one column that identifies a row"
-        )
-    if unknown := [each for each in parts if each not in keys]:
+    if unknown := [name for name in parts if name not in keys]:
         raise DeclarationError(
             f"target={named}, partition_by={unknown[0]!r}: a row stays in its partition, so that its deletion is found there; "
             f"add {unknown[0]} to key={list(keys)}"
@@ -135,33 +130,33 @@ class FilesSink(Sink):
         self._written = 0
 
     def open(self) -> None:
-        with self._folder.alone():
+        with self._folder.lock():
             try:
-                found, readable = self._folder.read(), True
+                manifest, readable = self._folder.read(), True
             except SinkError:  # the position says so
-                found, readable = None, False
-            there = self._folder.there()
-            ours = {name for name in there if _OURS.fullmatch(name)}
-            if found:  # what a process wrote that died before its commit
-                for name in ours - _known(found):
+                manifest, readable = None, False
+            names = self._folder.names()
+            ours = {name for name in names if _OURS.fullmatch(name)}
+            if manifest:  # what a process wrote that died before its commit
+                for name in ours - _known(manifest):
                     self._folder.remove(name)
             elif readable and not ours:
-                if there:
+                if names:
                     raise SinkError(
-                        f"target={self._target.name}, path={self._folder.path}: it has files already ({min(there)}), and a "
+                        f"target={self._target.name}, path={self._folder.path}: it has files already ({min(names)}), and a "
                         "folder belongs to the target alone; name an empty one"
                     )
                 self._folder.publish(_nothing())  # its absence is a loss from now on
             # the number may be gone, and no name of a file may come again
-            self._epoch = max([self._folder.turn(), *map(_epoch_of, ours)]) + 1
-            self._folder.take(self._epoch)
+            self._epoch = max([self._folder.epoch(), *map(_epoch_of, ours)]) + 1
+            self._folder.write_epoch(self._epoch)
 
     def position(self) -> Position | None:
-        self._manifest = found = self._folder.read()
-        if found is not None:
-            at = found["position"]
+        self._manifest = manifest = self._folder.read()
+        if manifest is not None:
+            at = manifest["position"]
             return Position.from_json(json.dumps(at)) if at else None
-        if any(map(_OURS.fullmatch, self._folder.there())):
+        if any(map(_OURS.fullmatch, self._folder.names())):
             raise self._folder.refusal(f"it has files of a follower, and no {MANIFEST}")
         return None
 
@@ -173,8 +168,8 @@ class FilesSink(Sink):
         for change in changes:
             partition = _partition(change.row, self._target.partition_by)
             by_partition.setdefault(partition, []).append(change)
-        for partition, found in by_partition.items():
-            self._change(partition, version, found)
+        for partition, partition_changes in by_partition.items():
+            self._change(partition, version, partition_changes)
 
     def commit(self, position: Position) -> None:
         now = datetime.now(UTC)
@@ -194,9 +189,9 @@ class FilesSink(Sink):
             "left": {name: left for name, left in state["left"].items() if name not in expired},
             "position": json.loads(position.to_json()),
         }
-        with self._folder.alone():
-            if self._folder.turn() != self._epoch:
-                raise taken_over(
+        with self._folder.lock():
+            if self._folder.epoch() != self._epoch:
+                raise replaced(
                     f"target={self._target.name}", "nothing of what it wrote is in the manifest"
                 )
             self._folder.publish(manifest)
@@ -206,16 +201,17 @@ class FilesSink(Sink):
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         for entry in self._state()["files"]:
-            if not self._folder.fault(entry):
-                for key, row in self._rows_of(self._folder.content(entry)).items():
+            content, fault = self._folder.load(entry)
+            if not fault:
+                for key, row in self._rows_of(content).items():
                     yield key, value_of(row), True
 
     def faults(self) -> Iterator[tuple[str, Fault]]:
         state = self._state()
         for entry in state["files"]:
-            if fault := self._folder.fault(entry):
+            if fault := self._folder.load(entry)[1]:
                 yield entry["path"], fault
-        for name in sorted(self._folder.there() - _known(state)):
+        for name in sorted(self._folder.names() - _known(state)):
             if not _OURS.fullmatch(name):
                 yield name, "foreign file"
 
@@ -224,10 +220,11 @@ class FilesSink(Sink):
             state = self._state()
         except SinkError:
             self._manifest = state = _nothing()
-        for name, fault in list(self.faults()):
+        faults = dict(self.faults())
+        for name, fault in faults.items():
             if fault == "foreign file":
                 self._folder.set_aside(name)
-        state["files"] = [entry for entry in state["files"] if not self._folder.fault(entry)]
+        state["files"] = [entry for entry in state["files"] if entry["path"] not in faults]
 
     def close(self) -> None:
         self._manifest = None
@@ -238,17 +235,17 @@ class FilesSink(Sink):
         entries = [entry for entry in state["files"] if entry["partition"] == partition]
         if partition not in self._keys:
             self._keys[partition] = {
-                key for entry in entries for key in self._rows_of(self._folder.sound(entry))
+                key for entry in entries for key in self._rows_of(self._folder.sound_content(entry))
             }
-        known = self._keys[partition]
+        keys = self._keys[partition]
         came = {key_of(change.row, self._target.key): change for change in changes}
-        appends = all(change.kind == "insert" for change in changes) and not known & came.keys()
+        appends = all(change.kind == "insert" for change in changes) and not keys & came.keys()
         if appends and len(entries) < _MANY:
             rows = {key: change.row for key, change in came.items()}
         else:
             rows = {}
             for entry in entries:
-                rows |= self._rows_of(self._folder.sound(entry))
+                rows |= self._rows_of(self._folder.sound_content(entry))
             for key, change in came.items():
                 if change.kind == "delete":
                     rows.pop(key, None)
@@ -257,13 +254,13 @@ class FilesSink(Sink):
             now = datetime.now(UTC).isoformat()
             state["left"] |= {entry["path"]: now for entry in entries}
             state["files"] = [entry for entry in state["files"] if entry not in entries]
-            known.clear()
-        known |= rows.keys()
+            keys.clear()
+        keys |= rows.keys()
         if rows:
             state["files"].append(self._store(partition, version, list(rows.values())))
 
     def _store(self, partition: str, version: int, rows: Sequence[Row]) -> dict[str, Any]:
-        """A new file, and what the manifest says of it."""
+        """Writes a new file, and returns its entry in the manifest."""
         self._written += 1
         name = f"v{version}-{self._epoch}-{self._written}.{self._target.format}"
         path = f"{partition}/{name}" if partition else name
@@ -279,7 +276,7 @@ class FilesSink(Sink):
         }
 
     def _rows_of(self, content: bytes) -> dict[str, Row]:
-        """The rows of a file by key."""
+        """Returns the rows of a file by key."""
         types = self._state()["columns"]
         if self._schema is not None:
             types = {field.name: str(field.type) for field in self._schema}

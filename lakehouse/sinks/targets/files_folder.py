@@ -1,10 +1,10 @@
-"""The folder of a target: its manifest, whose turn it is to write, and its files."""
+"""The folder of a target: its manifest, the epoch of its writer, and its files."""
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,13 +28,15 @@ class Folder:
 
     def read(self) -> dict[str, Any] | None:
         try:
-            found = json.loads((self.path / MANIFEST).read_bytes())
-            if found["position"]:
-                Position.from_json(json.dumps(found["position"]))
+            manifest = json.loads((self.path / MANIFEST).read_bytes())
+            if manifest["position"]:
+                Position.from_json(json.dumps(manifest["position"]))
                 for name, value in self.layout.items():
-                    if found[name] != value:
-                        raise self.refusal(f"its files have {name}={found[name]!r}, not {value!r}")
-            return found | {name: found[name] for name in ("columns", "files", "left")}
+                    if manifest[name] != value:
+                        raise self.refusal(
+                            f"its files have {name}={manifest[name]!r}, not {value!r}"
+                        )
+            return manifest | {name: manifest[name] for name in ("columns", "files", "left")}
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as err:
@@ -62,36 +64,38 @@ class Folder:
             os.fsync(file.fileno())
         _sync(path.parent)
 
-    def content(self, entry: Mapping[str, Any]) -> bytes:
-        return within(self.path, entry["path"]).read_bytes()
-
-    def fault(self, entry: Mapping[str, Any]) -> Literal["missing file", "damaged file", ""]:
+    def load(
+        self, entry: Mapping[str, Any]
+    ) -> tuple[bytes, Literal["missing file", "damaged file", ""]]:
+        """Returns the content of a file and its fault, which is empty for a sound one."""
         try:
-            content = self.content(entry)
+            content = within(self.path, entry["path"]).read_bytes()
         except FileNotFoundError:
-            return "missing file"
-        return "" if hashlib.sha256(content).hexdigest() == entry["sha256"] else "damaged file"
+            return b"", "missing file"
+        is_sound = hashlib.sha256(content).hexdigest() == entry["sha256"]
+        return content, "" if is_sound else "damaged file"
 
-    def sound(self, entry: Mapping[str, Any]) -> bytes:
-        """The content of a file. Raises SinkError if it is missing or damaged."""
-        if fault := self.fault(entry):
+    def sound_content(self, entry: Mapping[str, Any]) -> bytes:
+        """Returns the content of a file. Raises SinkError if it is missing or damaged."""
+        content, fault = self.load(entry)
+        if fault:
             raise self.refusal(f"{entry['path']} is a {fault}")
-        return self.content(entry)
+        return content
 
-    def there(self) -> set[str]:
-        """The files of the folder but for the target's own, by their names in it."""
-        found = (path for path in self.path.rglob("*") if path.is_file())
-        names = {path.relative_to(self.path).as_posix() for path in found}
+    def names(self) -> set[str]:
+        """Returns the names of the files in the folder, without the target's own."""
+        files = (path for path in self.path.rglob("*") if path.is_file())
+        names = {path.relative_to(self.path).as_posix() for path in files}
         return {name for name in names if not name.startswith("_")}
 
-    def turn(self) -> int:
+    def epoch(self) -> int:
         try:
             return int((self.path / _EPOCH).read_text())
         except (FileNotFoundError, ValueError):
             return 0
 
-    def take(self, turn: int) -> None:
-        replace_bytes(self.path / _EPOCH, str(turn).encode())
+    def write_epoch(self, epoch: int) -> None:
+        replace_bytes(self.path / _EPOCH, str(epoch).encode())
 
     def refusal(self, what: str) -> SinkError:
         return SinkError(
@@ -99,17 +103,16 @@ class Folder:
             "writes it again"
         )
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[object]:
+        """Holds the lock of the folder. Raises SinkAway if another process has it for too long."""
         try:
-            with alone(self.path / _LOCK, wait=_LOCKED):
-                yield
+            return alone(self.path / _LOCK, wait=_LOCKED)
         except Locked as err:
             raise SinkAway(f"target={self.target}: {err}") from err
 
 
 def _sync(folder: Path) -> None:
-    """Has the names in a folder outlast a crash of the machine."""
+    """Makes the names in a folder outlast a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,8 +1,7 @@
 """Topics of Kafka as targets: each version of a table is one transaction, and its position is in it.
 
-The position is a record of a compacted topic of its own, `<topic>.position`. A follower first takes
-the transactional id over, which ends the transaction of the process before and refuses that process
-from then on, and only then reads the position.
+The position is a record of a compacted topic of its own, `<topic>.position`. A follower first claims the transactional
+id, which ends the transaction of the former process and refuses it from then on. Then it reads the position.
 """
 
 import time
@@ -96,13 +95,10 @@ def kafka_topic(
     :raises DeclarationError: for values that do not fit each other.
     """
     one_of("format", format, ("json", *TYPES))
-    one_of("corrections", corrections, ("send", "hold", "ignore"))
     keys = columns_of(key)
     order = columns_of(order_by) or keys
-    if not keys or partitions < 1:
-        raise DeclarationError(
-            f"target={topic}, key={list(keys)}, partitions={partitions}: at least one column and one partition"
-        )
+    if partitions < 1:
+        raise DeclarationError(f"target={topic}, partitions={partitions}: at least one; raise it")
     if unknown := [name for name in order if name not in keys]:
         raise DeclarationError(
             f"target={topic}, order_by={unknown[0]!r}: a key stays in one partition, so that its deletion comes after its row; "
@@ -133,13 +129,13 @@ class KafkaSink(Sink):
         topics = {self._target.name: self._target.partitions, self._positions: 1}
         ensure_topics(self._settings, topics, {"cleanup.policy": "compact"})
         deadline = time.monotonic() + ANSWER
-        there = len(self._topics.partitions(self._target.name))
-        while not there and time.monotonic() < deadline:  # it was made just now
+        partitions = len(self._topics.partitions(self._target.name))
+        while not partitions and time.monotonic() < deadline:  # it was made just now
             time.sleep(WAIT)
-            there = len(self._topics.partitions(self._target.name))
-        if there != self._target.partitions:
+            partitions = len(self._topics.partitions(self._target.name))
+        if partitions != self._target.partitions:
             raise SinkError(
-                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {there}, and with another "
+                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {partitions}, and with another "
                 "number a key would change its partition, and lose its order; declare the number that is there"
             )
         own: dict[str, Any] = {
@@ -186,7 +182,7 @@ class KafkaSink(Sink):
         self._begin()
         for part in encoded.of(changes).parts():
             keys, order = part.keys(self._target.key), part.keys(self._target.order_by)
-            places = [zlib.crc32(each.encode()) % self._target.partitions for each in order]
+            places = [zlib.crc32(text.encode()) % self._target.partitions for text in order]
             rows = zip(part.kinds, keys, places, self._values.of(part), strict=True)
             self._send(
                 self._target.name,
@@ -205,7 +201,7 @@ class KafkaSink(Sink):
         self._begun = False
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
-        found: dict[str, tuple[str, bool]] = {}
+        rows: dict[str, tuple[str, bool]] = {}
         for message in self._topics.messages(self._target.name):
             headers = dict(message.headers() or ())
             ours = headers.get(TABLE) == self._table.encode()
@@ -213,10 +209,10 @@ class KafkaSink(Sink):
                 continue
             key, value = (message.key() or b"").decode(errors="replace"), message.value()
             if value is None:
-                found.pop(key, None)
+                rows.pop(key, None)
             else:
-                found[key] = self._values.text(value), ours
-        yield from ((key, value, ours) for key, (value, ours) in found.items())
+                rows[key] = self._values.text(value), ours
+        yield from ((key, value, ours) for key, (value, ours) in rows.items())
 
     def close(self) -> None:
         if self._begun:

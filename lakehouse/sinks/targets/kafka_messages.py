@@ -1,4 +1,4 @@
-"""The topics of a target as a broker has them: what was committed there, and what the broker's errors mean."""
+"""The topics of a target at a broker: their committed messages, and the meaning of the broker's errors."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.errors import AccessError, BrokerError, LakehouseError, SinkAway, SinkError
 from lakehouse.runtime import kafka_client, kafka_topics
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import away, taken_over, translated
+from lakehouse.sinks.claims import away, replaced, translated
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -19,19 +19,19 @@ WAIT = 0.1  # seconds in which messages are gathered
 
 
 def positions_of(topic: str) -> str:
-    """The topic that holds the position of this one."""
+    """Returns the topic that holds the position of this one."""
     return f"{topic}.position"
 
 
 def id_of(topic: str) -> str:
-    """The transactional id of whoever writes the topic."""
+    """Returns the transactional id of the writer of the topic."""
     return f"lakehouse.{topic}"
 
 
 def topic_of(message: "Message") -> str:
-    """The id of the topic that a position was written of."""
-    found = dict(message.headers() or ()).get(TOPIC)
-    return found.decode() if isinstance(found, bytes) else ""
+    """Returns the id of the topic that a position belongs to."""
+    id = dict(message.headers() or ()).get(TOPIC)
+    return id.decode() if isinstance(id, bytes) else ""
 
 
 def made_again(topic: str, before: str, now: str) -> SinkError:
@@ -48,7 +48,7 @@ class Topics:
         self._settings, self._topic = settings, topic
 
     def id(self) -> str:
-        """The id of the topic, empty of a broker that gives none."""
+        """Returns the id of the topic; empty if the broker gives none."""
         try:
             ids = kafka_topics.ids(kafka_client.admin(self._settings), [self._topic])
             return ids[self._topic][0]
@@ -60,7 +60,7 @@ class Topics:
             return sorted(consumer.list_topics(topic, timeout=ANSWER).topics[topic].partitions)
 
     def messages(self, topic: str) -> "Iterator[Message]":
-        """The committed messages of a topic, in the order of each partition; none if there is no such topic."""
+        """Yields the committed messages of a topic, in the order of each partition; none if there is no such topic."""
         from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
         waiting = set(self.partitions(topic))
@@ -99,13 +99,13 @@ class Topics:
         return Consumer(client_config(self._settings) | own)
 
     def failing(self, doing: str) -> AbstractContextManager[None]:
-        """Says what failed, and why."""
+        """Raises what an error of the client means."""
         from confluent_kafka import KafkaException
 
         return translated(KafkaException, lambda err: self.refused(doing, err.args[0]))
 
     def refused(self, doing: str, error: Any) -> LakehouseError:
-        """The error to raise for a `KafkaError`."""
+        """Returns the error to raise for a `KafkaError`."""
         from confluent_kafka import KafkaError
 
         topic = self._topic
@@ -128,15 +128,15 @@ class Topics:
                 return err
             return _away(topic, doing, error.str())
         if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-            return taken_over(f"topic={topic}")
+            return replaced(f"topic={topic}")
         return SinkError(
             f"topic={topic}: {doing} failed, {error.name()}: {error.str()}; the next process goes on "
             "from the position"
         )
 
 
-def _away(topic: str, doing: str, said: str) -> SinkAway:
+def _away(topic: str, doing: str, reason: str) -> SinkAway:
     return away(
         f"topic={topic}, {doing}",
-        f"the broker must answer within {ANSWER:.0f} s and did not ({said})",
+        f"the broker must answer within {ANSWER:.0f} s and did not ({reason})",
     )

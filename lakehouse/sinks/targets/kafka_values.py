@@ -43,15 +43,14 @@ class Values:
                 self._encoded = protobuf.encoder(text, number)
 
     def of(self, changes: Changes) -> Sequence[str | bytes | None]:
-        """The values of the messages; of a deletion none."""
-        write = self._encoded
-        if write:
-            return [None if each.kind == "delete" else write(each.row) for each in changes]
+        """Returns the values of the messages; None for a deletion."""
+        if write := self._encoded:
+            return [None if change.kind == "delete" else write(change.row) for change in changes]
         values = zip(changes.kinds, changes.values(), strict=True)
         return [None if kind == "delete" else value for kind, value in values]
 
     def text(self, value: bytes) -> str:
-        """A value as `encoding` writes its row, or as text if it is none."""
+        """Returns a value as `encoding` writes its row, or as text if it is none."""
         if self._format != "json":
             number = number_of(value)
             if number not in self._schemas:

@@ -7,14 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.utils import formatdate
+from functools import partial
 from string import Formatter
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lakehouse.declare.targets import Action, Change, Corrections, Row, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
-from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer, checked
-from lakehouse.sinks.variables import filled
+from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer
+from lakehouse.sinks.claims import filled
 
 _SCHEMES = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}  # with the port of each
 _WITHIN = 20.0  # seconds for each answer of the server
@@ -77,7 +78,7 @@ def mail(
     :raises DeclarationError: for values that cannot be.
     """
     recipients = columns_of(to)
-    if not recipients or not all("@" in each for each in (*recipients, sender)):
+    if not recipients or not all("@" in address for address in (*recipients, sender)):
         raise DeclarationError(
             f"target={name}, to={list(recipients)}, sender={sender!r}: addresses of mail have an @; write them so"
         )
@@ -103,8 +104,20 @@ def mail(
                 f"target={name}, {what}={template!r}: columns are in braces, as in {{account}}, and a brace itself is doubled "
                 f"({err}); write it so"
             ) from err
-    common = checked(name, key, corrections, on, begin, rate, attempts)
-    return Mail(*common, recipients, sender, subject, text, server)
+    return Mail(
+        name=name,
+        key=columns_of(key),
+        corrections=corrections,
+        on=columns_of(on),
+        begin=begin,
+        rate=rate,
+        attempts=attempts,
+        to=recipients,
+        sender=sender,
+        subject=subject,
+        text=text,
+        server=server,
+    )
 
 
 class _Sender(Performer):
@@ -123,7 +136,7 @@ class _Sender(Performer):
         self._port = port or _SCHEMES[parts.scheme]
         # filled after the address was taken apart: a password may have any character
         self._user, self._password = (
-            filled(target.name, unquote(each or "")) for each in (parts.username, parts.password)
+            filled(target.name, unquote(part or "")) for part in (parts.username, parts.password)
         )
         self._server: smtplib.SMTP | None = None
 
@@ -175,12 +188,8 @@ class _Sender(Performer):
 
     def _connected(self) -> smtplib.SMTP:
         tls = ssl.create_default_context()
-        if self._scheme == "smtps":
-            server: smtplib.SMTP = smtplib.SMTP_SSL(
-                self._host, self._port, timeout=_WITHIN, context=tls
-            )
-        else:
-            server = smtplib.SMTP(self._host, self._port, timeout=_WITHIN)
+        direct = partial(smtplib.SMTP_SSL, context=tls) if self._scheme == "smtps" else smtplib.SMTP
+        server = direct(self._host, self._port, timeout=_WITHIN)
         try:
             if self._scheme == "smtp+starttls":
                 server.starttls(context=tls)
@@ -192,14 +201,14 @@ class _Sender(Performer):
         return server
 
     def _message(self, action: Action) -> EmailMessage:
-        known = {name: getattr(action, name) for name in _OF_ALL} | dict(action.row)
+        fields = {name: getattr(action, name) for name in _OF_ALL} | dict(action.row)
         message = EmailMessage()
         message["From"], message["To"] = self._target.sender, ", ".join(self._target.to)
         # a line of a header ends with it
-        message["Subject"] = " ".join(_filled_in(self._target.subject, known).split())
+        message["Subject"] = " ".join(_filled_in(self._target.subject, fields).split())
         message["Date"] = formatdate()
         message["Message-ID"] = f"<{action.id}@{self._target.sender.rpartition('@')[2]}>"
-        message.set_content(_filled_in(self._target.text, known))
+        message.set_content(_filled_in(self._target.text, fields))
         return message
 
     def _reset(self) -> None:
@@ -216,7 +225,7 @@ class _Sender(Performer):
 
 
 def _place(text: str) -> tuple[str, int | None]:
-    """Host and port of an address without user and password. Raises ValueError."""
+    """Returns host and port of an address without user and password. Raises ValueError."""
     parts = urlsplit(f"//{text}")
     if "@" in text:
         raise ValueError("user and password stand before it in the declaration")
@@ -225,12 +234,12 @@ def _place(text: str) -> tuple[str, int | None]:
     return parts.hostname, parts.port
 
 
-def _judged(codes: set[int], said: str) -> Answer:
-    return Answer("refused" if all(code >= 500 for code in codes) else "failed", said)
+def _judged(codes: set[int], text: str) -> Answer:
+    return Answer("refused" if all(code >= 500 for code in codes) else "failed", text)
 
 
 def _columns(template: str) -> set[str]:
-    """The first part of each name in braces: of `{window[start]}` that is `window`."""
+    """Returns the first part of each name in braces, such as `window` of `{window[start]}`."""
     names = (name for _, name, _, _ in Formatter().parse(template) if name is not None)
     return {name.split("[")[0].split(".")[0] for name in names}
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
@@ -69,18 +68,16 @@ def opensearch(
     :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
     :raises DeclarationError: for values that cannot be used.
     """
-    one_of("corrections", corrections, ("send", "hold", "ignore"))
-    keys, parts = columns_of(key), urlsplit(url)
-    if not keys or not _INDEX.fullmatch(index):
+    parts = urlsplit(url)
+    if not _INDEX.fullmatch(index):
         raise DeclarationError(
-            f"index={index!r}, key={list(keys)}: small letters, digits, '.', '_' and '-', beginning with a letter or a digit, "
-            "and at least one column that identifies a row; give both"
+            f"index={index!r}: small letters, digits, '.', '_' and '-', beginning with a letter or a digit; rename it"
         )
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise DeclarationError(
             f"target={name or index}, url: an address is http://HOST:PORT or https://HOST:PORT; write it so"
         )
-    return OpenSearchIndex(name or index, keys, corrections, index, url)
+    return OpenSearchIndex(name or index, columns_of(key), corrections, index, url)
 
 
 class OpenSearchSink(Sink):
@@ -95,17 +92,17 @@ class OpenSearchSink(Sink):
 
     def open(self) -> None:
         self._shards = self._index.make()
-        there = self._index.place(realtime=True) or Place()
+        place = self._index.place(realtime=True) or Place()
         seen = self._index.place(realtime=False) or Place()
-        self._writer.take_over(there)
-        if there.position is None:
+        self._writer.claim(place)
+        if place.position is None:
             self._remove_rows()  # of a process that died before it had committed
-        elif there.position != seen.position:
+        elif place.position != seen.position:
             self._index.refresh()  # it died when all of a version was written, and not to be seen
 
     def position(self) -> Position | None:
-        there = self._index.place(realtime=False) or Place()
-        return position_of(self._target.name, f"the document {PLACE}", there.position)
+        place = self._index.place(realtime=False) or Place()
+        return position_of(self._target.name, f"the document {PLACE}", place.position)
 
     def columns(self, schema: "pa.Schema") -> None:
         if PLACE in schema.names:
@@ -122,14 +119,18 @@ class OpenSearchSink(Sink):
         self._writer.commit(position)
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
-        for found in self._index.documents():
-            if "_source" not in found:
+        for document in self._index.documents():
+            if "_source" not in document:
                 raise SinkError(
                     f"{self._named}: {self._target.index} must keep documents as they were sent, and its mapping has "
                     "_source switched off; create it with _source"
                 )
-            epoch, of = divmod(found["_version"], EPOCH)
-            yield found["_id"], value_of(found["_source"]), epoch > 0 and of <= version
+            epoch, of_version = divmod(document["_version"], EPOCH)
+            yield (
+                document["_id"],
+                value_of(document["_source"]),
+                epoch > 0 and of_version <= version,
+            )
 
     def mend(self) -> None:
         self._index.refresh()  # so that rows of a write that was cut are seen, and repaired
@@ -158,6 +159,6 @@ class OpenSearchSink(Sink):
 
     def _remove_rows(self) -> None:
         self._index.refresh()
-        if keys := [found["_id"] for found in self._index.documents()]:
+        if keys := [document["_id"] for document in self._index.documents()]:
             self._writer.send(0, map(Document, keys), self.going_on)
             self._index.refresh()

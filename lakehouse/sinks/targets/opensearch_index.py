@@ -23,7 +23,7 @@ _THERE = "resource_already_exists_exception"  # another process was faster
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The document with the position, and by what a write sees whether another came between."""
+    """The document with the position, and the condition under which a write replaces it and no other."""
 
     epoch: int = 0
     position: str | None = None
@@ -32,15 +32,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A row by its key, or with no text the deletion of it."""
+    """A row by its key; without text, its deletion."""
 
     key: str
     text: str = ""
 
     def line(self, version: int) -> str:
-        """As a request for several documents has it."""
-        what = {"_id": self.key, "version": version, "version_type": "external_gte"}
-        action = json.dumps({"index" if self.text else "delete": what}, ensure_ascii=False)
+        """Returns the lines of a request for several documents."""
+        target = {"_id": self.key, "version": version, "version_type": "external_gte"}
+        action = json.dumps({"index" if self.text else "delete": target}, ensure_ascii=False)
         return f"{action}\n{self.text}\n" if self.text else f"{action}\n"
 
 
@@ -53,92 +53,92 @@ class Index:
         self._named = f"target={target}, index={name}"
 
     def make(self) -> int:
-        """Creates the index unless it is there, and makes one that is there fit. The number of its shards is returned.
+        """Creates the index, or fits one that is there, and returns the number of its shards.
 
         Raises SinkError for one with documents of somebody else.
         """
-        if not (found := self.described()):
-            status, said = self.server.ask("PUT", f"/{self.name}", _MADE, (400,))
-            if status == 400 and kind(said.get("error")) != _THERE:
+        index = self.described()
+        if not index:
+            status, answer = self.server.ask("PUT", f"/{self.name}", _MADE, (400,))
+            if status == 400 and kind(answer.get("error")) != _THERE:
                 raise SinkError(
-                    f"{self._named}: the server does not create it ({reason(said.get('error'))}); choose another name"
+                    f"{self._named}: the server does not create it ({reason(answer.get('error'))}); choose another name"
                 )
-            found = self.described()
+            index = self.described()
         elif self.place(realtime=True) is None:
             self._check_is_empty()
-        of_index = found["settings"]["index"]
+        of_index = index["settings"]["index"]
         if of_index.get("refresh_interval") != "-1":  # else others would see a part of a version
             given = {"index": {"refresh_interval": "-1"}}
             self.server.ask("PUT", f"/{self.name}/_settings", given)
-        self._map(lacking(_FIELD, found["mappings"].get("properties", {})))
+        self._map(lacking(_FIELD, index["mappings"].get("properties", {})))
         return int(of_index["number_of_shards"])
 
     def described(self) -> dict[str, Any]:
-        """Aliases, mappings and settings of the index; nothing if it is not there."""
-        status, found = self.server.ask("GET", f"/{self.name}", answers=(404,))
+        """Returns aliases, mappings and settings of the index; nothing if it is not there."""
+        status, indexes = self.server.ask("GET", f"/{self.name}", answers=(404,))
         if status == 404:
             return {}
-        if self.name not in found:
+        if self.name not in indexes:
             raise SinkError(
-                f"{self._named}: it is another name of {', '.join(sorted(found))}; publish to an index by its own name"
+                f"{self._named}: it is another name of {', '.join(sorted(indexes))}; publish to an index by its own name"
             )
-        return found[self.name]
+        return indexes[self.name]
 
     def add_fields(self, wanted: Properties) -> None:
-        """Those that it lacks. Raises SinkError if it cannot have them."""
+        """Adds the fields that it lacks. Raises SinkError if it cannot have them."""
         self._map(lacking(wanted, self.described()["mappings"].get("properties", {})))
 
     def refresh(self) -> None:
-        """Lets searches see what was written so far."""
-        failed = self.server.ask("POST", f"/{self.name}/_refresh")[1]["_shards"]["failed"]
-        if failed:
+        """Lets searches see all writes so far."""
+        if failed := self.server.ask("POST", f"/{self.name}/_refresh")[1]["_shards"]["failed"]:
             raise SinkAway(
                 f"{self._named}: all shards must be refreshed, and {failed} were not; its follower does it again"
             )
 
     def place(self, realtime: bool) -> Place | None:
-        """The document with the position: as it was written last, or as searches see it."""
-        asked = f"/{self.name}/_doc/{PLACE}?realtime={str(realtime).lower()}"
-        status, found = self.server.ask("GET", asked, answers=(404,))
+        """Returns the document with the position: as it was written last, or as searches see it."""
+        path = f"/{self.name}/_doc/{PLACE}?realtime={str(realtime).lower()}"
+        status, document = self.server.ask("GET", path, answers=(404,))
         if status == 404:
             return None
         try:
-            held = found["_source"][PLACE]
-            return Place(int(held["epoch"]), held["position"], _unchanged(found))
+            place = document["_source"][PLACE]
+            return Place(int(place["epoch"]), place["position"], _unchanged(document))
         except (KeyError, TypeError, ValueError) as err:
             raise SinkError(
                 f"{self._named}: its document {PLACE} must hold epoch and position, and does not ({err!r}); delete the index, "
                 "and the follower fills it again"
             ) from err
 
-    def put_place(self, by: str, place: Place, known: Place) -> Place | str:
-        """The document as it is then, written by the name `by`; or what the server said, if it is not as `known`."""
-        held = {PLACE: {"epoch": place.epoch, "position": place.position}}
-        path = f"/{by}/_doc/{PLACE}?{known.unchanged}"
-        status, said = self.server.ask("PUT", path, held, (400, 404, 409))
+    def put_place(self, by: str, place: Place, former: Place) -> Place | str:
+        """Writes the document by the name `by` and returns it; returns the server's reason if it is not as `former`."""
+        document = {PLACE: {"epoch": place.epoch, "position": place.position}}
+        path = f"/{by}/_doc/{PLACE}?{former.unchanged}"
+        status, answer = self.server.ask("PUT", path, document, (400, 404, 409))
         if status in (400, 404, 409):
-            return reason(said.get("error"))
-        return Place(place.epoch, place.position, _unchanged(said))
+            return reason(answer.get("error"))
+        return Place(place.epoch, place.position, _unchanged(answer))
 
     def give_alias(self, alias: str, beginning: str) -> None:
-        """The only one of those with that beginning."""
-        known = self.server.ask("GET", f"/{self.name}/_alias")[1][self.name]["aliases"]
-        gone = [each for each in known if each.startswith(beginning)]
-        steps = [{"remove": {"index": self.name, "alias": each}} for each in gone]
+        """Gives the index an alias, and removes all others with that beginning."""
+        aliases = self.server.ask("GET", f"/{self.name}/_alias")[1][self.name]["aliases"]
+        former = [name for name in aliases if name.startswith(beginning)]
+        steps = [{"remove": {"index": self.name, "alias": name}} for name in former]
         steps.append({"add": {"index": self.name, "alias": alias}})
         self.server.ask("POST", "/_aliases", {"actions": steps})
 
     def write(self, by: str, version: int, documents: Sequence[Document]) -> list[dict[str, Any]]:
-        """What became of each document: a status, and an error if it is not as it was sent."""
-        body = "".join(each.line(version) for each in documents)
+        """Returns a status for each document, and an error if it is not as it was sent."""
+        body = "".join(document.line(version) for document in documents)
         path = f"/{by}/_bulk?filter_path=error,items.*.status,items.*.error"
-        status, found = self.server.ask("POST", path, body, (400, 404, 429))
+        status, answer = self.server.ask("POST", path, body, (400, 404, 429))
         if status != 200:
-            return [{"status": status, "error": found.get("error")}] * len(documents)
-        return [next(iter(item.values())) for item in found["items"]]
+            return [{"status": status, "error": answer.get("error")}] * len(documents)
+        return [next(iter(item.values())) for item in answer["items"]]
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """All of them as searches see them at this moment, but the one with the position."""
+        """Yields the documents as searches see them at this moment, without the one that holds the position."""
         body = {
             "size": READ_AT_ONCE,
             "sort": ["_doc"],
@@ -146,22 +146,22 @@ class Index:
             "query": {"bool": {"must_not": {"ids": {"values": [PLACE]}}}},
         }
         path = f"/{self.name}/_search?scroll={_KEPT}"
-        status, found = self.server.ask("POST", path, body, (404,))
+        status, page = self.server.ask("POST", path, body, (404,))
         if status == 404:
             return
         try:
             while True:
-                if found["timed_out"] or found["_shards"]["failed"]:
+                if page["timed_out"] or page["_shards"]["failed"]:
                     raise SinkAway(
-                        f"{self._named}: all shards must be read, and {found['_shards']['failed']} were not; look again later"
+                        f"{self._named}: all shards must be read, and {page['_shards']['failed']} were not; look again later"
                     )
-                if not (hits := found["hits"]["hits"]):
+                if not (hits := page["hits"]["hits"]):
                     return
                 yield from hits
-                again = {"scroll": _KEPT, "scroll_id": found["_scroll_id"]}
-                found = self.server.ask("POST", "/_search/scroll", again)[1]
+                again = {"scroll": _KEPT, "scroll_id": page["_scroll_id"]}
+                page = self.server.ask("POST", "/_search/scroll", again)[1]
         finally:
-            ended = {"scroll_id": found["_scroll_id"]}
+            ended = {"scroll_id": page["_scroll_id"]}
             self.server.ask("DELETE", "/_search/scroll", ended, (404,))
 
     def _check_is_empty(self) -> None:
@@ -176,13 +176,13 @@ class Index:
         if not fields:
             return
         given = {"properties": fields}
-        status, said = self.server.ask("PUT", f"/{self.name}/_mapping", given, (400,))
+        status, answer = self.server.ask("PUT", f"/{self.name}/_mapping", given, (400,))
         if status == 400:
             raise SinkError(
                 f"{self._named}, columns={', '.join(fields)}: it must take them as fields, and does not "
-                f"({reason(said.get('error'))}); rename the columns, or publish to another index"
+                f"({reason(answer.get('error'))}); rename the columns, or publish to another index"
             )
 
 
-def _unchanged(found: dict[str, Any]) -> str:
-    return f"if_seq_no={found['_seq_no']}&if_primary_term={found['_primary_term']}"
+def _unchanged(document: dict[str, Any]) -> str:
+    return f"if_seq_no={document['_seq_no']}&if_primary_term={document['_primary_term']}"

@@ -1,4 +1,4 @@
-"""What a server of OpenSearch is asked over HTTP, and what its answers mean for a target."""
+"""A server of OpenSearch: requests over HTTP, and the meaning of its answers for a target."""
 
 import base64
 import json
@@ -9,8 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from lakehouse.errors import SinkError
 from lakehouse.runtime.http_client import Client, Unanswered
-from lakehouse.sinks.claims import away
-from lakehouse.sinks.variables import filled
+from lakehouse.sinks.claims import away, filled
 
 _WITHIN = 60.0  # seconds for an answer
 _NOT_NOW = (408, 429, 502, 503, 504)
@@ -31,22 +30,19 @@ class Server:
     def ask(
         self, method: str, path: str, body: object = None, answers: tuple[int, ...] = ()
     ) -> tuple[int, dict[str, Any]]:
-        """The status of the answer, which is 200, 201 or one of `answers`, and what it says.
+        """Returns status and content of the answer. The status is 200, 201 or one of `answers`.
 
-        `body`: text goes as it is, one JSON a line; anything else as JSON. Raises SinkAway where the server cannot answer now,
-        and SinkError for any other answer.
+        Text as `body` goes as it is, one JSON a line; anything else as JSON. Raises SinkAway where the server cannot answer
+        now, and SinkError for any other answer.
         """
         self._prepare()
         lines = isinstance(body, str)
-        kind = "application/x-ndjson" if lines else "application/json"
         text = str(body) if lines else json.dumps(body, ensure_ascii=False)
-        headers = self._headers | {"Content-Type": kind}
-        content = None if body is None else text.encode()
+        headers = self._headers | {"Content-Type": f"application/{'x-nd' if lines else ''}json"}
+        content, url = None if body is None else text.encode(), self._base + path
         try:
-            with self._client.ask(
-                method, self._base + path, content, headers, within=_WITHIN
-            ) as answer:
-                status, said = answer.status, _parsed(answer.read())
+            with self._client.ask(method, url, content, headers, within=_WITHIN) as answer:
+                status, parsed = answer.status, _parsed(answer.read())
         except Unanswered as err:
             if isinstance(err.why, ssl.SSLCertVerificationError):
                 raise SinkError(
@@ -56,14 +52,14 @@ class Server:
             why = f"the server must answer and does not ({err.why!r})"
             raise away(f"target={self._target}", why) from err
         if status in (200, 201, *answers):
-            return status, said
-        raise self._refusal(f"{method} {path.partition('?')[0]}", status, said)
+            return status, parsed
+        raise self._refusal(f"{method} {path.partition('?')[0]}", status, parsed)
 
     def close(self) -> None:
         self._client.close()
 
     def _prepare(self) -> None:
-        """Fills in the variables when the server is needed first."""
+        """Fills in the variables, when the server is needed first."""
         if self._base:
             return
         parts = urlsplit(self._url)
@@ -76,10 +72,10 @@ class Server:
             self._headers["Authorization"] = f"Basic {basic}"
         self._base = filled(self._target, f"{parts.scheme}://{host}{parts.path.rstrip('/')}")
 
-    def _refusal(self, asked: str, status: int, said: Mapping[str, Any]) -> SinkError:
-        why = f"{status} {reason(said.get('error'))}".strip()
+    def _refusal(self, asked: str, status: int, content: Mapping[str, Any]) -> SinkError:
+        why = f"{status} {reason(content.get('error'))}".strip()
         named = f"target={self._target}, {asked}"
-        if status in _NOT_NOW or kind(said.get("error")) == _BLOCKED:
+        if status in _NOT_NOW or kind(content.get("error")) == _BLOCKED:
             return away(named, f"the server must take it and does not now ({why})")
         if status in _REFUSES:
             return SinkError(
@@ -90,24 +86,24 @@ class Server:
 
 
 def kind(error: object) -> str:
-    """The kind of an error in an answer, as OpenSearch names it."""
+    """Returns the kind of an error in an answer, as OpenSearch names it."""
     return str(error.get("type", "")) if isinstance(error, Mapping) else ""
 
 
 def reason(error: object) -> str:
-    """What an error in an answer says, with its cause."""
+    """Returns the text of an error in an answer, with its cause."""
     if not isinstance(error, Mapping):
         return str(error or "")[:_LONGEST]
-    said = f"{error.get('type')}: {error.get('reason')}"
+    text = f"{error.get('type')}: {error.get('reason')}"
     cause = error.get("caused_by")
-    return f"{said}, by {reason(cause)}"[:_LONGEST] if cause else said[:_LONGEST]
+    return f"{text}, by {reason(cause)}"[:_LONGEST] if cause else text[:_LONGEST]
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
-    """What an answer says; the text of one that is no JSON, such as a proxy's, as its error."""
+    """Returns the content of an answer. Text that is no JSON, such as a proxy's, becomes its error."""
     text = content.decode(errors="replace")
     try:
-        found = json.loads(text or "{}")
+        parsed = json.loads(text or "{}")
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"error": " ".join(text.split())}
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {"error": " ".join(text.split())}

@@ -1,4 +1,4 @@
-"""Who writes an index of OpenSearch: one process at a time, by an alias that goes with it."""
+"""The writer of an index of OpenSearch: one process at a time, by an alias that goes with it."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from lakehouse.backoff import Backoff
 from lakehouse.declare.targets import Position
 from lakehouse.errors import SinkAway, SinkError
-from lakehouse.sinks.claims import taken_over
+from lakehouse.sinks.claims import replaced
 from lakehouse.sinks.targets.opensearch_index import PLACE, Document, Index, Place
 from lakehouse.sinks.targets.opensearch_server import kind, reason
 
@@ -21,7 +21,7 @@ _GONE = ("index_not_found_exception", "invalid_index_name_exception")
 
 
 class Writer:
-    """Writes an index, once it has taken it over."""
+    """Writes an index after it has claimed it."""
 
     def __init__(self, named: str, index: Index) -> None:
         self._named, self.index = named, index
@@ -29,16 +29,16 @@ class Writer:
 
     @property
     def alias(self) -> str:
-        """The alias of this process, which whoever takes over removes.
+        """The alias of this process, which the next one removes.
 
         It has a capital letter, which no index may have: a write by an alias that is gone creates no index.
         """
         return f"{self.index.name}-Writer-{self.place.epoch}"
 
-    def take_over(self, there: Place) -> None:
-        """With a higher epoch than anyone before. Their aliases go."""
-        place = Place(there.epoch + 1, there.position)
-        done = self.index.put_place(self.index.name, place, there)
+    def claim(self, former: Place) -> None:
+        """Claims the index with a higher epoch than anyone before, and removes their aliases."""
+        place = Place(former.epoch + 1, former.position)
+        done = self.index.put_place(self.index.name, place, former)
         if isinstance(done, str):
             raise SinkAway(
                 f"{self._named}: one process writes a target, and another takes it over at this moment ({done}); the "
@@ -61,42 +61,44 @@ class Writer:
 
     def check_is_own(self) -> None:
         """Raises SinkError if another process has taken the target over."""
-        there = self.index.place(realtime=True)
-        if there is None:
+        place = self.index.place(realtime=True)
+        if place is None:
             raise SinkAway(
                 f"{self._named}: {self.index.name} must hold its position, and was emptied or deleted; its follower "
                 "fills it again"
             )
-        if there.epoch != self.place.epoch:
-            raise taken_over(self._named, "its version was not committed")
+        if place.epoch != self.place.epoch:
+            raise replaced(self._named, "its version was not committed")
 
     def send(
         self, version: int, documents: Iterable[Document], going_on: Callable[[], None]
     ) -> None:
         """Sends documents, and calls `going_on` meanwhile."""
-        some, size = list[Document](), 0
-        for each in documents:
-            some.append(each)
-            size += len(each.key) + len(each.text)
-            if size > _BYTES or len(some) == _DOCUMENTS:
-                self._send_some(version, some, going_on)
+        batch: list[Document] = []
+        size = 0
+        for document in documents:
+            batch.append(document)
+            size += len(document.key) + len(document.text)
+            if size > _BYTES or len(batch) == _DOCUMENTS:
+                self._send_batch(version, batch, going_on)
                 going_on()
-                some, size = [], 0
-        self._send_some(version, some, going_on)
+                batch, size = [], 0
+        self._send_batch(version, batch, going_on)
 
-    def _send_some(
+    def _send_batch(
         self, version: int, documents: Sequence[Document], going_on: Callable[[], None]
     ) -> None:
         """Sends them until the index has each."""
         deadline, refusals, epochs = time.monotonic() + _PATIENCE, 0, 0
         while documents:
             number = self.place.epoch * EPOCH + version
-            found = self.index.write(self.alias, number, documents)
-            answers = [each for each in zip(documents, found, strict=True) if "error" in each[1]]
+            statuses = self.index.write(self.alias, number, documents)
+            sent = zip(documents, statuses, strict=True)
+            answers = [(document, answer) for document, answer in sent if "error" in answer]
             for document, answer in answers:
                 self._check(version, document, answer)
-            newer = [of for of, answer in answers if answer["status"] == _NEWER]
-            busy = [of for of, answer in answers if answer["status"] in _BUSY]
+            newer = [document for document, answer in answers if answer["status"] == _NEWER]
+            busy = [document for document, answer in answers if answer["status"] in _BUSY]
             if newer:  # somebody else wrote them: a higher epoch is above that
                 self.check_is_own()
                 epochs += 1
@@ -105,7 +107,7 @@ class Writer:
                         f"{self._named}, key={newer[0].key!r}: only its follower may write {self.index.name}, and "
                         "somebody else does again and again; end that"
                     )
-                self.take_over(self.place)
+                self.claim(self.place)
             if busy:
                 if time.monotonic() > deadline:
                     raise SinkAway(
@@ -115,8 +117,8 @@ class Writer:
                 going_on()
                 refusals += 1
                 time.sleep(_PAUSES.after(refusals))
-            again = {id(each) for each in (*newer, *busy)}
-            documents = [each for each in documents if id(each) in again]  # in their order
+            again = {id(document) for document in (*newer, *busy)}
+            documents = [document for document in documents if id(document) in again]  # in order
 
     def _check(self, version: int, document: Document, answer: dict) -> None:
         """Raises an error for an answer after which the same document need not be sent again."""

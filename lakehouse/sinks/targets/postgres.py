@@ -11,16 +11,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import position_of, taken_over
+from lakehouse.sinks.claims import position_of, replaced
 from lakehouse.sinks.formats import encoded
 from lakehouse.sinks.formats.encoding import key_of, value_of
 from lakehouse.sinks.targets.postgres_database import POSITIONS, Database
 from lakehouse.sinks.targets.postgres_sql import RULE, sql, too_long
-from lakehouse.sinks.targets.postgres_table import Held
+from lakehouse.sinks.targets.postgres_table import TargetTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,24 +70,20 @@ def postgres(
     :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
     :raises DeclarationError: for values that cannot be used.
     """
-    one_of("corrections", corrections, ("send", "hold", "ignore"))
-    keys = columns_of(key)
     parts = into.split(".")
-    if not keys or not all(parts) or len(parts) > 2:
-        raise DeclarationError(
-            f"into={into!r}, key={list(keys)}: a table, or schema.table, and at least one column that identifies a row"
-        )
+    if not all(parts) or len(parts) > 2:
+        raise DeclarationError(f"into={into!r}: a table, or schema.table; write one of them")
     if cut := too_long(parts):
         raise DeclarationError(
             f"into={cut}: {RULE}, so that two tables may be one; name it shorter"
         )
-    return PostgresTable(name or into, keys, corrections, into, dsn)
+    return PostgresTable(name or into, columns_of(key), corrections, into, dsn)
 
 
-def _columns_of(noted: str | None) -> list[str]:
-    """The columns that are filled; none if that was not noted, as by earlier versions of the library."""
+def _columns_of(text: str | None) -> list[str]:
+    """Returns the columns that are filled; none if they were not noted, as by earlier versions of the library."""
     with suppress(ValueError, AttributeError):
-        return json.loads(noted or "{}").get("columns", [])
+        return json.loads(text or "{}").get("columns", [])
     return []
 
 
@@ -98,7 +93,7 @@ class PostgresSink(Sink):
     def __init__(self, target: PostgresTable) -> None:
         self._target = target
         self._db = Database(target.name, target.dsn, target.into)
-        self._held = Held(target, target.into, self._db)
+        self._table = TargetTable(target, target.into, self._db)
         self._epoch = 0
         self._columns: list[str] = []  # that are filled; others may have added more
 
@@ -109,64 +104,64 @@ class PostgresSink(Sink):
             self._db.run(
                 f"CREATE TABLE IF NOT EXISTS {POSITIONS} (target text PRIMARY KEY, epoch bigint NOT NULL, position text)"
             )
-            taken = self._db.run(
+            claimed = self._db.run(
                 f"INSERT INTO {POSITIONS} AS p VALUES (%s, 1, NULL) ON CONFLICT (target) DO UPDATE SET epoch = p.epoch + 1 "
                 "RETURNING epoch",
                 [self._target.name],
             )
-            self._epoch = taken[0][0]
+            self._epoch = claimed[0][0]
             self._db.connection.commit()
 
     def position(self) -> Position | None:
         with self._db.failing("reading its position"):
-            found = self._noted()
-            fault = self._fault(found is not None)
+            text = self._noted()
+            fault = self._fault(text is not None)
             self._db.connection.rollback()
         if fault:
             raise SinkError(
                 f"target={self._target.name}: {fault}; `lakehouse reconcile sink {self._target.name} --repair` makes it equal to "
                 "the newest version"
             )
-        self._columns = _columns_of(found)
-        return position_of(self._target.name, f"its row in {POSITIONS}", found)
+        self._columns = _columns_of(text)
+        return position_of(self._target.name, f"its row in {POSITIONS}", text)
 
     def columns(self, schema: "pa.Schema") -> None:
         with self._db.failing("making its table"):
-            self._columns = self._held.fit(schema)
+            self._columns = self._table.fit(schema)
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
-        found = encoded.of(changes)
+        encoded_changes = encoded.of(changes)
         # of a key the last one counts
-        last = {key: place for place, key in enumerate(found.keys(self._target.key))}
+        last = {key: place for place, key in enumerate(encoded_changes.keys(self._target.key))}
         places: dict[bool, list[int]] = {True: [], False: []}
-        kinds = found.kinds
+        kinds = encoded_changes.kinds
         for place in sorted(last.values()):
             places[kinds[place] == "delete"].append(place)
         with self._db.failing(f"writing version {version}"):
-            self._held.delete(found.take(places[True]))
-            self._held.upsert(found.take(places[False]))
+            self._table.delete(encoded_changes.take(places[True]))
+            self._table.upsert(encoded_changes.take(places[False]))
 
     def commit(self, position: Position) -> None:
-        noted = json.dumps(asdict(position) | {"columns": self._columns})
+        text = json.dumps(asdict(position) | {"columns": self._columns})
         with self._db.failing(f"committing version {position.version}"):
             done = self._db.run(
                 f"UPDATE {POSITIONS} SET position = %s WHERE target = %s AND epoch = %s RETURNING epoch",
-                [noted, self._target.name, self._epoch],
+                [text, self._target.name, self._epoch],
             )
             if not done:
                 self._db.connection.rollback()
-                raise taken_over(f"target={self._target.name}")
+                raise replaced(f"target={self._target.name}")
             self._db.connection.commit()
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         with self._db.failing("reading it"):
             filled = _columns_of(self._noted())
-            columns = [name for name in self._held.columns() if not filled or name in filled]
-            found = (
+            columns = [name for name in self._table.columns() if not filled or name in filled]
+            rows = (
                 self._db.run(sql("SELECT {} FROM {}", columns, self._db.table)) if columns else []
             )
             self._db.connection.rollback()
-        for values in found:
+        for values in rows:
             row = dict(zip(columns, values, strict=True))
             yield key_of(row, self._target.key), value_of(row), True
 
@@ -174,17 +169,17 @@ class PostgresSink(Sink):
         self._db.close()
 
     def _noted(self) -> str | None:
-        """The position as it stands in the database, and beside it the names of the columns that are filled."""
+        """Returns the position as it stands in the database, with the names of the columns that are filled."""
         made = self._db.run("SELECT to_regclass(%s) IS NOT NULL", [POSITIONS])[0][0]
         asked = f"SELECT position FROM {POSITIONS} WHERE target = %s"
-        noted = self._db.run(asked, [self._target.name]) if made else []
-        return noted[0][0] if noted else None
+        rows = self._db.run(asked, [self._target.name]) if made else []
+        return rows[0][0] if rows else None
 
     def _fault(self, has_position: bool) -> str:
-        """That the table was dropped, or the position was and rows of earlier versions would stay; empty if all is well."""
-        is_there = bool(self._held.columns())
+        """Returns a text if the table was dropped, or the position was, so that earlier rows would stay; empty if all is well."""
+        is_there = bool(self._table.columns())
         if not is_there and has_position:
             return f"{self._target.into} is gone, and {POSITIONS} says which version it held"
-        if is_there and not has_position and self._held.has_rows():
+        if is_there and not has_position and self._table.has_rows():
             return f"{self._target.into} has rows, and {POSITIONS} does not say of which version they are"
         return ""

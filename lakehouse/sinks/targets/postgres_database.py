@@ -57,7 +57,7 @@ class Database:
         return self._made
 
     def run(self, query: Any, values: Sequence[object] = ()) -> list[tuple]:
-        """The rows that a statement returns."""
+        """Returns the rows of a statement."""
         done = self.connection.execute(query, values or None)
         return done.fetchall() if done.description else []
 
@@ -66,7 +66,7 @@ class Database:
             self._made.close()
 
     def failing(self, doing: str) -> AbstractContextManager[None]:
-        """Says what failed, and why. Nothing of the transaction stays."""
+        """Raises what an error of the database means. Nothing of the transaction stays."""
         import psycopg
 
         return translated(psycopg.Error, partial(self._error, doing))
@@ -74,15 +74,15 @@ class Database:
     def _error(self, doing: str, err: "psycopg.Error") -> SinkError:
         import psycopg
 
-        said, where = " ".join(str(err).split()), f"{self._named}, {doing}"
-        if self._made is None and is_refusal(said):
+        text, where = " ".join(str(err).split()), f"{self._named}, {doing}"
+        if self._made is None and is_refusal(text):
             return SinkError(
-                f"{where}: the database refuses the connection ({said}); set user, password and database in the follower's "
+                f"{where}: the database refuses the connection ({text}); set user, password and database in the follower's "
                 "environment (PGUSER, PGPASSFILE, PGDATABASE) or by dsn=, and start it"
             )
         is_gone = self._made is None or self._made.closed
         if is_gone and isinstance(err, psycopg.OperationalError | psycopg.InterfaceError):
-            return away(where, f"the database must answer and did not ({said})")
+            return away(where, f"the database must answer and did not ({text})")
         if isinstance(err, psycopg.errors.LockNotAvailable):
             holders = self._holders()
             return away(
@@ -90,28 +90,28 @@ class Database:
                 f"a lock must be free within {_LOCKED} s, and {holders} held it; end that transaction",
             )
         return SinkError(
-            f"{self._named}, table={self._into}: {doing} failed, {said}; the next process goes on from the position"
+            f"{self._named}, table={self._into}: {doing} failed, {text}; the next process goes on from the position"
         )
 
     def _holders(self) -> str:
-        """Who has locked what this target writes, as far as the database says so."""
+        """Returns the processes that lock what this target writes, as far as the database says so."""
         import psycopg
 
-        held = (
+        query = (
             "SELECT DISTINCT pid, application_name, state, xact_start FROM pg_locks JOIN pg_stat_activity USING (pid) "
             "WHERE granted AND pid <> pg_backend_pid() AND "
             "(locktype = 'advisory' OR relation IN (to_regclass(%s), to_regclass(%s)))"
         )
-        found: list[tuple] = []
+        rows: list[tuple] = []
         with suppress(psycopg.Error):
             self.connection.rollback()
-            found = self.run(held, [self.table.as_string(self.connection), POSITIONS])
+            rows = self.run(query, [self.table.as_string(self.connection), POSITIONS])
             self.connection.rollback()
-        shown = [f"process {p} ({name}, {state}, since {since})" for p, name, state, since in found]
+        shown = [f"process {p} ({name}, {state}, since {since})" for p, name, state, since in rows]
         return " and ".join(shown) or "another transaction"
 
 
-# what a server, or libpq, says of a connection that will be refused each time: no code comes with it
+# texts of a server, or of libpq, about a connection that will be refused each time: no code comes with them
 _REFUSALS = (
     "authentication failed",
     "no password supplied",
@@ -122,9 +122,9 @@ _REFUSALS = (
 )
 
 
-def is_refusal(said: str) -> bool:
-    """Whether a connection that failed would be refused again, rather than that the server is away.
+def is_refusal(error: str) -> bool:
+    """Returns True if a connection that failed would be refused again; False if the server is away.
 
-    By the text in English. A server that says it in another language counts as away.
+    The text decides, in English. A server that says it in another language counts as away.
     """
-    return any(each in said for each in _REFUSALS)
+    return any(text in error for text in _REFUSALS)

@@ -3,51 +3,54 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.sinks.formats.kinds import Kind, kind_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg.sql import Composed
 
 _LONGEST = 63  # bytes of a name, which PostgreSQL cuts there without an error
+RULE = (
+    f"a name has at most {_LONGEST} bytes in UTF-8, and PostgreSQL cuts a longer one without a word"
+)
+_PLAIN: dict[Kind | None, str] = {
+    "boolean": "boolean",
+    "int64": "bigint",
+    "integer": "bigint",
+    "float32": "double precision",
+    "floating": "double precision",
+    "date": "date",
+    "binary": "bytea",
+    "list": "json",
+    "map": "json",
+    "struct": "json",
+}
 
 
 def too_long(names: Iterable[str]) -> str:
-    """The first name that PostgreSQL would cut, with its length; empty if there is none."""
+    """Returns the first name that PostgreSQL would cut, with its length; empty if there is none."""
     sizes = ((name, len(name.encode())) for name in names)
     return next((f"{name!r} ({size} bytes)" for name, size in sizes if size > _LONGEST), "")
 
 
-RULE = (
-    f"a name has at most {_LONGEST} bytes in UTF-8, and PostgreSQL cuts a longer one without a word"
-)
+def key_part(name: str, type_: str, table: str = "") -> "Composed":
+    """Returns a column of a key as it is compared: JSON has no order, and its text has."""
+    column = sql("{}.{}", table, name) if table else sql("{}", name)
+    return sql("({}::text)", column) if type_ == "json" else column
 
 
-def key_part(name: str, of: str, table: str = "") -> "Composed":
-    """A column of a key as it is compared, `of` that type: JSON has no order, and its text has."""
-    whole = sql("{}.{}" if table else "{}", *filter(None, (table, name)))
-    return sql("({}::text)", whole) if of == "json" else whole
-
-
-def type_of(of: "pa.DataType") -> str:
-    """The type of PostgreSQL for values of that type; a nested one is JSON as `encoding` has it."""
-    import pyarrow as pa
-
-    if pa.types.is_decimal(of):
-        return f"numeric({of.precision},{of.scale})"
-    if pa.types.is_timestamp(of):
-        return f"timestamp {'with' if of.tz else 'without'} time zone"
-    kinds = {
-        "boolean": pa.types.is_boolean,
-        "bigint": pa.types.is_integer,
-        "double precision": pa.types.is_floating,
-        "date": pa.types.is_date,
-        "bytea": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
-        "json": pa.types.is_nested,
-    }
-    return next((name for name, fits in kinds.items() if fits(of)), "text")
+def type_of(type_: "pa.DataType") -> str:
+    """Returns the type of PostgreSQL for a type of Arrow; a nested one is JSON as `encoding` has it."""
+    kind = kind_of(type_)
+    if kind == "decimal":
+        return f"numeric({type_.precision},{type_.scale})"
+    if kind == "timestamp":
+        return f"timestamp {'with' if type_.tz else 'without'} time zone"
+    return _PLAIN.get(kind, "text")
 
 
 def sql(text: str, *parts: Any) -> "Composed":
-    """SQL with names in its braces: one, or several with commas between; or what is SQL already."""
+    """Returns SQL with names in its braces: one, or several with commas between; or parts that are SQL already."""
     from psycopg.sql import SQL, Composable, Identifier
 
     def part(given: Any) -> Composable:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from psycopg.sql import Composed
 
 
-class Held:
+class TargetTable:
     """The table, which may not be there yet."""
 
     def __init__(self, target: Target, into: str, db: Database) -> None:
@@ -29,7 +29,7 @@ class Held:
         self._types: dict[str, str] = {}
 
     def columns(self) -> dict[str, str]:
-        """The columns of the table, in their order, with their types; none if there is no such table."""
+        """Returns the columns of the table, in their order, with their types; none if there is no such table."""
         return dict(
             self._db.run(
                 "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -47,16 +47,16 @@ class Held:
         Raises SinkError for a column of another type.
         """
         self._types = {field.name: type_of(field.type) for field in schema}
-        there = self.columns()
-        if not there:
+        existing = self.columns()
+        if not existing:
             self._make()
-        for name, of in self._types.items() if there else ():
-            if name not in there:
-                self._db.run(sql("ALTER TABLE {} ADD COLUMN {} " + of, self._db.table, name))
-            elif there[name] != of:
+        for name, type_ in self._types.items() if existing else ():
+            if name not in existing:
+                self._db.run(sql("ALTER TABLE {} ADD COLUMN {} " + type_, self._db.table, name))
+            elif existing[name] != type_:
                 raise SinkError(
-                    f"target={self._target.name}, column={name}: it is {there[name]} in {self._into}, and its values are {of}; "
-                    "change the column, or publish to another table"
+                    f"target={self._target.name}, column={name}: it is {existing[name]} in {self._into}, and its values are "
+                    f"{type_}; change the column, or publish to another table"
                 )
         return list(self._types)
 
@@ -88,7 +88,7 @@ class Held:
     def _make(self) -> None:
         """Makes the table. A primary key has no expressions, and the key of a window is one."""
         key = self._target.key
-        columns = [sql("{} " + of, name) for name, of in self._types.items()]
+        columns = [sql("{} " + type_, name) for name, type_ in self._types.items()]
         is_plain = all(self._types[name] != "json" for name in key)
         columns += [sql("PRIMARY KEY ({})", key)] if is_plain else []
         self._db.run(sql("CREATE TABLE {} ({})", self._db.table, columns))
@@ -101,7 +101,7 @@ class Held:
         return [key_part(name, self._types[name], table) for name in self._target.key]
 
     def _copy(self, into: str, names: Sequence[str], rows: Changes) -> None:
-        """Puts these columns of the rows into a table of this transaction alone."""
+        """Puts these columns of the rows into a temporary table of this transaction."""
         made = sql(
             "CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} LIMIT 0",
             into,
@@ -116,7 +116,7 @@ class Held:
 
 
 def content(target: Target, cells: pa.Table, types: Mapping[str, str]) -> bytes:
-    """These cells, `types` as PostgreSQL names those of their columns.
+    """Returns these cells for COPY; `types` are those of their columns, as PostgreSQL names them.
 
     Raises SinkError for a key that is null and for a text that PostgreSQL cannot hold.
     """
@@ -139,7 +139,7 @@ def _check_texts(target: Target, cells: pa.Table, name: str) -> None:
     has_nul = pc.match_substring(cells[name], "\0")
     if pc.any(has_nul).as_py():
         [first, *_] = cells.filter(has_nul.fill_null(False)).to_pylist()
-        key = ", ".join(f"{each}={first[each]!r}" for each in target.key)
+        key = ", ".join(f"{column}={first[column]!r}" for column in target.key)
         raise SinkError(
             f"target={target.name}, column={name}, {key}: PostgreSQL holds no text with the character NUL (\\u0000); "
             "replace it in the table's function, or leave such rows out of the table"
@@ -147,5 +147,5 @@ def _check_texts(target: Target, cells: pa.Table, name: str) -> None:
 
 
 def _hex(text: str | None) -> str | None:
-    """Bytes as PostgreSQL reads them, of their text in `encoding`."""
+    """Returns bytes as PostgreSQL reads them, from their text in `encoding`."""
     return None if text is None else f"\\x{base64.b64decode(text).hex()}"

@@ -15,9 +15,9 @@ from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import away, position_of, taken_over, translated
+from lakehouse.sinks.claims import away, filled, position_of, replaced, translated
 from lakehouse.sinks.formats.encoding import key_of, text_of, value_of
-from lakehouse.sinks.variables import filled
+from lakehouse.sinks.formats.kinds import kind_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +28,8 @@ _SCHEMES = ("redis://", "rediss://", "unix://")
 _SCANNED = 1_000  # keys that are read at once
 _WITHIN = 30.0  # seconds for an answer
 _FOREIGN = "a value of another type"  # no row is written so
+# kinds of columns whose values are written as JSON has them; the others are text as it is
+_AS_JSON = ("boolean", "int64", "integer", "float32", "floating", "list", "map", "struct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +74,15 @@ def redis_keys(
     :raises DeclarationError: for values that cannot be used.
     """
     one_of("format", format, ("hash", "json"))
-    one_of("corrections", corrections, ("send", "hold", "ignore"))
-    keys = columns_of(key)
-    if not prefix or not keys:
+    if not prefix:
         raise DeclarationError(
-            f"prefix={prefix!r}, key={list(keys)}: a prefix, and at least one column that identifies a row; give both"
+            "prefix='': a prefix of the keys that belong to the target; give one"
         )
     if not url.startswith(_SCHEMES):
         raise DeclarationError(
             f"target={name or prefix}, url: it begins with one of {', '.join(_SCHEMES)}; write for example redis://localhost:6379/0"
         )
-    return RedisKeys(name or prefix, keys, corrections, prefix, url, format)
+    return RedisKeys(name or prefix, columns_of(key), corrections, prefix, url, format)
 
 
 class RedisSink(Sink):
@@ -106,13 +106,13 @@ class RedisSink(Sink):
 
     def position(self) -> Position | None:
         with self._failing("reading its position"):
-            found = self._redis.hget(self._place, "position")
-            if found is None:
+            text = self._redis.hget(self._place, "position")
+            if text is None:
                 self._check_nothing_there()
-        return position_of(self._target.name, self._place, found or None)
+        return position_of(self._target.name, self._place, text or None)
 
     def columns(self, schema: "pa.Schema") -> None:
-        self._columns = json.dumps([[each.name, _is_json(each.type)] for each in schema])
+        self._columns = json.dumps([[f.name, kind_of(f.type) in _AS_JSON] for f in schema])
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
         for change in changes:  # of a key the last one counts
@@ -133,7 +133,7 @@ class RedisSink(Sink):
                     "the follower looks at what is left"
                 )
             if int(epoch) != self._epoch:
-                raise taken_over(self._named)
+                raise replaced(self._named)
             if last != self._last:
                 raise SinkAway(
                     f"target={self._target.name}: the server has gone back to {last or 'nothing'}, as after a restart with an "
@@ -147,7 +147,7 @@ class RedisSink(Sink):
             try:
                 together.execute()
             except redis.WatchError as err:
-                raise taken_over(self._named) from err
+                raise replaced(self._named) from err
         self._last, self._pending = text, {}
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
@@ -168,7 +168,7 @@ class RedisSink(Sink):
 
     @property
     def _redis(self) -> Any:
-        """Made when it is needed first. It tries nothing again by itself: what was sent may have been done."""
+        """The client, made when it is needed first. It repeats nothing: the first attempt may have been done."""
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -186,11 +186,11 @@ class RedisSink(Sink):
         return self._known
 
     def _check_nothing_there(self) -> None:
-        """Raises SinkError if there are rows and no position: of keys that the table has no more nobody would know."""
+        """Raises SinkError if there are rows and no position: keys that have left the table would never be removed."""
         pattern = _escaped(self._target.prefix) + ":*"
-        if there := next(self._redis.scan_iter(pattern, count=_SCANNED), None):
+        if key := next(self._redis.scan_iter(pattern, count=_SCANNED), None):
             raise SinkError(
-                f"target={self._target.name}: the server has keys with its prefix ({there}), and {self._place} has no position, "
+                f"target={self._target.name}: the server has keys with its prefix ({key}), and {self._place} has no position, "
                 "so they are somebody else's, or the position was removed; take another prefix, or have "
                 f"`lakehouse reconcile sink {self._target.name} --repair` remove what is not of the table"
             )
@@ -198,7 +198,7 @@ class RedisSink(Sink):
     def _values(
         self, names: Sequence[str], columns: Sequence[tuple[str, bool]]
     ) -> list[str | None]:
-        """The row of each key as `encoding` writes it; empty of what is none, None of a key that went meanwhile."""
+        """Returns the row of each key as `encoding` writes it; empty for a value that is none, None for a key that went."""
         wanted = "hash" if self._target.format == "hash" else "string"
         with self._redis.pipeline(transaction=False) as asked:
             for name in names:
@@ -209,10 +209,10 @@ class RedisSink(Sink):
                     asked.hgetall(name)
                 elif kind == wanted:
                     asked.get(name)
-            found = iter(asked.execute(raise_on_error=False))
+            answers = iter(asked.execute(raise_on_error=False))
         values: list[str | None] = []
         for kind in kinds:
-            value = next(found) if kind == wanted else None
+            value = next(answers) if kind == wanted else None
             if kind == "none" or (kind == wanted and not value):
                 values.append(None)
             elif isinstance(value, dict):
@@ -222,7 +222,7 @@ class RedisSink(Sink):
         return values
 
     def _failing(self, doing: str) -> AbstractContextManager[None]:
-        """Says what failed, and why. Nothing of the transaction stays."""
+        """Raises what an error of the client means. Nothing of the transaction stays."""
         import redis
 
         where = f"target={self._target.name}, {doing}"
@@ -259,16 +259,8 @@ def _put(together: Any, name: str, change: RowChange, format: Format) -> None:
         together.hset(name, mapping=fields)
 
 
-def _is_json(of: "pa.DataType") -> bool:
-    """Whether values of a column are written as JSON has them; the others are text as it is."""
-    import pyarrow as pa
-
-    kinds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_nested)
-    return any(fits(of) for fits in kinds)
-
-
 def _row(fields: dict[str, str], columns: Sequence[tuple[str, bool]]) -> str:
-    """The row of a hash as `encoding` writes it. Fields that somebody else added come last."""
+    """Returns the row of a hash as `encoding` writes it. Fields that somebody else added come last."""
     row: dict[str, object] = {}
     for name, is_json in columns:
         if (text := fields.pop(name, None)) is None:
@@ -281,5 +273,5 @@ def _row(fields: dict[str, str], columns: Sequence[tuple[str, bool]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """For a pattern of Redis, in which some characters have a meaning."""
-    return "".join(f"\\{each}" if each in "\\*?[]^" else each for each in text)
+    """Returns the text for a pattern of Redis, in which some characters have a meaning."""
+    return "".join(f"\\{char}" if char in "\\*?[]^" else char for char in text)

@@ -13,11 +13,11 @@ from http.client import HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
-from lakehouse.declare.targets import Action, Change, Corrections
+from lakehouse.declare.targets import Action, Change, Corrections, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.runtime.http_client import Client, Unanswered
-from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer, checked
-from lakehouse.sinks.variables import filled
+from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer
+from lakehouse.sinks.claims import filled
 
 _REFUSES_ALL = (301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 410)  # whatever the row
 _NOT_NOW = (429, 503)
@@ -84,8 +84,20 @@ def webhook(
         )
     if timeout <= 0:
         raise DeclarationError(f"target={name}, timeout={timeout}: seconds above 0; raise it")
-    common = checked(name, key, corrections, on, begin, rate, attempts)
-    return Webhook(*common, url, tuple((headers or {}).items()), secret, body, timeout)
+    return Webhook(
+        name=name,
+        key=columns_of(key),
+        corrections=corrections,
+        on=columns_of(on),
+        begin=begin,
+        rate=rate,
+        attempts=attempts,
+        url=url,
+        headers=tuple((headers or {}).items()),
+        secret=secret,
+        body=body,
+        timeout=timeout,
+    )
 
 
 class _Poster(Performer):
@@ -101,10 +113,10 @@ class _Poster(Performer):
             body = json.dumps(self._body(action), ensure_ascii=False).encode()
         except Exception as err:
             return Answer("refused", f"body: {type(err).__name__}: {err}")
-        headers, within = self._sent_with(action, body), self._target.timeout
+        headers, within = self._headers_of(action, body), self._target.timeout
         try:
-            with self._client.ask("POST", self._url, body, headers, within=within) as found:
-                return self._answered(found)
+            with self._client.ask("POST", self._url, body, headers, within=within) as response:
+                return self._answer(response)
         except Unanswered as err:
             raise SinkAway(
                 f"target={self._target.name}, url={self._target.url}: it does not answer ({err.why!r})"
@@ -116,47 +128,42 @@ class _Poster(Performer):
     def _body(self, action: Action) -> Any:
         if self._target.body:
             return self._target.body(action)
-        return {
-            "id": action.id,
-            "table": action.table,
-            "version": action.version,
-            "change": action.change,
-            "row": action.row,
-        }
+        return {name: getattr(action, name) for name in ("id", "table", "version", "change", "row")}
 
-    def _sent_with(self, action: Action, body: bytes) -> dict[str, str]:
-        known = {
+    def _headers_of(self, action: Action, body: bytes) -> dict[str, str]:
+        headers = {
             "Content-Type": "application/json",
             "User-Agent": "unified-lakehouse",
             "Idempotency-Key": action.id,
         }
         if self._secret:
             at = str(int(time.time()))
-            of = f"{action.id}.{at}.".encode() + body
-            signed = base64.b64encode(hmac.digest(self._secret, of, hashlib.sha256)).decode()
-            known |= {
+            message = f"{action.id}.{at}.".encode() + body
+            signed = base64.b64encode(hmac.digest(self._secret, message, hashlib.sha256)).decode()
+            headers |= {
                 "webhook-id": action.id,
                 "webhook-timestamp": at,
                 "webhook-signature": f"v1,{signed}",
             }
-        return known | self._headers
+        return headers | self._headers
 
-    def _answered(self, found: HTTPResponse) -> Answer:
-        if 200 <= found.status < 300:
-            return Answer("done", str(found.status))
-        text = " ".join(found.read(_SAID).decode(errors="replace").split())
-        said = f"{found.status} {found.reason}{f': {text}' if text else ''}"
+    def _answer(self, response: HTTPResponse) -> Answer:
+        status = response.status
+        if 200 <= status < 300:
+            return Answer("done", str(status))
+        text = " ".join(response.read(_SAID).decode(errors="replace").split())
+        answer = f"{status} {response.reason}{f': {text}' if text else ''}"
         named = f"target={self._target.name}, url={self._target.url}"
-        if found.status in _REFUSES_ALL:
+        if status in _REFUSES_ALL:
             raise SinkError(
-                f"{named}: it refuses every request ({said}), so the follower ends and nothing is lost; correct the address or "
+                f"{named}: it refuses every request ({answer}), so the follower ends and nothing is lost; correct the address or "
                 f"what it is given, and `lakehouse publish start {self._target.name}`"
             )
-        if found.status in _NOT_NOW:
-            raise SinkAway(f"{named}: not now ({said})", _after(found.headers.get("Retry-After")))
-        return Answer(
-            "failed" if found.status >= 500 or found.status in _AGAIN else "refused", said
-        )
+        if status in _NOT_NOW:
+            raise SinkAway(
+                f"{named}: not now ({answer})", _after(response.headers.get("Retry-After"))
+            )
+        return Answer("failed" if status >= 500 or status in _AGAIN else "refused", answer)
 
 
 def _key_of(target: str, secret: str) -> bytes:
@@ -171,7 +178,7 @@ def _key_of(target: str, secret: str) -> bytes:
 
 
 def _after(given: str | None) -> float:
-    """The seconds that an answer asks for: as a number or as an instant."""
+    """Returns the seconds that an answer asks for, as a number or as an instant."""
     try:
         seconds = float(given or 0)
     except ValueError:

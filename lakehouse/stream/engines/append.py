@@ -22,6 +22,7 @@ from lakehouse.stream.engines.table_steps import Due, InputRows, frames
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.prepared_steps import Few
 from lakehouse.transform import lateness, observing
+from lakehouse.transform.function_inputs import Inputs
 
 _INSTANT = timedelta(microseconds=1)
 
@@ -68,25 +69,17 @@ def append_steps(run: StreamRun) -> tuple[Take, Due, Due]:
                 **note,
             )
             return
-        beside = frames(rows)
-        batch, late_filter = beside.pop(run.plan.driving), Observation()
+        timed = frames(rows)
+        batch, late_filter = timed.pop(run.plan.driving), Observation()
         duplicates = run.table.deduplicate
-        others = _near(session, run, batch, duplicates) if duplicates else None
+        near = _near(session, run, batch, duplicates) if duplicates else None
         answers = looked_up.of(batch, run.app(batch_id)) if looked_up else None
         met = refreshed_inputs.met(batch)
         note["inputs"] |= refreshed.seen(met)
         # of other inputs nothing is observed on the way, and what is read for several versions would be twice
-        observed = None if beside or answers or len(met) > 1 else late_filter
-        judged = run.plan.derived(
-            batch,
-            references,
-            "stream",
-            observed,
-            others=others,
-            beside=beside,
-            answers=answers,
-            met=met,
-        )
+        observed = None if timed or answers or len(met) > 1 else late_filter
+        given = Inputs(batch, references, timed, near, answers, met)
+        judged = run.plan.derived(given, "stream", observed)
 
         def counts(_: Mapping[str, Any]) -> dict[str, Any]:
             if observed is None:
@@ -109,10 +102,10 @@ def _prepared_rows(
     def prepared(
         inputs: Mapping[str, DataFrame], _: object, outcome: str | Observation
     ) -> DataFrame:
-        beside = {name: each.written_by_stream(inputs[name]) for name, each in rows.items()}
-        driving = beside.pop(run.plan.driving)
+        timed = {name: each.written_by_stream(inputs[name]) for name, each in rows.items()}
+        driving = timed.pop(run.plan.driving)
         observed = outcome if alone else None  # of other inputs nothing is observed on the way
-        return run.due(run.plan.derived(driving, references, "stream", observed, beside=beside))
+        return run.due(run.plan.derived(Inputs(driving, references, timed), "stream", observed))
 
     few = run.prepared.few(
         prepared,

@@ -19,7 +19,7 @@ from lakehouse.stream.advance import Take
 from lakehouse.stream.engines.table_steps import Due, InputRows
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.prepared_steps import Few
-from lakehouse.transform import plan, ranges_of
+from lakehouse.transform import ranges_of
 
 
 def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
@@ -106,7 +106,7 @@ def _prepared_range(run: StreamRun, references: Mapping[str, DataFrame], span: R
     """Computes a range that closes from the rows of its files, by the prepared plan, if there is one and they are few."""
     session, most = run.session, run.session.settings.step_rows
     tables = {name: session.catalog.table(name) for name in run.plan.timed}
-    columns = {name: nullable(plan.stored_schema(session, of)) for name, of in tables.items()}
+    columns = {name: nullable(run.plan.inputs[name].schema) for name in tables}
 
     def prepared(
         inputs: Mapping[str, DataFrame], instants: Sequence[datetime | Moment], _: object

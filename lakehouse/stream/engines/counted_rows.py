@@ -151,6 +151,6 @@ class CountedRows:
     def _schema(self, name: str, columns: Iterable[str]) -> pa.Schema:
         column, _ = self._time(name)
         needed = {*columns, column.partition(".")[0], ARRIVAL, ORIGIN}
-        stored = plan.stored_schema(self.session, self.inputs[name])
+        stored = plan.plan_of(self.session, self.inputs[name]).schema
         chosen = StructType([field for field in stored if field.name in needed])
         return to_arrow_schema(chosen, timezone="UTC")

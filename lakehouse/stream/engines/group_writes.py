@@ -46,7 +46,7 @@ class GroupWrites:
     ) -> tuple[int, Write | None]:
         session, table = self.run.session, self.run.table
         self._check_keys(few)
-        few = few.select(plan.stored_schema(session, table).names)
+        few = few.select(plan.plan_of(session, table).schema.names)
         if groups is None:
             stored = in_memory(session.read(table))
         else:
@@ -72,7 +72,7 @@ class GroupWrites:
         if rows.select(row).distinct().count() < count:
             twice = rows.groupBy(row).count().where("count > 1").limit(1).drop("count")
             self._check_keys(rows.join(F.broadcast(twice), row, "left_semi").toArrow())
-        rows = rows.select(*map(quoted, plan.stored_schema(session, table).names))
+        rows = rows.select(*map(quoted, plan.plan_of(session, table).schema.names))
 
         def write(path: Path, app: str, metadata: Metadata) -> int:
             others = rows

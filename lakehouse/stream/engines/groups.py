@@ -98,15 +98,15 @@ class _Groups:
         self.run, session = run, run.session
         self.references, self.pinned = run.references(), run.pinned
         self.refreshed = [t for t in session.catalog.pinned_inputs(run.table) if t.refresh]
-        self.uses = keeping.group_uses(session, run.plan)
-        self.keys = keeping.key_columns(session, run.table)
+        self.uses = keeping.group_uses(run.plan)
+        self.keys = keeping.key_columns(run.plan)
         self.writes = GroupWrites(run, self.keys)
         self.tables = {name: session.catalog.table(name) for name in run.plan.followed}
         kept = {name: table for name, table in self.tables.items() if table.kind.is_upserted}
         self.readers = {name: KeyedReader(session.path(table)) for name, table in kept.items()}
         self.indices: dict[str, RowIndex] = {}
         by_input = {
-            name: self._by_key(name, keeping.key_columns(session, kept[name])) for name in kept
+            name: self._by_key(name, keeping.key_columns(run.plan.inputs[name])) for name in kept
         }
         self.by_key = {name: columns for name, columns in by_input.items() if columns}
         self.counted = CountedRows(session, run.table) if run.table.counts_by_time else None
@@ -138,7 +138,7 @@ class _Groups:
         """The columns of the groups that are the whole key of a keyed input, in its order; none if they are not."""
         uses, schema = (
             self.uses.of.get(name, []),
-            plan.stored_schema(self.run.session, self.tables[name]),
+            plan.plan_of(self.run.session, self.tables[name]).schema,
         )
         if len(uses) != 1 or set(uses[0]) != set(keys):
             return []
@@ -186,7 +186,7 @@ class _Groups:
             rows.unpersist()
 
     def _sums(self) -> Sums | None:
-        added = keeping.adding(self.run.session, self.run.plan)
+        added = keeping.adding(self.run.plan)
         if added is None or set(self.keys) != set(self.run.table.keys):
             return None
         (reader,) = self.readers.values()
@@ -201,7 +201,7 @@ class _Groups:
             return None
         if not len(differences.keys):
             return 0, None
-        columns = plan.stored_schema(self.run.session, self.run.table).names
+        columns = self.run.plan.schema.names
 
         def write(path: Path, app: str, metadata: delta_writer.Metadata) -> int:
             new, unknown = differences.to(keyed_files.rows_of(path, differences.keys))
@@ -288,7 +288,7 @@ class _Groups:
         if not files:
             return []
         if (reader := self.readers.get(name)) is None:
-            return [session.rows_of(table, files, plan.stored_schema(session, table))]
+            return [session.rows_of(table, files, plan.plan_of(session, table).schema)]
         assert moved.since is not None
         reader.move(moved.since)
         parts = [part for part in reader.changed(moved.until) if part.num_rows]
@@ -334,7 +334,7 @@ class _Groups:
         if reader is not None and name in self.by_key:
             reader.move(version)
             of_groups = reader.rows_of(groups[_key_in(name)])
-            schema = plan.stored_schema(session, table)
+            schema = plan.plan_of(session, table).schema
             if of_groups is None:
                 return session.spark.createDataFrame([], schema)
             return in_spark(session.spark, of_groups.select(schema.names))
@@ -356,7 +356,7 @@ class _Groups:
             return None
         if self.counted and span and rows.num_rows:
             rows = self.counted.narrowed(name, rows, span)
-        schema = StructType([f for f in plan.stored_schema(session, table) if f.name != PARTITION])
+        schema = StructType([f for f in plan.plan_of(session, table).schema if f.name != PARTITION])
         if not rows.num_rows:
             return session.spark.createDataFrame([], schema)
         return in_spark(session.spark, rows.select(schema.names), schema)

@@ -104,10 +104,10 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
 
 def merge_steps(run: StreamRun) -> tuple[Take, Due, Due]:
     """Steps over the ingest table's rows, whose sums, counts and bounds are merged with those that the table holds."""
-    session, table = run.session, run.table
-    hows = keeping.merging(session, table)
+    table = run.table
+    hows = keeping.merging(run.plan)
     assert hows is not None, table.name
-    types = {f.name: f.dataType for f in plan.stored_schema(session, table)}
+    types = {f.name: f.dataType for f in run.plan.schema}
     # as a column of the table is: a sum of decimals has ten digits more than they have
     merged = [_call(how, name).cast(types[name]).alias(name) for name, how in hows.items() if how]
 
@@ -220,7 +220,7 @@ def _in_one(run: StreamRun, both: pa.Table) -> dict[str, DataFrame]:
 
 
 def _columns(run: StreamRun) -> Sequence[str]:
-    return plan.stored_schema(run.session, run.table).names
+    return run.plan.schema.names
 
 
 def quiet_due(run: StreamRun) -> Due:
@@ -292,7 +292,7 @@ def recomputed(
     rows = {
         name: whole(session, session.catalog.table(name), at, span) for name, at in inputs.items()
     }
-    kept = plan.plan_of(session, table, judged=False).kept(rows, session.references(references))
+    kept = plan.plan_of(session, table).kept(rows, session.references(references))
     return versions.versions(kept, table.keys) if table.kind.keeps_versions else kept
 
 
@@ -302,7 +302,7 @@ def whole(session: Session, table: Table, version: int, span: Range | None = Non
     `span`: of an input with event time those that count (`transform.counting`).
     """
     if version < 0:
-        return session.spark.createDataFrame([], plan.stored_schema(session, table))
+        return session.spark.createDataFrame([], plan.plan_of(session, table).schema)
     if span is None or table.kind.is_upserted:
         return session.references({table.name: version})[table.name]
     rows = session.spanning(table, span, version)

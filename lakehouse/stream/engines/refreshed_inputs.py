@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from lakehouse.batch import refreshed
 from lakehouse.ranges import EPOCH
 from lakehouse.stream.micro_batch import StreamRun
-from lakehouse.transform.function_inputs import Met
+from lakehouse.transform.function_inputs import VersionsSeen
 
 
 class RefreshedInputs:
@@ -20,7 +20,7 @@ class RefreshedInputs:
         self.after = EPOCH  # no row of the next step arrived before
         self.kept: dict[tuple[str, int], DataFrame] = {}
 
-    def met(self, rows: DataFrame) -> list[Met]:
+    def met(self, rows: DataFrame) -> list[VersionsSeen]:
         """Which of the rows saw which versions (`refreshed.met`)."""
         session, table = self.run.session, self.run.table
         by_versions = refreshed.met(session, table, lambda: rows, after=self.after, read=self._read)

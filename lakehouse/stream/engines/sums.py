@@ -26,7 +26,6 @@ from lakehouse.storage.keyed.keyed_reader import KeyedReader
 from lakehouse.stream.engines.keyed import is_short
 from lakehouse.stream.engines.table_steps import Moved
 from lakehouse.stream.micro_batch import StreamRun
-from lakehouse.transform import plan
 
 _CAME = "_came"  # whether a sum is of the rows that came, or of those that went
 _DIGITS = 100  # more than any sum of decimals has
@@ -103,7 +102,7 @@ class Sums:
 
     def _are_alike(self, parts: Iterable[pa.Table]) -> bool:
         """Whether all have the columns of the input with their types: not if it has others since."""
-        schema = plan.stored_schema(self.run.session, self.run.session.catalog.table(self.name))
+        schema = self.run.plan.inputs[self.name].schema
         wanted = {field.name: to_arrow_type(field.dataType, timezone="UTC") for field in schema}
         return all(
             {name: rows.schema.field(name).type for name in wanted if name in rows.column_names}
@@ -113,7 +112,7 @@ class Sums:
 
     def _summed(self, rows: pa.Table, references: Mapping[str, DataFrame]) -> DataFrame:
         session, table = self.run.session, self.run.table
-        schema = plan.stored_schema(session, session.catalog.table(self.name))
+        schema = self.run.plan.inputs[self.name].schema
         given = {self.name: in_spark(session.spark, rows.select(schema.names))}
         return keyed(self.run.plan.kept(given, references), table.keys)
 

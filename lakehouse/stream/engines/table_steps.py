@@ -78,7 +78,7 @@ class InputRows:
 
     @property
     def columns(self) -> StructType:
-        return nullable(plan.stored_schema(self.run.session, self.table))
+        return nullable(plan.plan_of(self.run.session, self.table).schema)
 
     @cached_property
     def here(self) -> pa.Table | None:
@@ -90,7 +90,7 @@ class InputRows:
     @cached_property
     def frame(self) -> DataFrame:
         session = self.run.session
-        rows = session.rows_of(self.table, self.files, plan.stored_schema(session, self.table))
+        rows = session.rows_of(self.table, self.files, plan.plan_of(session, self.table).schema)
         return self.written_by_stream(rows)
 
     def written_by_stream(self, rows: DataFrame) -> DataFrame:

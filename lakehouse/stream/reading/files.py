@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import cast
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from lakehouse.declare.inputs.sources import FilesSource, RecordSource
 from lakehouse.declare.table import Table
@@ -33,6 +32,7 @@ from lakehouse.stream.reading.checked import Checked, compared, stored
 from lakehouse.stream.reading.contract import TURN, Frames, Reader, Records, Say
 from lakehouse.stream.reading.offsets import Gap, Offsets
 from lakehouse.stream.reading.topic_starts import is_history_read
+from lakehouse.transform.decoding.values import of_ddl
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Files(Reader):
             raise self.register.damaged(
                 f"it has forgotten the files behind record {number:,}, where the table goes on"
             )
-        columns = cast(StructType, StructType.fromDDL(self.source.schema))
+        columns = of_ddl(self.source.schema)
         types = {each.name: each.dataType.simpleString() for each in columns}
         self._following = self.files.feed(self._is_lost, types)
         self._began = time.monotonic()

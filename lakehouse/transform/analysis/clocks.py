@@ -100,8 +100,8 @@ def _reads_texts(source, target) -> bool:
     return name == "timestamp" and source_name.startswith(("string", "varchar", "char"))
 
 
-def _has_instants(of) -> bool:
-    return bool(re.search(r"\btimestamp\b", of.simpleString()))
+def _has_instants(data_type) -> bool:
+    return bool(re.search(r"\btimestamp\b", data_type.simpleString()))
 
 
 def _has_format(parser) -> bool:

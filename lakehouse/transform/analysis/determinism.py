@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from itertools import chain
 
 from pyspark.sql import DataFrame
 
@@ -13,9 +13,24 @@ from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Interval
 from lakehouse.errors import DeclarationError
 from lakehouse.transform.analysis import clocks
-from lakehouse.transform.analysis.plan_tree import analyzed, expressions_of, nodes, seq, within
+from lakehouse.transform.analysis.plan_tree import (
+    analyzed,
+    expressions_of,
+    id_of,
+    nodes,
+    references,
+    seq,
+    within,
+)
 from lakehouse.transform.analysis.shapes import GROUPS, WHOLE, asks_itself, joins_itself, reads
-from lakehouse.transform.analysis.total_order import ORDERED, TAKING, equal_places, takes_places
+from lakehouse.transform.analysis.total_order import (
+    ORDERED,
+    TAKING,
+    equal_places,
+    sorted_by,
+    takes_any,
+    takes_places,
+)
 from lakehouse.transform.analysis.window_rule import across_windows
 
 _ORDER = ORDERED | {
@@ -113,7 +128,7 @@ def _by_chance(table: Table, rows: DataFrame, plan) -> Iterator[str]:
     where = f"table={table.name}"
     if table.window or table.kind.is_upserted:
         yield from _by_collation(table, rows)
-    chance = [*clocks.in_sql(table), *_found(plan, table.tolerance)]
+    chance = [*clocks.in_sql(table), *_by_expressions(plan, table.tolerance)]
     if table.window and not table.kind.is_report:
         chance += [(shown, _EQUAL_PLACES) for shown in equal_places(plan)]
     for shown, rule in chance:
@@ -134,17 +149,14 @@ def check_whole(table: Table, rows: DataFrame) -> None:
 
     Such a table is keyed, versioned or a report. Another computation would choose other rows.
     """
-    refuse(
-        [
-            *_remarks(table, rows, row_preserving=table.kind.keeps_versions),
-            *_taking_any(table, rows),
-        ]
-    )
+    by_row = table.kind.keeps_versions
+    refuse(chain(_remarks(table, rows, row_preserving=by_row), _taking_any(table, rows)))
 
 
 def _taking_any(table: Table, rows: DataFrame) -> Iterator[str]:
     for node in nodes(analyzed(rows)) if table.deterministic else ():
-        if _is_unsorted_limit(node) or _takes_any(node) or node.nodeName() == "Sample":
+        is_unsorted_limit = node.nodeName() in TAKING and sorted_by(node) is None
+        if is_unsorted_limit or takes_any(node) or node.nodeName() == "Sample":
             yield (
                 f"table={table.name}, operators={node.nodeName()}: which rows it takes is decided by the order in which they are "
                 "read; sort them before by columns that no two rows have in common, or use max_by; or declare "
@@ -173,27 +185,7 @@ def ties(rows: DataFrame) -> list[str]:
 
 def _columns(expression, child: int) -> set[int]:
     """Returns the ids of the columns that a child of the expression refers to."""
-    return {a.exprId().id() for a in seq(expression.children().apply(child).references().toSeq())}
-
-
-def _takes_any(node) -> bool:
-    """Returns True if it keeps one of several rows that are the same in some columns only."""
-    return node.nodeName() == "Deduplicate" and node.keys().size() < node.output().size()
-
-
-def _is_unsorted_limit(node) -> bool:
-    if node.nodeName() not in TAKING:
-        return False
-    while node.nodeName() in (
-        "GlobalLimit",
-        "LocalLimit",
-        "Project",
-        "SubqueryAlias",
-        "Offset",
-        "Tail",
-    ):
-        node = node.children().apply(0)
-    return node.nodeName() != "Sort"
+    return set(map(id_of, references(expression.children().apply(child))))
 
 
 def check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> None:
@@ -227,25 +219,29 @@ def check_sessions(where: str, rows: DataFrame) -> None:
 def _counting_rows(plan) -> Iterator[str]:
     """Yields window functions over rows of the driving input whose frame counts rows: ROWS, ranks, lag, lead."""
     for node in nodes(plan):
-        if (
-            node.nodeName() != "Window"
-            or not reads(node)
-            or _named(ARRIVAL, seq(node.partitionSpec()))
-        ):
+        is_window = node.nodeName() == "Window" and reads(node)
+        if not is_window or _named(ARRIVAL, seq(node.partitionSpec())):
             continue
         for expression in seq(node.windowExpressions()):
-            if any(
-                kind == "SpecifiedWindowFrame" and e.frameType().sql() == "ROWS"
-                for e, kind, _ in within(expression)
-            ):
+            frames = (e for e, kind, _ in within(expression) if kind == "SpecifiedWindowFrame")
+            if any(frame.frameType().sql() == "ROWS" for frame in frames):
                 yield expression.sql()
 
 
-def _found(plan, tolerance: float) -> Iterator[tuple[str, str]]:
-    for expression, kind, parents in _expressions(plan):
-        rule = _rule(expression, kind, parents, tolerance)
-        if rule:
-            yield f"expression={expression.sql()}", rule
+def _by_expressions(plan, tolerance: float) -> Iterator[tuple[str, str]]:
+    """Yields the expressions of a plan by which two runs may differ, each with its rule.
+
+    An expression that reads rows one by one in the order of its window counts as sorted.
+    """
+    for node in nodes(plan):
+        if node.nodeName() == "CollectMetrics":
+            continue
+        ordered = node.nodeName() == "Window" and node.orderSpec().size() > 0
+        for expression, kind, parents in expressions_of(node):
+            if ordered and kind in ORDERED and "WindowExpression" in parents:
+                parents |= _SORTED
+            if rule := _rule(expression, kind, parents, tolerance):
+                yield f"expression={expression.sql()}", rule
 
 
 def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> str:
@@ -259,15 +255,13 @@ def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> s
         return "it depends on the order in which rows come; use min, max, min_by, max_by, percentile, or sort what is collected"
     if kind == "CollectSet" and not parents & _COUNTED:
         return "its elements come in any order; put sort_array or size around it"
-    if kind in _DOUBLES and not tolerance and _is_double(expression):
-        return (
-            "a sum of doubles depends on the order of adding; cast to decimal, or give a tolerance"
-        )
-    if (
-        kind not in _ORDER | {"CollectSet"}
-        and not expression.deterministic()
-        and _all_deterministic(expression)
-    ):
+    if kind in _DOUBLES and not tolerance:
+        types = {part.dataType().typeName() for part in seq(expression.children())}
+        if types & {"double", "float"}:
+            return "a sum of doubles depends on the order of adding; cast to decimal, or give a tolerance"
+    if kind in _ORDER or kind == "CollectSet" or expression.deterministic():
+        return ""
+    if all(part.deterministic() for part in seq(expression.children())):
         return "it is another value in each run; compute it from the row"
     return ""
 
@@ -275,30 +269,6 @@ def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> s
 def _is_sorted_list(expression, kind: str) -> bool:
     """Returns True for LISTAGG with WITHIN GROUP (ORDER BY ...)."""
     return kind == "ListAgg" and expression.orderExpressions().size() > 0
-
-
-def _is_double(expression) -> bool:
-    return any(
-        child.dataType().typeName() in ("double", "float") for child in seq(expression.children())
-    )
-
-
-def _all_deterministic(expression) -> bool:
-    return all(child.deterministic() for child in seq(expression.children()))
-
-
-def _expressions(plan) -> Iterator[tuple[Any, str, frozenset[str]]]:
-    """Yields every expression of a plan but columns and literals, its kind, and the kinds of those around it.
-
-    An expression that reads rows one by one in the order of its window counts as sorted.
-    """
-    for node in nodes(plan):
-        if node.nodeName() == "CollectMetrics":
-            continue
-        ordered = node.nodeName() == "Window" and node.orderSpec().size() > 0
-        for expression, kind, parents in expressions_of(node):
-            is_ordered = ordered and kind in ORDERED and "WindowExpression" in parents
-            yield expression, kind, parents | ({"SortArray"} if is_ordered else frozenset())
 
 
 def _on_rows(plan, table: Table) -> set[str]:
@@ -322,12 +292,9 @@ def _on_rows(plan, table: Table) -> set[str]:
 
 def _remembered(plan) -> timedelta:
     """Returns the longest time that a process function in the plan remembers a row."""
-    metadata = [
-        a.metadata() for node in nodes(plan) for a in seq(node.output()) if a.name() == ARRIVAL
-    ]
-    return timedelta(
-        microseconds=max((m.getLong(REACH) for m in metadata if m.contains(REACH)), default=0)
-    )
+    metadata = [a.metadata() for node in nodes(plan) for a in seq(node.output())]
+    longest = max((each.getLong(REACH) for each in metadata if each.contains(REACH)), default=0)
+    return timedelta(microseconds=longest)
 
 
 def _one_by_one(node) -> bool:
@@ -337,8 +304,7 @@ def _one_by_one(node) -> bool:
 
 def _named(column: str, expressions: list) -> set[int]:
     """Returns the ids of the columns of that name that the expressions refer to."""
-    attributes = (a for e in expressions for a in seq(e.references().toSeq()))
-    return {a.exprId().id() for a in attributes if a.name() == column}
+    return {id_of(a) for e in expressions for a in references(e) if a.name() == column}
 
 
 def _operators(rows: DataFrame) -> Counter[str]:
@@ -351,4 +317,4 @@ def _operators(rows: DataFrame) -> Counter[str]:
 
 def _leaves(rows: DataFrame) -> set[int]:
     """Returns the leaves that a plan reads, each as the id of its first column."""
-    return {leaf.output().apply(0).exprId().id() for leaf in seq(analyzed(rows).collectLeaves())}
+    return {id_of(leaf.output().apply(0)) for leaf in seq(analyzed(rows).collectLeaves())}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse.storage.keyed.row_index import Value
-from lakehouse.transform.analysis.plan_tree import kind_of, seq
+from lakehouse.transform.analysis.plan_tree import id_of, is_column, kind_of, references, seq
 
 _TRUNCATED = {"year", "quarter", "month", "week", "day", "hour", "minute", "second"}
 SPAN = "struct<start:timestamp,end:timestamp>"
@@ -29,7 +29,8 @@ def extended(columns, equal: Sequence[Equal], *, one_end: bool) -> list[tuple[in
     equal = [pair for pair in equal if all(pair)]
     equal += spans(equal, one_end=one_end)
     equal += [(end_of(a, end), end_of(b, end)) for a, b in equal if _is_whole(a, b) for end in ENDS]
-    extended, changed = [(column, dict(origins)) for column, origins in columns], bool(equal)
+    extended = [(column, dict(origins)) for column, origins in columns]
+    changed = bool(equal)
     while changed:
         changed = False
         for _, origins in extended:
@@ -69,7 +70,7 @@ def equalities(condition) -> Iterator[tuple[Any, Any]]:
 
 def across(one, other, of_side: Sequence[set[int]]) -> bool:
     """Returns True if one expression has columns of one side of a join alone, and the other those of the other side."""
-    mine, theirs = ({id_of(a) for a in seq(side.references().toSeq())} for side in (one, other))
+    mine, theirs = (set(map(id_of, references(side))) for side in (one, other))
     left, right = of_side
     if not mine or not theirs:
         return False
@@ -100,17 +101,11 @@ def truncated(expression) -> tuple[Any, str] | None:
     if kind not in ("Cast", "TruncTimestamp"):
         return None
     column = expression.children().apply(int(kind == "TruncTimestamp"))
-    instants = (
-        kind_of(column) == "AttributeReference" and column.dataType().typeName() == "timestamp"
-    )
-    if not instants or expression.timeZoneId().getOrElse(None) != "UTC":
+    is_instant = is_column(column) and column.dataType().typeName() == "timestamp"
+    if not is_instant or expression.timeZoneId().getOrElse(None) != "UTC":
         return None
     if kind == "Cast":
         return (column, "date") if expression.dataType().typeName() == "date" else None
     unit = expression.format()
     name = str(unit.value()).lower() if kind_of(unit) == "Literal" else ""
     return (column, name) if name in _TRUNCATED else None
-
-
-def id_of(expression) -> int:
-    return expression.exprId().id()

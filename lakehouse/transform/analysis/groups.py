@@ -38,7 +38,8 @@ def uses(rows: DataFrame, keys: Sequence[str]) -> Uses:
 
     Truncated columns are used only if no plain column will do, and then with all of the keys.
     """
-    node, names = Walk().rows(analyzed(rows)), rows.columns
+    node = Walk().rows(analyzed(rows))
+    names = rows.columns
     if node.has_subquery:
         return Uses((), {})
     shared: dict[str, dict[int, Value]] = {}
@@ -91,7 +92,8 @@ def belonging(
 ) -> DataFrame:
     """Returns the rows that belong to one of the `few` groups, by any of the `uses` of their columns."""
     places = {name: f"_group_{n}" for n, name in enumerate(few.columns)}
-    groups, parts = F.broadcast(few.withColumnsRenamed(places)), []
+    groups = F.broadcast(few.withColumnsRenamed(places))
+    parts = []
     # one after the other: a condition with OR would compare each row with each group
     for use in uses:
         pairs = zip(use, columns, strict=True)

@@ -20,12 +20,19 @@ from lakehouse.transform.analysis.equal_columns import (
     end_of,
     equalities,
     extended,
-    id_of,
     span_of,
     spans,
     truncated,
 )
-from lakehouse.transform.analysis.plan_tree import expressions_of, kind_of, seq, unaliased
+from lakehouse.transform.analysis.plan_tree import (
+    expressions_of,
+    id_of,
+    ids,
+    is_column,
+    kind_of,
+    seq,
+    unaliased,
+)
 from lakehouse.transform.analysis.shapes import INPUT
 
 _PASSING = {
@@ -106,14 +113,14 @@ class Walk:
         kind = plan.nodeName()
         handlers: Mapping[str, Callable[..., Rows]] = {
             "Aggregate": self._aggregate,
-            "Deduplicate": self._deduplicate,
+            "Deduplicate": lambda plan, below: self._by_group(plan, below, plan.keys()),
             "Expand": self._expand,
             "Filter": self._filter,
             "Join": self._join,
             "LateralJoin": self._join,
             "Project": self._project,
             "Union": self._union,
-            "Window": self._window,
+            "Window": lambda plan, below: self._by_group(plan, below, plan.partitionSpec()),
             **dict.fromkeys(("Except", "ExceptAll", "Intersect", "IntersectAll"), self._compared),
         }
         if kind in handlers:
@@ -130,16 +137,16 @@ class Walk:
         output = seq(plan.output())
         named = [a.metadata().getString(INPUT) for a in output if a.metadata().contains(INPUT)]
         if not named:
-            return Rows(plan, [(a.exprId().id(), {}) for a in output])
+            return Rows(plan, [(id_of(a), {}) for a in output])
         number = next(self._numbers)
-        columns: list[tuple[int, Origins]] = [(a.exprId().id(), {number: a.name()}) for a in output]
+        columns: list[tuple[int, Origins]] = [(id_of(a), {number: a.name()}) for a in output]
         return Rows(plan, columns, uses={number: named[0]}, from_input=True)
 
     def _passed(self, plan, below: Rows) -> Rows:
         return _over(plan, below, [(column, below.origins(column)) for column in ids(plan)])
 
     def _project(self, plan, below: Rows) -> Rows:
-        columns = [(e.exprId().id(), self._of(e, below)) for e in seq(plan.projectList())]
+        columns = [(id_of(e), self._of(e, below)) for e in seq(plan.projectList())]
         return _over(plan, below, columns)
 
     def _filter(self, plan, below: Rows) -> Rows:
@@ -156,17 +163,13 @@ class Walk:
                 function = own.aggregateFunction()  # of values that are all the same
                 own = function.child() if kind_of(function) in ("Max", "Min") else own
             is_key = any(own.semanticEquals(by) for by in grouping)
-            columns.append((expression.exprId().id(), self._of(own, below if is_key else grouped)))
+            columns.append((id_of(expression), self._of(own, below if is_key else grouped)))
         driven = below.from_input and bool(grouping)
         return replace(_over(plan, below, columns), pairs={}, from_input=driven)
 
-    def _window(self, plan, below: Rows) -> Rows:
-        within = self._within(seq(plan.partitionSpec()), below)
-        return replace(self._passed(plan, within), below=(below,))
-
-    def _deduplicate(self, plan, below: Rows) -> Rows:
-        within = self._within(seq(plan.keys()), below)
-        return replace(self._passed(plan, within), below=(below,))
+    def _by_group(self, plan, below: Rows, by) -> Rows:
+        """Returns the rows of an operator over the rows of each group."""
+        return replace(self._passed(plan, self._within(seq(by), below)), below=(below,))
 
     def _within(self, by: Iterable[Any], below: Rows) -> Rows:
         """Returns the rows of a group by some expressions, with origins only for the columns that these decide."""
@@ -208,10 +211,12 @@ class Walk:
         return Rows(plan, columns, (left, right), left.uses | right.uses, from_input=driven)
 
     def _join(self, plan, left: Rows, right: Rows) -> Rows:
-        how, uses = plan.joinType().sql(), left.uses | right.uses
+        how = plan.joinType().sql()
+        uses = left.uses | right.uses
         both = Rows(plan, [*left.columns, *right.columns], (left, right), uses)
         both.pairs = left.pairs | right.pairs if how in _INNER else {}
-        condition, sides = plan.condition(), (left, right)
+        condition = plan.condition()
+        sides = (left, right)
         matching = both
         if condition.isDefined():
             across = None if how in _INNER else sides
@@ -241,9 +246,7 @@ class Walk:
         pairs = {}
         of_side = [{column for column, _ in side.columns} for side in sides]
         for one, other in equalities(condition.get()) if condition.isDefined() else ():
-            if kind_of(one) == kind_of(other) == "AttributeReference" and across(
-                one, other, of_side
-            ):
+            if is_column(one) and is_column(other) and across(one, other, of_side):
                 both = (id_of(one), id_of(other))
                 pairs[frozenset(both)] = matching.origins(both[0]) | matching.origins(both[1])
         return pairs
@@ -253,10 +256,10 @@ class Walk:
         seen = below
         if plan.nodeName().startswith("FlatMapGroups"):
             seen = self._within(seq(plan.groupingAttributes()), below)
-        names = {a.exprId().id(): a.name() for a in seq(below.plan.output())}
+        names = {id_of(a): a.name() for a in seq(below.plan.output())}
         trusted: Origins = next((o for i, o in seen.columns if names.get(i) == self._named), {})
         output = seq(plan.output())
-        columns = [(a.exprId().id(), trusted if a.name() == self._named else {}) for a in output]
+        columns = [(id_of(a), trusted if a.name() == self._named else {}) for a in output]
         return replace(_over(plan, below, columns), pairs={})
 
     # ---- subqueries
@@ -316,12 +319,13 @@ class Walk:
         before: list[tuple[int, Origins]] = []
         while rows.columns != before:  # equality is transitive
             before = rows.columns
-            columns, equal = dict(before), []
+            columns = dict(before)
+            equal = []
             for one, other in compared:
                 mine, theirs = self._of(one, rows), self._of(other, rows)
                 equal.append((mine, theirs))
                 for expression in (one, other):
-                    if kind_of(expression) == "AttributeReference":
+                    if is_column(expression):
                         columns[id_of(expression)] = (
                             mine | theirs | columns.get(id_of(expression), {})
                         )
@@ -334,13 +338,13 @@ class Walk:
         """Returns the origins of an expression: a column, `coalesce` of two, a span or its ends, a truncated instant."""
         inner = unaliased(expression)
         kind = kind_of(inner)
-        if kind == "AttributeReference":
+        if is_column(inner):
             return rows.origins(id_of(inner))
         if kind == "OuterReference":
             return self._outside.get(id_of(inner.e()), {})
         if kind == "Coalesce":
             parts = seq(inner.children())
-            if all(kind_of(part) == "AttributeReference" for part in parts):
+            if all(map(is_column, parts)):
                 return rows.pairs.get(frozenset(map(id_of, parts)), {})
         if kind == "GetStructField" and inner.child().dataType().catalogString() == SPAN:
             return end_of(self._of(inner.child(), rows), ENDS[inner.ordinal()])
@@ -380,7 +384,3 @@ def _unknown(plan, below: Sequence[Rows]) -> Rows:
 def _is_of_python(plan) -> bool:
     """Returns True if a table function in Python makes the rows: it may remember earlier ones."""
     return plan.nodeName() == "Generate" and "Python" in kind_of(plan.generator())
-
-
-def ids(plan) -> list[int]:
-    return [id_of(a) for a in seq(plan.output())]

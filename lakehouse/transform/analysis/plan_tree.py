@@ -49,5 +49,29 @@ def kind_of(expression) -> str:
     return expression.getClass().getSimpleName()
 
 
+def is_column(expression) -> bool:
+    return kind_of(expression) == "AttributeReference"
+
+
+def id_of(expression) -> int:
+    """Returns the id of a column, by which Spark knows it under any name."""
+    return expression.exprId().id()
+
+
+def ids(plan) -> list[int]:
+    """Returns the ids of an operator's columns."""
+    return [id_of(column) for column in seq(plan.output())]
+
+
+def references(expression) -> list:
+    """Returns the columns that an expression is made of."""
+    return seq(expression.references().toSeq())
+
+
+def columns_read(plan) -> list:
+    """Returns the columns of the leaves of a plan: of the inputs that it reads."""
+    return [column for leaf in seq(plan.collectLeaves()) for column in seq(leaf.output())]
+
+
 def unaliased(expression):
     return expression.child() if kind_of(expression) == "Alias" else expression

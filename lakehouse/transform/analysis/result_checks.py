@@ -1,7 +1,6 @@
 """Checks of a function's result against its kind of table: refused with the remedy, before anything runs."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 from pyspark.sql import DataFrame
 
@@ -27,7 +26,6 @@ def check_input(table: Table, name: str, rows: DataFrame) -> None:
 
 def check(
     table: Table,
-    kind: Kind,
     rows: object,
     inputs: Mapping[str, DataFrame],
     kept: set[str],
@@ -42,60 +40,52 @@ def check(
             f"table={table.name}: its function returned {rows!r}; return a DataFrame"
         )
     where = f"table={table.name}, columns={rows.columns}"
-    checks = [partial(_check_columns, table, kind, rows, kept, moment)]
-    if kind.reads_sources:
-        checks.append(partial(determinism.check_keeps_all, where, rows, inputs))
+    checks = [lambda: refuse(_wrong_columns(table, where, rows, kept, moment))]
+    if table.kind.reads_sources:
+        checks.append(lambda: determinism.check_keeps_all(where, rows, inputs))
     if table.window and table.window.kind == "session":
-        checks.append(partial(determinism.check_sessions, where, rows))
+        checks.append(lambda: determinism.check_sessions(where, rows))
     check_all(*checks)
 
 
-def _check_columns(table: Table, kind: Kind, rows: DataFrame, kept: set[str], moment: str) -> None:
-    refuse(_wrong_columns(table, kind, rows, kept, moment))
-
-
 def _wrong_columns(
-    table: Table, kind: Kind, rows: DataFrame, kept: set[str], moment: str
+    table: Table, where: str, rows: DataFrame, kept: set[str], moment: str
 ) -> Iterator[str]:
-    where = f"table={table.name}, columns={rows.columns}"
-    if lost := kept - set(rows.columns):
+    kind, types = table.kind, dict(rows.dtypes)
+    if lost := kept - types.keys():
         yield f"{where}{_lost(kind, rows, lost)}"
     by_ingestion = kind.reads_sources and moment == INGESTION
     required = {moment} if kind.keeps_event_time and not by_ingestion else set()
     required |= {WINDOW, *table.keys} if kind.is_windowed else set(table.keys)
-    if missing := required - set(rows.columns):
+    if missing := required - types.keys():
         yield (
             f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
         )
-    if table.marker and (dtype := dict(rows.dtypes).get(table.marker)) != "boolean":
+    if table.marker and types.get(table.marker) != "boolean":
         yield (
-            f"{where}, marker={table.marker!r}: {dtype or 'no such column'}; the function returns a BOOLEAN column of that name, "
-            "true of the rows that say that time has come to their event time"
+            f"{where}, marker={table.marker!r}: {types.get(table.marker, 'no such column')}; the function returns a BOOLEAN "
+            "column of that name, true of the rows that say that time has come to their event time"
         )
-    if table.watermark_by:
-        yield from _wrong_values(table, dict(rows.dtypes).get(table.watermark_by), where)
+    if table.watermark_by and types.get(table.watermark_by) not in _FEW_VALUES:
+        yield (
+            f"{where}, watermark_by={table.watermark_by!r}: {types.get(table.watermark_by, 'no such column')}; the function "
+            f"returns a column of that name, of one of the types {', '.join(_FEW_VALUES)}, by whose values rows hold the "
+            "watermark back; cast it"
+        )
     added = {INGESTION} if by_ingestion else set(versions.VALID) if kind.keeps_versions else set()
     if own := [name for name in rows.columns if name.lower() in added]:
         yield (
             f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours"
         )
-    if kind.is_report and WINDOW in rows.columns:
+    if kind.is_report and WINDOW in types:
         yield (
             f"{where}: the library adds the column {WINDOW}, which is the partition, to a report; rename yours, or select "
             f"{WINDOW}.start or {WINDOW}.end by another name"
         )
-    if kind.is_of_several_rows and ARRIVAL in rows.columns:
+    if kind.is_of_several_rows and ARRIVAL in types:
         yield f"{where}{_of_single_rows(table, kind)}"
     if unknown := [name for name in rows.columns if name.startswith("_") and name not in kept]:
         yield (f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
-
-
-def _wrong_values(table: Table, dtype: str | None, where: str) -> Iterator[str]:
-    if dtype not in _FEW_VALUES:
-        yield (
-            f"{where}, watermark_by={table.watermark_by!r}: {dtype or 'no such column'}; the function returns a column of that "
-            f"name, of one of the types {', '.join(_FEW_VALUES)}, by whose values rows hold the watermark back; cast it"
-        )
 
 
 def _lost(kind: Kind, rows: DataFrame, lost: set[str]) -> str:

@@ -1,6 +1,7 @@
 """The kinds of operators in a function's plan, which decide how a stream computes it."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -10,7 +11,11 @@ from lakehouse.declare.columns import ARRIVAL
 from lakehouse.transform.analysis.equal_columns import SPAN
 from lakehouse.transform.analysis.plan_tree import (
     analyzed,
+    columns_read,
     expressions_of,
+    id_of,
+    ids,
+    is_column,
     kind_of,
     nodes,
     seq,
@@ -77,44 +82,35 @@ def is_one_aggregation(rows: DataFrame, keys: Sequence[str]) -> bool:
     if (
         [n.nodeName() for n in together] != ["Aggregate"]
         or list(asks_itself(node))
-        or any(
-            kind == "AggregateExpression" and e.isDistinct()
-            for n in every
-            for e, kind, _ in expressions_of(n)
-        )
+        or any(map(_has_distinct, every))
     ):
         return False
-    output = dict(zip(rows.columns, map(_id, seq(node.output())), strict=True))
+    output = dict(zip(rows.columns, ids(node), strict=True))
     shown = {output[key] for key in keys if key in output}
     while node.nodeName() != "Aggregate":
         if node.nodeName() == "Project":
-            named = [unaliased(e) for e in seq(node.projectList()) if _id(e) in shown]
-            shown = {_id(e) for e in named if kind_of(e) == "AttributeReference"}
+            named = [unaliased(e) for e in seq(node.projectList()) if id_of(e) in shown]
+            shown = {id_of(e) for e in named if is_column(e)}
         elif node.nodeName() != "SubqueryAlias":
             return False
         node = node.children().apply(0)
-    computed = [unaliased(e) for e in seq(node.aggregateExpressions()) if _id(e) in shown]
+    computed = [unaliased(e) for e in seq(node.aggregateExpressions()) if id_of(e) in shown]
     grouping = [unaliased(e) for e in seq(node.groupingExpressions())]
     return all(
         kind_of(by) == "Literal" or any(e.semanticEquals(by) for e in computed) for by in grouping
     )
 
 
-def merging(rows: DataFrame, keys: Sequence[str]) -> dict[str, str] | None:
+def merging(rows: DataFrame, keys: Sequence[str]) -> Mapping[str, str] | None:
     """Returns the SQL function that merges each column of an aggregation by the keys from those of its parts.
 
     Sums and counts are added, and the minimum is that of the minima. None if a column cannot be merged: an average, the
     value at the latest instant, or a sum of binary fractions, which depends on their order.
     """
-    aggregation = _aggregated(rows)
-    if aggregation is None or "Literal" in map(kind_of, aggregation[1].values()):
+    aggregation = _aggregation_by(keys, rows)
+    if aggregation is None or "Literal" in map(kind_of, aggregation.columns.values()):
         return None
-    node, columns = aggregation
-    if (hows := _hows(node, columns)) is None:
-        return None
-    grouped = {name for name, how in hows.items() if not how}
-    by = node.groupingExpressions().size()
-    return hows if grouped == set(keys) and by == len(keys) else None
+    return aggregation.merged_by
 
 
 def adding(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
@@ -123,21 +119,43 @@ def adding(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
     It is one aggregation of one marked input (`INPUT`), of which each row counts by itself: filtered, projected, joined
     with reference tables. None for any other function. A key may be one value for all rows.
     """
-    aggregation = _aggregated(rows)
-    if aggregation is None:
+    aggregation = _aggregation_by(keys, rows)
+    if aggregation is None or set(aggregation.merged_by.values()) - {"", "sum"}:
         return None
-    node, columns = aggregation
-    if (hows := _hows(node, columns)) is None:
-        return None
-    grouped = {name for name, how in hows.items() if not how}
-    constant = sum(kind_of(column) == "Literal" for column in columns.values())
-    by = node.groupingExpressions().size()
-    if set(hows.values()) - {"", "sum"} or grouped != set(keys) or by + constant != len(keys):
-        return None
-    added = [name for name, how in hows.items() if how]
-    types = [columns[name].dataType().typeName() for name in added]
+    added = [name for name, how in aggregation.merged_by.items() if how]
+    types = [aggregation.columns[name].dataType().typeName() for name in added]
     numbers = all(column.startswith(("long", "decimal")) for column in types)
-    return added if numbers and _is_row_by_row(node.children().apply(0)) else None
+    return added if numbers and _is_row_by_row(aggregation.node.children().apply(0)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Aggregation:
+    """An aggregation that is a whole function."""
+
+    node: Any
+    columns: Mapping[str, Any]  # their expressions
+    merged_by: Mapping[
+        str, str
+    ]  # column -> the SQL function that merges it from its parts; empty for a key
+
+
+def _aggregation_by(keys: Sequence[str], rows: DataFrame) -> _Aggregation | None:
+    """Returns the aggregation by the keys that is the whole function; None if a column cannot be merged, or for another one."""
+    aggregated = _aggregated(rows)
+    if aggregated is None:
+        return None
+    node, columns = aggregated
+    grouping = [unaliased(expression) for expression in seq(node.groupingExpressions())]
+    constant = sum(kind_of(column) == "Literal" for column in columns.values())
+    merged_by = {}
+    for name, column in columns.items():
+        is_key = kind_of(column) == "Literal" or any(map(column.semanticEquals, grouping))
+        merged_by[name] = "" if is_key else _merged_by(column)
+        if is_key != (name in keys) or not (is_key or merged_by[name]):
+            return None
+    if not columns.keys() >= set(keys) or len(grouping) + constant != len(keys):
+        return None
+    return _Aggregation(node, columns, merged_by)
 
 
 def _aggregated(rows: DataFrame) -> tuple[Any, dict[str, Any]] | None:
@@ -146,46 +164,33 @@ def _aggregated(rows: DataFrame) -> tuple[Any, dict[str, Any]] | None:
     Projections over it may choose and name columns, and add literals.
     """
     node = analyzed(rows)
-    places: dict[int, str] | None = None  # of the columns that are kept, by their id below
+    names = dict(zip(ids(node), rows.columns, strict=True))  # of the columns that are kept, by id
     computed: dict[str, Any] = {}
     while node.nodeName() != "Aggregate":
         if node.nodeName() == "Project":
-            columns = [
-                (expression, unaliased(expression)) for expression in seq(node.projectList())
+            kept = [
+                expression for expression in seq(node.projectList()) if id_of(expression) in names
             ]
-            shown = [(own, inner) for own, inner in columns if places is None or _id(own) in places]
-            named = [(inner, (places or {}).get(_id(own), own.name())) for own, inner in shown]
-            computed |= {name: inner for inner, name in named if kind_of(inner) == "Literal"}
-            passed = [(inner, name) for inner, name in named if kind_of(inner) != "Literal"]
-            if any(kind_of(inner) != "AttributeReference" for inner, _ in passed):
+            inner = {names[id_of(expression)]: unaliased(expression) for expression in kept}
+            computed |= {name: each for name, each in inner.items() if kind_of(each) == "Literal"}
+            passed = {name: each for name, each in inner.items() if kind_of(each) != "Literal"}
+            if not all(map(is_column, passed.values())):
                 return None
-            places = {_id(inner): name for inner, name in passed}
-            if len(places) < len(passed):
+            names = {id_of(each): name for name, each in passed.items()}
+            if len(names) < len(passed):
                 return None
         elif node.nodeName() != "SubqueryAlias":
             return None
         node = node.children().apply(0)
     for expression in seq(node.aggregateExpressions()):
-        if places is None or _id(expression) in places:
-            computed[(places or {}).get(_id(expression), expression.name())] = unaliased(expression)
+        if id_of(expression) in names:
+            computed[names[id_of(expression)]] = unaliased(expression)
     return node, computed
-
-
-def _hows(node, columns: Mapping[str, Any]) -> dict[str, str] | None:
-    """Returns the SQL function that merges each column from its parts, empty for a key; None if one cannot be merged."""
-    by, hows = [unaliased(key_expression) for key_expression in seq(node.groupingExpressions())], {}
-    for name, computed in columns.items():
-        is_key = kind_of(computed) == "Literal" or any(computed.semanticEquals(key) for key in by)
-        hows[name] = "" if is_key else _merged_by(computed)
-        if not is_key and not hows[name]:
-            return None
-    return hows
 
 
 def _is_row_by_row(node) -> bool:
     """Returns True if each row of the one input counts by itself."""
-    marked = [leaf for leaf in seq(node.collectLeaves()) if _is_marked(leaf)]
-    if len(marked) != 1 or any(
+    if list(map(_is_marked, seq(node.collectLeaves()))).count(True) != 1 or any(
         kind in SUBQUERIES for n in nodes(node) for _, kind, _ in expressions_of(n)
     ):
         return False
@@ -210,10 +215,6 @@ def of_one_side(join, reading: Sequence[bool]) -> bool:
 
 def _is_marked(leaf) -> bool:
     return any(a.metadata().contains(INPUT) for a in seq(leaf.output()))
-
-
-def _id(expression) -> int:
-    return expression.exprId().id()
 
 
 def _merged_by(expression) -> str:
@@ -241,19 +242,20 @@ def needs_whole_windows(rows: DataFrame) -> bool:
     if any(joins_itself(node) for node in every) or list(asks_itself(rows_plan)):
         return True
     return [n.nodeName() for n in together] not in ([], ["Aggregate"]) or any(
-        not any(map(_is_span, seq(node.groupingExpressions())))
-        or any(
-            kind == "AggregateExpression" and expression.isDistinct()
-            for expression, kind, _ in expressions_of(node)
-        )
+        not any(map(_is_span, seq(node.groupingExpressions()))) or _has_distinct(node)
         for node in together
     )
 
 
+def _has_distinct(node) -> bool:
+    """Returns True if an operator aggregates distinct values."""
+    aggregates = (e for e, kind, _ in expressions_of(node) if kind == "AggregateExpression")
+    return any(aggregate.isDistinct() for aggregate in aggregates)
+
+
 def _is_span(expression) -> bool:
     """Returns True for a plain column of spans, such as a window: Spark knows no watermark of what is made of one."""
-    of_column = kind_of(unaliased(expression)) == "AttributeReference"
-    return of_column and expression.dataType().catalogString() == SPAN
+    return is_column(unaliased(expression)) and expression.dataType().catalogString() == SPAN
 
 
 def groups_by_window_alone(rows: DataFrame) -> bool:
@@ -269,9 +271,7 @@ def groups(rows: DataFrame) -> bool:
 
 def reads(node) -> bool:
     """Returns True if the node has rows of the driving input."""
-    return any(
-        a.name() == ARRIVAL for leaf in seq(node.collectLeaves()) for a in seq(leaf.output())
-    )
+    return any(column.name() == ARRIVAL for column in columns_read(node))
 
 
 def joins_itself(node) -> bool:

@@ -5,8 +5,17 @@ from itertools import product
 from typing import Any
 
 from lakehouse.declare.columns import ARRIVAL, PLACE, WINDOW
-from lakehouse.transform.analysis.equal_columns import equalities, id_of
-from lakehouse.transform.analysis.plan_tree import kind_of, nodes, seq, unaliased, within
+from lakehouse.transform.analysis.equal_columns import equalities
+from lakehouse.transform.analysis.plan_tree import (
+    id_of,
+    ids,
+    is_column,
+    kind_of,
+    nodes,
+    seq,
+    unaliased,
+    within,
+)
 from lakehouse.transform.analysis.shapes import ONE_TOPIC, reads
 
 TAKING = ("GlobalLimit", "Offset", "Tail")
@@ -38,6 +47,11 @@ def takes_places(expression) -> bool:
     return bool(kinds & (_PLACES | ORDERED)) or ("AggregateExpression" in kinds and by_rows)
 
 
+def takes_any(node) -> bool:
+    """Returns True if an operator keeps one of several rows that are the same in some columns only."""
+    return node.nodeName() == "Deduplicate" and node.keys().size() < node.output().size()
+
+
 def equal_places(plan) -> Iterator[str]:
     """Yields operators and expressions that choose rows of the driving input by place, where different rows may tie."""
     for node in nodes(plan):
@@ -49,16 +63,17 @@ def equal_places(plan) -> Iterator[str]:
             if not _decides(by, node.child()):
                 taking = filter(takes_places, seq(node.windowExpressions()))
                 yield from (f"expression={expression.sql()}" for expression in taking)
-        elif kind == "Deduplicate" and node.keys().size() < node.output().size():
+        elif takes_any(node):
             if not _decides(seq(node.keys()), node.child()):
                 yield f"operators={kind}"
         elif kind in TAKING and node.children().apply(0).nodeName() not in TAKING:
-            order = _sorted_by(node)
+            order = sorted_by(node)
             if order is None or not _decides(*order):
                 yield f"operators={kind}"
 
 
-def _sorted_by(node) -> tuple[list[Any], Any] | None:
+def sorted_by(node) -> tuple[list[Any], Any] | None:
+    """Returns what orders the rows that an operator takes, and the operator that sorts them; None without an order."""
     while node.nodeName() in (*TAKING, "LocalLimit", "Project", "SubqueryAlias"):
         node = node.children().apply(0)
     if node.nodeName() != "Sort":
@@ -75,12 +90,12 @@ def _decides(expressions: Iterable[Any], rows) -> bool:
     while todo:
         expression = unaliased(todo.pop())
         kind = kind_of(expression)
-        if kind == "AttributeReference":
+        if is_column(expression):
             columns.add(id_of(expression))
             todo += [computed[id_of(expression)]] if id_of(expression) in computed else []
         elif kind == "CreateNamedStruct":
             todo += seq(expression.children())[1::2]
-        elif kind == "GetStructField" and kind_of(expression.child()) == "AttributeReference":
+        elif kind == "GetStructField" and is_column(expression.child()):
             fields = positions.setdefault(id_of(expression.child()), set())
             fields.add(expression.extractFieldName())
     arrivals = {id_of(a): _place(a, rows) for a in seq(rows.output()) if a.name() == ARRIVAL}
@@ -112,15 +127,13 @@ def _constant(rows) -> _Key:
     """Returns the columns that a filter fixes to one value: a literal, or a column of the query around this one."""
     pairs = [order for pair in equalities(rows.condition()) for order in (pair, pair[::-1])]
     return frozenset(
-        id_of(one)
-        for one, other in pairs
-        if kind_of(one) == "AttributeReference" and kind_of(other) in _SINGLE
+        id_of(one) for one, other in pairs if is_column(one) and kind_of(other) in _SINGLE
     )
 
 
 def _keys(rows) -> list[_Key]:
     output = seq(rows.output())
-    every = frozenset(map(id_of, output))
+    every = frozenset(ids(rows))
     kind, below = rows.nodeName(), seq(rows.children())
     keys: list[_Key] = []
     if not below:
@@ -146,7 +159,7 @@ def _renamed(keys: list[_Key], columns: list[Any]) -> Iterator[_Key]:
     places: dict[int, int] = {}
     for each in columns:
         own = unaliased(each)
-        if kind_of(own) == "AttributeReference":
+        if is_column(own):
             places.setdefault(id_of(own), id_of(each))
     for key in keys:
         if key <= places.keys():
@@ -171,7 +184,7 @@ def _joined(rows, left: list[_Key], right: list[_Key]) -> list[_Key]:
     condition = rows.condition()
     equal = list(equalities(condition.get())) if condition.isDefined() else []
     for one, other in equal if rows.joinType().sql() == "INNER" else ():
-        if kind_of(one) == kind_of(other) == "AttributeReference":
+        if is_column(one) and is_column(other):
             a, b = id_of(one), id_of(other)
             keys += [key - {b} | {a} for key in keys if b in key]
             keys += [key - {a} | {b} for key in keys if a in key and b not in key]

@@ -16,28 +16,28 @@ from lakehouse.transform.checks import quality
 
 def check(session: Session, table: Table) -> None:
     """Raises DeclarationError if stream and batch may differ by the function or the expectations (`determinism`)."""
-    step = plan.plan_of(session, table, judged=False)
-    rows = plan.on_no_rows(session, step)
-    if step.kind.has_late_rows:
-        determinism.check(table, rows, row_preserving=step.kind.is_row_by_row)
-    elif step.table.kind.is_upserted or step.kind.is_report:
+    step = plan.plan_of(session, table)
+    rows = step.on_no_rows()
+    if step.table.kind.has_late_rows:
+        determinism.check(table, rows, row_preserving=step.table.kind.is_row_by_row)
+    elif step.table.kind.is_upserted or step.table.kind.is_report:
         determinism.check_whole(table, rows)
     elif table.deterministic:
         clocks.check(f"table={table.name}", rows)
-    if table.expectations and table.deterministic:
-        stored = session.spark.createDataFrame([], plan.stored_schema(session, table))
-        judged = stored.select(
-            quality.first_broken(plan.plan_of(session, table).rules).alias(REASON)
-        )
+    rules = step.rules
+    if rules and table.deterministic:
+        stored = session.spark.createDataFrame([], step.schema)
+        judged = stored.select(quality.first_broken(rules).alias(REASON))
         clocks.check(f"table={table.name}, expectations", judged)
 
 
 def refusal(session: Session, table: Table) -> str:
     """Returns why a start would refuse the table's function, expectations or targets; empty if it would not."""
+    step = plan.plan_of(session, table)
     checks = (
-        lambda: _check_targets(table, plan.stored_schema(session, table)),
+        lambda: _check_targets(table, step.schema),
         lambda: check(session, table),
-        lambda: plan.plan_of(session, table),  # compiles the expectations
+        lambda: step.rules,
     )
     remarks: list[str] = []
     failures: list[str] = []  # of Spark's: said last, for a remark is often their cause
@@ -66,16 +66,16 @@ def _check_targets(table: Table, stored: StructType) -> None:
 
 def ties(session: Session, table: Table) -> list[str]:
     """Returns the expressions and operators of the table's function that choose any of several rows which tie."""
-    rows = plan.on_no_rows(session, plan.plan_of(session, table, judged=False))
-    return determinism.ties(rows)
+    return determinism.ties(plan.plan_of(session, table).on_no_rows())
 
 
 def unended(session: Session, table: Table) -> str:
     """Returns a warning if a versioned table's function leaves out changes, which then do not end a version; else empty."""
     if not table.kind.keeps_versions:
         return ""
+    step = plan.plan_of(session, table)
     # without the library's own filter of late rows
-    rows = table(**{name: plan.no_rows(session, name) for name in table.inputs})
+    rows = table(**{name: step.no_rows(name) for name in table.inputs})
     dropping = versions.dropping(rows, table.keys)
     if not dropping:
         return ""

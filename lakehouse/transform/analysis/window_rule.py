@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.columns import WINDOW
-from lakehouse.transform.analysis.equal_columns import End, Origins
-from lakehouse.transform.analysis.origins import Rows, Walk, ids
-from lakehouse.transform.analysis.plan_tree import analyzed
+from lakehouse.transform.analysis.equal_columns import End
+from lakehouse.transform.analysis.origins import Rows, Walk
+from lakehouse.transform.analysis.plan_tree import analyzed, ids
 from lakehouse.transform.analysis.shapes import ROW_BY_ROW
 
 _ALL = "it is over all windows that are computed at once"
@@ -47,19 +47,19 @@ def across_windows(rows: DataFrame, *, one_end: bool) -> Iterator[tuple[str, str
         yield from map(_refusal, lost)
     elif not result.from_input:
         yield _without_rows(result)
-    elif not _is_window(result, _window_of(result, rows.columns)):
+    elif not _shows_its_window(result, rows.columns):
         yield (
             f"columns={WINDOW}",
             "it is not the window of the rows that a row is made of; select window itself, as the library adds it",
         )
 
 
-def _window_of(result: Rows, columns: Sequence[str]) -> Origins:
-    return result.origins(ids(result.plan)[columns.index(WINDOW)]) if WINDOW in columns else {}
-
-
-def _is_window(rows: Rows, origins: Origins) -> bool:
-    return {n: v for n, v in origins.items() if n in rows.uses} == dict.fromkeys(rows.uses, WINDOW)
+def _shows_its_window(rows: Rows, columns: Sequence[str]) -> bool:
+    """Returns True if the column `window` is that of all rows of which a row is made."""
+    if WINDOW not in columns:
+        return False
+    origins = rows.origins(ids(rows.plan)[columns.index(WINDOW)])
+    return all(origins.get(number) == WINDOW for number in rows.uses)
 
 
 def _keeps_windows(rows: Rows) -> bool:

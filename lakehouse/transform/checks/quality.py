@@ -5,14 +5,12 @@ over a partition. It is imported inside functions only: it takes seconds, and de
 not cost that.
 """
 
-import inspect
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +52,10 @@ def row_rules(
     The others (row counts, means, uniqueness) need all rows: `validate` judges them, on closed
     partitions only. Raises DeclarationError for an unknown expectation, argument or column.
     """
-    return list(_compiled(spark, schema.json(), tuple(expectations)))
-
-
-@lru_cache(maxsize=128)
-def _compiled(
-    spark: SparkSession, schema: str, expectations: tuple[Expectation, ...]
-) -> tuple[RowRule, ...]:
-    if not expectations:
-        return ()
-    cache = compiled_rules.Kept(spark, Path(__file__), schema, expectations)
+    cache = compiled_rules.Kept(spark, Path(__file__), schema.json(), expectations)
     texts = cache.read()
     if texts is None:
-        rows = spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
+        rows = spark.createDataFrame([], schema)
         plain = _plain_names(rows)
         rows = rows.withColumnsRenamed(plain)
         renamed = [_with_names(expectation, plain) for expectation in expectations]
@@ -80,14 +69,14 @@ def _compiled(
                     f"expectations, columns={', '.join(plain)}: one of the rules is judged in Python, where a name has no dot; "
                     "have the function rename the columns"
                 )
-            return tuple(rule for rule in rules if rule)
+            return [rule for rule in rules if rule]
         texts = [text and _with_dots(text, plain) for text in texts]
         cache.write(texts)
-    return tuple(
+    return [
         RowRule(expectation, F.expr(text))
         for expectation, text in zip(expectations, texts, strict=True)
         if text is not None
-    )
+    ]
 
 
 def _plain_names(rows: DataFrame) -> dict[str, str]:
@@ -119,13 +108,15 @@ def _with_dots(sql: str, names: Mapping[str, str]) -> str:
 
 def _rules(rows: DataFrame, expectations: Sequence[Expectation]) -> list[RowRule | None]:
     """Returns each rule as Great Expectations compiles it; None for one that is not judged row by row."""
-    gx = _gx()
-    engine = gx.SparkDFExecutionEngine()
+    great_expectations()
+    from great_expectations.execution_engine import SparkDFExecutionEngine
+
+    engine: Any = SparkDFExecutionEngine()
     engine.resolve_metric_bundle = partial(_without_counting, engine.resolve_metric_bundle)
     engine.load_batch_data("schema", rows)
     rules: list[RowRule | None] = []
     for expectation in expectations:
-        condition = _condition(gx, engine, expectation)
+        condition = _condition(engine, expectation)
         if condition is None or " OVER " in str(condition):  # a window function looks at other rows
             rules.append(None)
         else:
@@ -161,15 +152,15 @@ def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Suite
     """Runs the suite of all expectations over `rows`. Raises DeclarationError."""
     if not expectations:
         return []
-    gx = _gx()
-    context = gx.module.get_context(mode="ephemeral")
+    gx = great_expectations()
+    context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     plain = _plain_names(rows)
     rows = rows.withColumnsRenamed(plain)
     source = context.data_sources.add_spark("rows", persist=False)
     definition = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("rows")
-    suite = gx.module.ExpectationSuite(
-        "expectations", [_resolved(gx, _with_names(e, plain)) for e in expectations]
+    suite = gx.ExpectationSuite(
+        "expectations", [_resolved(_with_names(e, plain)) for e in expectations]
     )
     result = definition.get_batch({"dataframe": rows}).validate(suite, result_format="SUMMARY")
     return [_summary(e, r) for e, r in zip(expectations, result.results, strict=True)]
@@ -194,82 +185,13 @@ def _messages(failure: Mapping) -> str:
     return "; ".join(dict.fromkeys(text.splitlines()[0] for text in texts if text))
 
 
-@dataclass(frozen=True, slots=True)
-class _GX:
-    module: Any
-    SparkDFExecutionEngine: Any
-    MetricConfiguration: Any
-    ValidationGraph: Any
-    get_expectation_impl: Callable[[str], Any]
-
-
-def _gx() -> _GX:
+def great_expectations() -> Any:
+    """Returns the package, imported without its telemetry."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     with _named_main():
         import great_expectations
-    from great_expectations.execution_engine import SparkDFExecutionEngine
-    from great_expectations.expectations.registry import get_expectation_impl
-    from great_expectations.validator.metric_configuration import MetricConfiguration
-    from great_expectations.validator.validation_graph import ValidationGraph
 
-    return _GX(
-        great_expectations,
-        SparkDFExecutionEngine,
-        MetricConfiguration,
-        ValidationGraph,
-        get_expectation_impl,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """An expectation of Great Expectations, as a declaration may use it."""
-
-    model: Any  # the pydantic class of its arguments
-    has_condition: bool  # True if it is defined row by row
-    on_spark: bool
-    needed: frozenset[str]  # arguments that its condition requires, though the model has a default
-
-
-def installed() -> dict[str, Installed]:
-    """Returns every expectation of the installed Great Expectations, by name."""
-    gx = _gx()
-    from great_expectations.expectations.registry import list_registered_expectation_implementations
-
-    return {
-        name: _installed(gx, gx.get_expectation_impl(name))
-        for name in list_registered_expectation_implementations()
-    }
-
-
-def _installed(gx: _GX, model) -> Installed:
-    from great_expectations.exceptions import MetricProviderError
-    from great_expectations.expectations import registry
-
-    on_spark, metric = _names_spark(model), getattr(model, "map_metric", None)
-    if not metric:
-        return Installed(model, False, on_spark, frozenset())
-    condition = f"{metric}.condition"
-    engine = object.__new__(gx.SparkDFExecutionEngine)  # to name it: a real one starts Spark
-    try:
-        provider, function = registry.get_metric_provider(condition, engine)
-    except MetricProviderError:
-        return Installed(model, True, False, frozenset())
-    parameters = inspect.signature(function).parameters
-    needed = {
-        key
-        for key in registry.get_metric_kwargs(condition)["metric_value_keys"]
-        # its defaults are for a suite, in which Great Expectations fills them in
-        if key in provider.default_kwarg_values
-        or (key in parameters and parameters[key].default is inspect.Parameter.empty)
-    }
-    return Installed(model, True, on_spark, frozenset(needed))
-
-
-def _names_spark(model) -> bool:
-    """Returns True if its documentation names Spark, or no data source at all: some work without."""
-    shown = model.schema()["properties"]["metadata"]["properties"]
-    return "Spark" in shown.get("supported_data_sources", {}).get("const", ["Spark"])
+    return great_expectations
 
 
 @contextmanager
@@ -290,11 +212,13 @@ def _named_main() -> Iterator[None]:
             del main.__file__
 
 
-def _resolved(gx: _GX, expectation: Expectation):
+def _resolved(expectation: Expectation) -> Any:
     from great_expectations.exceptions import ExpectationNotFoundError
+    from great_expectations.expectations.registry import get_expectation_impl
 
     try:
-        return gx.get_expectation_impl(expectation.type)(**expectation.kwargs)
+        model: Any = get_expectation_impl(expectation.type)
+        return model(**expectation.kwargs)
     except ExpectationNotFoundError as err:
         raise DeclarationError(
             f"expectation={expectation.type!r}: Great Expectations has none of that name; see its gallery for the names"
@@ -305,18 +229,21 @@ def _resolved(gx: _GX, expectation: Expectation):
         ) from err
 
 
-def _condition(gx: _GX, engine, expectation: Expectation) -> Column | None:
+def _condition(engine: Any, expectation: Expectation) -> Column | None:
     """Returns the condition under which a row is unexpected; None if the expectation is not row by row."""
-    map_metric = getattr(_resolved(gx, expectation), "map_metric", None)
+    from great_expectations.validator.metric_configuration import MetricConfiguration
+    from great_expectations.validator.validation_graph import ValidationGraph
+
+    map_metric = getattr(_resolved(expectation), "map_metric", None)
     if not map_metric:
         return None
     kwargs = expectation.kwargs
-    metric = gx.MetricConfiguration(
+    metric = MetricConfiguration(
         f"{map_metric}.condition",
         {k: v for k, v in kwargs.items() if k in _DOMAIN} | {"batch_id": "schema"},
         {k: v for k, v in kwargs.items() if k not in _DOMAIN and k != "mostly"},
     )
-    graph = gx.ValidationGraph(execution_engine=engine)
+    graph = ValidationGraph(execution_engine=engine)
     graph.build_metric_dependency_graph(metric_configuration=metric)
     resolved, aborted = graph.resolve(show_progress_bars=False)
     if aborted:

@@ -6,31 +6,23 @@ from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    MapType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from lakehouse.declare.columns import quoted
 from lakehouse.storage.delta.python_years import RULE
 
 REMEDY = "correct it in the table's function, or leave its row out"
-_LIMITS: dict[type[DataType], tuple[str, str]] = {
-    DateType: ("DATE'0001-01-01'", "DATE'9999-12-31'"),
-    TimestampType: ("TIMESTAMP'0001-01-01 00:00:00Z'", "TIMESTAMP'9999-12-31 23:59:59.999999Z'"),
-    TimestampNTZType: (
+_LIMITS: dict[type[T.DataType], tuple[str, str]] = {
+    T.DateType: ("DATE'0001-01-01'", "DATE'9999-12-31'"),
+    T.TimestampType: ("TIMESTAMP'0001-01-01 00:00:00Z'", "TIMESTAMP'9999-12-31 23:59:59.999999Z'"),
+    T.TimestampNTZType: (
         "TIMESTAMP_NTZ'0001-01-01 00:00:00'",
         "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'",
     ),
 }
 
 
-def reason(columns: StructType) -> Column:
+def reason(columns: T.StructType) -> Column:
     """Returns why a row is quarantined; null for a row whose instants and dates are all within."""
     reasons = [
         F.when(beyond, F.lit(f"outside the years 1 to 9999: {name}"))
@@ -39,19 +31,19 @@ def reason(columns: StructType) -> Column:
     return F.coalesce(*reasons, F.lit(None).cast("string"))
 
 
-def is_beyond(column: Column, kind: DataType) -> Column | None:
+def is_beyond(column: Column, kind: T.DataType) -> Column | None:
     """Returns a condition that a value has an instant or date beyond, at any depth; None for a type without any."""
     if type(kind) in _LIMITS:
         least, greatest = map(F.expr, _LIMITS[type(kind)])
         return (column < least) | (column > greatest)
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         fields = (is_beyond(column.getField(f.name), f.dataType) for f in kind)
         parts = [field for field in fields if field is not None]
         return reduce(or_, (F.coalesce(part, F.lit(False)) for part in parts)) if parts else None
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         return _any(column, kind.elementType)
-    if isinstance(kind, MapType):
-        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
+    if isinstance(kind, T.MapType):
+        entry = T.StructType().add("key", kind.keyType).add("value", kind.valueType)
         return _any(F.map_entries(column), entry)
     return None
 
@@ -68,7 +60,7 @@ def refused(rows: DataFrame, table: str, keys: Sequence[str]) -> DataFrame:
     return rows.withColumns(checked) if checked else rows
 
 
-def _by_column(columns: StructType) -> Iterator[tuple[str, Column]]:
+def _by_column(columns: T.StructType) -> Iterator[tuple[str, Column]]:
     """Yields each column that may hold such a value, with the condition that it does; the library's own hold none."""
     for field in columns:
         if field.name.startswith("_"):
@@ -78,7 +70,7 @@ def _by_column(columns: StructType) -> Iterator[tuple[str, Column]]:
             yield field.name, beyond
 
 
-def _any(elements: Column, kind: DataType) -> Column | None:
+def _any(elements: Column, kind: T.DataType) -> Column | None:
     if is_beyond(F.lit(None), kind) is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Change events of Debezium as rows: the envelope, the types of databases as they are sent, the order of a log.
+"""Changes as rows: events of Debezium (envelope, types of databases, the order of a log), and versions of a Delta table.
 
 The declared type of a column decides how its value is read. The unit of an instant and the scale of a
 decimal are in the part `schema` of a message, if that is sent. A value that could only be guessed
@@ -9,28 +9,13 @@ from collections.abc import Callable
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from lakehouse.declare.columns import helper
 from lakehouse.declare.inputs.changes import ADDED, WHOLE
 from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.errors import DeclarationError
+from lakehouse.storage.foreign.foreign_log import READ, TYPE, VERSION
 from lakehouse.transform.decoding import values
 
 _ORIGIN = (
@@ -46,17 +31,26 @@ _FIELD = "field STRING, type STRING, name STRING, parameters MAP<STRING, STRING>
 _SCHEMA = f"fields ARRAY<STRUCT<field STRING, fields ARRAY<STRUCT<{_FIELD}>>>>"
 WIRE = f"{_PAYLOAD}, payload STRUCT<{_PAYLOAD}>, schema STRUCT<{_SCHEMA}>"
 """An envelope in JSON, inside of one with its schema or without."""
+FEED_WIRE = f"{TYPE} STRING, {VERSION} BIGINT"
+"""The columns of each record of a Delta table's changes, besides the table's own."""
+_FEED_OPERATIONS = {
+    READ: "r",
+    "insert": "c",
+    "update_preimage": "b",
+    "update_postimage": "u",
+    "delete": "d",
+}
 _OPERATIONS = ("r", "c", "u", "d", "t", "m")
 _INITIAL = ("true", "first", "first_in_data_collection", "last_in_data_collection", "last")
 _CHANGED = "1"  # the position of all that Debezium sends afterwards begins with it
 _NOT_SENT = r'^([\[{]?"?__debezium_unavailable_value|X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==$)'
-_WHOLE = (ByteType, ShortType, IntegerType, LongType)
-_PLAIN = (*_WHOLE, BooleanType, FloatType, DoubleType, StringType)
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_PLAIN = (*_WHOLE, T.BooleanType, T.FloatType, T.DoubleType, T.StringType)
 _OF_KIND = (
-    DecimalType,
-    DateType,
-    TimestampType,
-    BinaryType,
+    T.DecimalType,
+    T.DateType,
+    T.TimestampType,
+    T.BinaryType,
 )  # a text or number alone is none of these
 _READ = (*_PLAIN, *_OF_KIND)
 _MICROSECONDS = {  # of a unit of time, by the name of its type
@@ -94,7 +88,7 @@ def passed_over(value: Column) -> Column:
     return value.isNull() | F.coalesce(_part("op") == "m", F.lit(False))
 
 
-def stages(schema: StructType, keys: tuple[str, ...]) -> list[list[Column]]:
+def stages(schema: T.StructType, keys: tuple[str, ...]) -> list[list[Column]]:
     """Returns successive selections from messages parsed into the columns of `WIRE`, for `columns` and `rules`.
 
     The generators keep the optimiser from copying computed values into every place that needs them.
@@ -125,11 +119,25 @@ def stages(schema: StructType, keys: tuple[str, ...]) -> list[list[Column]]:
     return [[F.col("*"), _generated(facts)], [F.col("*"), _generated(read)]]
 
 
-def columns(schema: StructType) -> dict[str, Column]:
+def columns(schema: T.StructType) -> dict[str, Column]:
     """Returns the columns of a row."""
     declared = {field.name: _fact(f"value_{number}") for number, field in enumerate(schema)}
     own = (_fact("op"), _fact("op") == "d", *map(_fact, ADDED[2:]))
     return declared | dict(zip(ADDED, own, strict=True))
+
+
+def feed_columns(at: Column) -> dict[str, Column]:
+    """Returns the columns besides the declared ones of a change that a version of a Delta table made, committed `at`."""
+    pairs = (F.lit(text) for pair in _FEED_OPERATIONS.items() for text in pair)
+    op, version = F.create_map(*pairs)[F.col(TYPE)], F.col(VERSION).cast("string")
+    gone = op.isin("b", "d")
+    # as for changes of a database: the first reading comes before all else; in a version, removed rows come before added ones
+    position = F.concat(
+        F.when(op == "r", "0/").otherwise("1/"),
+        F.lpad(version, 20, "0"),
+        F.when(gone, "/0").otherwise("/1"),
+    )
+    return dict(zip(ADDED, (op, gone, at, position, version), strict=True))
 
 
 def reading() -> Column:
@@ -140,7 +148,7 @@ def reading() -> Column:
     return F.when(F.startswith(_fact("position"), F.lit(WHOLE)), _fact("position"))
 
 
-def rules(source: RecordSource, schema: StructType, key: Column) -> Rules:
+def rules(source: RecordSource, schema: T.StructType, key: Column) -> Rules:
     """Returns the conditions under which a message is no change of a row, with their reasons; `key` is the message's."""
     checks = _rules_of_message(source, key)
     fields = _fact("fields")
@@ -197,8 +205,8 @@ def _fact(name: str) -> Column:
     return F.col(helper(name))
 
 
-def _generated(found: dict[str, Column]) -> Column:
-    made = (column.alias(helper(name)) for name, column in found.items())
+def _generated(facts: dict[str, Column]) -> Column:
+    made = (column.alias(helper(name)) for name, column in facts.items())
     return F.inline(F.array(F.struct(*made)))
 
 
@@ -207,12 +215,14 @@ def _named(name: str) -> Callable[[Column], Column]:
 
 
 def _rules_of_message(source: RecordSource, key: Column) -> Rules:
-    op, text = _fact("op"), F.try_validate_utf8(key.cast("string"))
+    op = _fact("op")
+    text = F.try_validate_utf8(key.cast("string"))
     fields = F.json_object_keys(text)
     wrapped = F.array_contains(fields, "payload") & F.array_contains(fields, "schema")
     within = F.json_object_keys(F.get_json_object(text, "$.payload"))
     fields = F.when(wrapped, within).otherwise(fields)
-    named, declared = F.array_join(F.array_sort(fields), ", "), ", ".join(sorted(source.keys))
+    named = F.array_join(F.array_sort(fields), ", ")
+    declared = ", ".join(sorted(source.keys))
     return [
         (op.isNull(), "no change event of Debezium: it has no op"),
         (~op.isin(*_OPERATIONS), F.concat(F.lit("no operation of Debezium: op="), op)),
@@ -235,11 +245,11 @@ def _rules_of_message(source: RecordSource, key: Column) -> Rules:
     ]
 
 
-def _unclear(source: RecordSource, name: str, declared: DataType, number: int) -> Column:
+def _unclear(source: RecordSource, name: str, declared: T.DataType, number: int) -> Column:
     """Returns why a value's type is not enough to read it; null if it is. Raises DeclarationError for a type that is not read."""
     text, kind, token = (_fact(f"{part}_{number}") for part in ("text", "kind", "token"))
     is_number = token == "number"
-    if isinstance(declared, ArrayType):
+    if isinstance(declared, T.ArrayType):
         read = isinstance(declared.elementType, _PLAIN)
     else:
         read = isinstance(declared, _READ)
@@ -248,37 +258,37 @@ def _unclear(source: RecordSource, name: str, declared: DataType, number: int) -
             f"topic={source.address}, column={name}, type={declared.simpleString()}: values of that type are not read from "
             "change events; declare it as STRING, which gives the value in JSON, or leave it out"
         )
-    if isinstance(declared, TimestampType):
+    if isinstance(declared, T.TimestampType):
         return F.when(is_number & kind.isNull(), _UNIT)
-    if isinstance(declared, DecimalType):
+    if isinstance(declared, T.DecimalType):
         return F.when(_either(text, kind, is_number), _SCALE)
     return F.lit(None).cast("string")
 
 
-def _read(declared: DataType, text: Column, kind: Column, token: Column) -> Column:
+def _read(declared: T.DataType, text: Column, kind: Column, token: Column) -> Column:
     """Returns a value as the declared type; null if it is none.
 
     `kind` is its entry in the message's schema, null without one; `token` its kind of JSON.
     """
     is_number, is_text = token == "number", token == "text"
-    if isinstance(declared, DecimalType):
+    if isinstance(declared, T.DecimalType):
         return _decimal(declared, text, kind, token)
     if isinstance(declared, _WHOLE):
         return F.when(is_number, values.exact(declared, text))
-    if isinstance(declared, DateType):
+    if isinstance(declared, T.DateType):
         return _date(text, kind, is_number)
-    if isinstance(declared, TimestampType):
+    if isinstance(declared, T.TimestampType):
         return _instant(text, kind, is_number)
-    if isinstance(declared, BinaryType):
+    if isinstance(declared, T.BinaryType):
         is_bytes = kind.isNull() | (kind["type"] == "bytes")
         return F.when(is_bytes & is_text, _bytes(text))
-    if isinstance(declared, ArrayType):
+    if isinstance(declared, T.ArrayType):
         return values.exact(declared, text, "json")
-    if isinstance(declared, BooleanType):  # MySQL has numbers for it
+    if isinstance(declared, T.BooleanType):  # MySQL has numbers for it
         return F.when(is_number, F.when(text.isin("0", "1"), text == "1")).when(
             ~is_text, values.exact(declared, text)
         )
-    if isinstance(declared, FloatType | DoubleType):
+    if isinstance(declared, T.FloatType | T.DoubleType):
         return F.when(is_number | text.isin(*_NAMED), values.exact(declared, text))
     return text
 
@@ -289,9 +299,9 @@ def _let(value: Column, then: Callable[[Column], Column]) -> Column:
 
 
 def _date(text: Column, kind: Column, is_number: Column) -> Column:
-    days = values.exact(IntegerType(), text)
+    days = values.exact(T.IntegerType(), text)
     counted = F.when(days.between(*_DATES), F.date_add(F.lit("1970-01-01").cast("date"), days))
-    written = F.when(text.rlike(_DATE), values.exact(DateType(), F.left(text, F.lit(10))))
+    written = F.when(text.rlike(_DATE), values.exact(T.DateType(), F.left(text, F.lit(10))))
     of_days = kind.isNull() | kind["name"].isin(*_DAYS)
     return F.when(~is_number, written).when(of_days, counted)
 
@@ -301,8 +311,8 @@ def _instant(text: Column, kind: Column, is_number: Column) -> Column:
     factor = F.lit(None).cast("bigint")
     for unit, microseconds in _MICROSECONDS.items():
         factor = F.when(kind["name"] == unit, F.lit(microseconds)).otherwise(factor)
-    counted = F.try_multiply(values.exact(LongType(), text), factor)
-    written = F.when(text.rlike(_ZONED), values.exact(TimestampType(), text))
+    counted = F.try_multiply(values.exact(T.LongType(), text), factor)
+    written = F.when(text.rlike(_ZONED), values.exact(T.TimestampType(), text))
     return F.when(is_number, _of_micros(counted)).otherwise(written)
 
 
@@ -316,16 +326,16 @@ def _either(text: Column, kind: Column, is_number: Column) -> Column:
     return kind.isNull() & ~is_number & text.rlike(r"^([A-Za-z0-9+/=]{4})+$")
 
 
-def _decimal(declared: DecimalType, text: Column, kind: Column, token: Column) -> Column:
+def _decimal(declared: T.DecimalType, text: Column, kind: Column, token: Column) -> Column:
     """Returns the decimal of a text, of a number, or of the bytes of a whole number with a scale."""
     of_schema = kind["parameters"]["scale"].try_cast("int")
     is_bytes = (kind["name"] == _DECIMAL) & (token == "text")
     bytes_of_schema = F.when(is_bytes, F.struct(of_schema.alias("scale"), text.alias("value")))
     beside = F.from_json(F.when(F.startswith(text, F.lit("{")), text), "scale INT, value STRING")
 
-    def written(found: Column) -> Column:
-        of_bytes = _let(_whole(found["value"]), lambda whole: _with_point(whole, found["scale"]))
-        return F.when(found.isNotNull(), of_bytes).otherwise(text)
+    def written(value: Column) -> Column:
+        of_bytes = _let(_whole(value["value"]), lambda whole: _with_point(whole, value["scale"]))
+        return F.when(value.isNotNull(), of_bytes).otherwise(text)
 
     decimal = values.exact(declared, _let(F.coalesce(bytes_of_schema, beside), written))
     return F.when(~_either(text, kind, token == "number"), decimal)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import cast
 from zlib import crc32
 
 import pyarrow as pa
@@ -27,13 +26,14 @@ from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
 from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.position.schemas import HEAD
-from lakehouse.transform import headers
-from lakehouse.transform.decoding import change_feed, changes, keys, protobuf, values
+from lakehouse.transform.decoding import changes, keys, protobuf, values
 from lakehouse.transform.decoding.schemas import (
     DECODED,
     NO_SCHEMAS,
     Schemas,
     WriterSchema,
+    is_framed,
+    payload,
     refusals,
     unreadable,
 )
@@ -139,9 +139,9 @@ def _decoding(
     present: tuple[str, ...],
 ) -> list[list[Column]]:
     """Returns successive selections from raw records. `present` are the columns of `besides` that the records have."""
-    schema = cast(StructType, StructType.fromDDL(source.schema))
+    schema = values.of_ddl(source.schema)
     of_feed = source.format == "delta_changes"
-    feed = cast(StructType, StructType.fromDDL(change_feed.WIRE)).fields if of_feed else []
+    feed = values.of_ddl(changes.FEED_WIRE).fields if of_feed else []
     sent = StructType([*schema.fields, *feed])
     value = F.when(F.length("value") <= source.max_bytes, F.col("value"))
     if source.format == "text":
@@ -150,7 +150,7 @@ def _decoding(
     elif source.of_registry:
         row = _of_registry(source, schema, writers, value)
     elif source.format == "debezium":
-        row = values.record("json", cast(StructType, StructType.fromDDL(changes.WIRE)), value)
+        row = values.record("json", values.of_ddl(changes.WIRE), value)
     else:
         values.check(f"source={source.address}", schema, source.format)
         row = values.record("csv" if source.format == "csv" else "json", sent, value, source.nulls)
@@ -177,10 +177,11 @@ def _decoding(
         columns |= {"deleted": raw["value"].isNull(), "sent": raw["timestamp"]}
     of_record = {"key": F.col(keys.NAME), "timestamp": raw["timestamp"]}
     columns |= {n: of_record[what] for n, what in source.metadata if n not in source.headers}
-    columns |= {n: headers.text(extra[HEADERS], of) for n, of in source.headers.items()}
+    columns |= {n: keys.header(extra[HEADERS], of) for n, of in source.headers.items()}
     if of_feed:
-        columns |= change_feed.columns(raw["timestamp"])
-    stages, rules = [], []
+        columns |= changes.feed_columns(raw["timestamp"])
+    stages = []
+    rules = []
     if source.keys:
         stages = changes.stages(schema, source.keys)
         columns = changes.columns(schema)
@@ -188,7 +189,7 @@ def _decoding(
     if source.reads_keys:
         of_row = (schema[source.key].dataType, F.col(quoted(source.key))) if source.key else None
         rules += keys.rules(source, raw["key"], of_row)
-    rules += [headers.rule(extra[HEADERS], name) for name in source.headers.values()]
+    rules += [keys.header_rule(extra[HEADERS], name) for name in source.headers.values()]
     problem = _problem(source, schema, sent, raw, columns, rules)
     reading = changes.reading() if source.keys else F.lit(None).cast("string")
     record = {"topic": F.lit(source.address)} | raw | extra
@@ -204,16 +205,15 @@ def _of_registry(
     source: RecordSource, schema: StructType, writers: tuple[WriterSchema, ...], value: Column
 ) -> Column:
     """Returns the struct of the declared columns by the schema that a value names, with the problem of a bad one in CORRUPT."""
-    head = F.substring(value, 1, HEAD)
     number = F.conv(F.hex(F.substring(value, 2, HEAD - 1)), 16, 10)
-    named = (F.length(value) >= HEAD) & (F.substring(value, 1, 1) == F.lit(b"\0"))
     why = F.when(
-        named, F.concat(F.lit("schema id="), number, F.lit(": the registry does not know it"))
+        is_framed(value),
+        F.concat(F.lit("schema id="), number, F.lit(": the registry does not know it")),
     ).otherwise("no schema id: the value does not begin with the byte 0 and four bytes of an id")
     row = _no_row(schema, F.when(value.isNotNull(), why))
     for writer in writers:
         own = f"schema id={writer.schema.id}: "
-        its = head == F.lit(writer.schema.id.to_bytes(HEAD))
+        its = writer.wrote(value)
         if problem := unreadable(writer, source, schema):
             of_writer = _no_row(schema, F.lit(own + problem))
         elif writer.messages:  # Spark calls the function for each value, whatever it names
@@ -236,28 +236,27 @@ def _of_protobuf(
         source.unknown_fields == "quarantine",
         own,
     )
-    return F.arrow_udf(reader.rows, result)(F.substring(value, HEAD + 1, 0x7FFFFFFF))  # type: ignore[call-overload]
+    return F.arrow_udf(reader.rows, result)(payload(value))  # type: ignore[call-overload]
 
 
 def _written_by(writer: WriterSchema, schema: StructType, value: Column, own: str) -> Column:
     """Returns the struct of values written by a readable schema. The lambda keeps the parser from being copied into columns."""
-    payload = F.substring(value, HEAD + 1, 0x7FFFFFFF)
     if writer.columns is None:
         values.check(f"schema id={writer.schema.id}", schema, "json")
-        parsed = values.record("json", schema, payload)
+        parsed = values.record("json", schema, payload(value))
 
-        def rows(there: Column) -> Column:
-            why = F.concat(F.lit(f"{own}{NO_JSON}: "), there[CORRUPT])
-            return F.struct(*(there[name].alias(name) for name in schema.names), why.alias(CORRUPT))
+        def rows(row: Column) -> Column:
+            why = F.concat(F.lit(f"{own}{NO_JSON}: "), row[CORRUPT])
+            return F.struct(*(row[name].alias(name) for name in schema.names), why.alias(CORRUPT))
     else:
         parsed = from_avro(
-            payload, writer.schema.text, {"avroSchema": writer.reader, "mode": "PERMISSIVE"}
+            payload(value), writer.schema.text, {"avroSchema": writer.reader, "mode": "PERMISSIVE"}
         )
         columns = writer.columns
 
-        def rows(there: Column) -> Column:
-            why = F.when(there[DECODED].isNull(), F.lit(f"{own}not Avro of that schema"))
-            return F.struct(*_fields(there, columns, schema), why.alias(CORRUPT))
+        def rows(row: Column) -> Column:
+            why = F.when(row[DECODED].isNull(), F.lit(f"{own}not Avro of that schema"))
+            return F.struct(*_fields(row, columns, schema), why.alias(CORRUPT))
 
     return F.transform(F.array(parsed), rows)[0]
 
@@ -267,11 +266,11 @@ def _no_row(schema: StructType, why: Column) -> Column:
     return F.struct(*nulls, why.alias(CORRUPT))
 
 
-def _fields(there: Column, of: StructType, declared: StructType) -> list[Column]:
-    types = {f.name: f.dataType for f in of}
+def _fields(struct: Column, columns: StructType, declared: StructType) -> list[Column]:
+    types = {f.name: f.dataType for f in columns}
     return [
         (
-            _as_declared(there[f.name], types[f.name], f.dataType)
+            _as_declared(struct[f.name], types[f.name], f.dataType)
             if f.name in types
             else F.lit(None).cast(f.dataType)
         ).alias(f.name)
@@ -279,17 +278,17 @@ def _fields(there: Column, of: StructType, declared: StructType) -> list[Column]
     ]
 
 
-def _as_declared(there: Column, of: DataType, declared: DataType) -> Column:
+def _as_declared(value: Column, data_type: DataType, declared: DataType) -> Column:
     """Returns a value of a readable type (`schemas.apart`) as the declared one."""
-    if isinstance(of, StructType) and isinstance(declared, StructType):
-        return F.when(there.isNotNull(), F.struct(*_fields(there, of, declared)))
-    if isinstance(of, ArrayType) and isinstance(declared, ArrayType):
-        inner, inner_declared = of.elementType, declared.elementType
-        return F.transform(there, lambda each: _as_declared(each, inner, inner_declared))
-    if isinstance(of, MapType) and isinstance(declared, MapType):
-        inner, inner_declared = of.valueType, declared.valueType
-        return F.transform_values(there, lambda _, each: _as_declared(each, inner, inner_declared))
-    return there.cast(declared)
+    if isinstance(data_type, StructType) and isinstance(declared, StructType):
+        return F.when(value.isNotNull(), F.struct(*_fields(value, data_type, declared)))
+    if isinstance(data_type, ArrayType) and isinstance(declared, ArrayType):
+        inner, inner_declared = data_type.elementType, declared.elementType
+        return F.transform(value, lambda each: _as_declared(each, inner, inner_declared))
+    if isinstance(data_type, MapType) and isinstance(declared, MapType):
+        inner, inner_declared = data_type.valueType, declared.valueType
+        return F.transform_values(value, lambda _, each: _as_declared(each, inner, inner_declared))
+    return value.cast(declared)
 
 
 def _problem(

@@ -1,4 +1,4 @@
-"""The key of a record, as text. In a compacted topic it identifies the row of a record.
+"""The key and the headers of a record, as text. In a compacted topic the key identifies the row of a record.
 
 Nothing is guessed: a key that is not of its format, or not that of its row, quarantines the record.
 """
@@ -17,7 +17,7 @@ from lakehouse.declare.columns import helper
 from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.storage.position.schemas import HEAD
 from lakehouse.transform.decoding import protobuf
-from lakehouse.transform.decoding.schemas import WriterSchema
+from lakehouse.transform.decoding.schemas import WriterSchema, is_framed, payload
 from lakehouse.transform.decoding.values import CORRUPT
 
 NAME = helper("key_text")
@@ -35,19 +35,18 @@ _PROTOBUF = (StringType, IntegerType, LongType)
 def text(source: RecordSource, key: Column, writers: tuple[WriterSchema, ...]) -> Column:
     """Returns the text of keys; null for one that is missing or not of its format. `writers` are the registry's schemas."""
     plain = F.when(F.is_valid_utf8(key.cast("string")), key.cast("string"))
-    payload = F.substring(key, HEAD + 1, 0x7FFFFFFF)
-    framed = (F.length(key) > HEAD) & (F.substring(key, 1, 1) == F.lit(b"\0"))
+    framed = is_framed(key) & (F.length(key) > HEAD)
     match source.key_format:
         case "text":
             return plain
         case "json":
             return _of_json(plain, source.key)
         case "json_schema":
-            return F.when(framed, _of_json(payload.cast("string"), source.key))
+            return F.when(framed, _of_json(payload(key).cast("string"), source.key))
         case "avro":
-            return F.when(framed, _of_avro(source.key, key, payload, writers))
+            return F.when(framed, _of_avro(source.key, key, writers))
         case "protobuf":
-            return F.when(framed, _of_protobuf(source.key, key, payload, writers))
+            return F.when(framed, _of_protobuf(source.key, key, writers))
         case "int" | "long" as kind:
             return _of_bytes(key, _BYTES[kind])
     # as text; the bytes of a number or of a registry have characters that no text has
@@ -86,6 +85,23 @@ def rules(
     return checks
 
 
+def header(headers: Column, name: str) -> Column:
+    """Returns the text of the last header of that name; null if it is missing, has no value or is not UTF-8."""
+    value = _last(headers, name)
+    return F.when(F.is_valid_utf8(value), value)
+
+
+def header_rule(headers: Column, name: str) -> tuple[Column, str]:
+    """Returns the condition under which that header is unreadable, with the reason."""
+    valid = F.coalesce(F.is_valid_utf8(_last(headers, name)), F.lit(True))
+    return ~valid, f"header={name}: not UTF-8"
+
+
+def _last(headers: Column, name: str) -> Column:
+    named = F.filter(headers, lambda each: each["key"] == name)
+    return F.try_element_at(named, F.lit(-1))["value"].cast("string")
+
+
 def _of_json(plain: Column, name: str) -> Column:
     """Returns the text of a string, a number or an object of the one field `name`, also in a JsonConverter's envelope."""
 
@@ -120,22 +136,19 @@ def _of_bytes(key: Column, length: int) -> Column:
     return F.when(unsigned >= half, unsigned - whole).otherwise(unsigned).cast("string")
 
 
-def _of_avro(name: str, key: Column, payload: Column, writers: tuple[WriterSchema, ...]) -> Column:
+def _of_avro(name: str, key: Column, writers: tuple[WriterSchema, ...]) -> Column:
     """Returns the text of a string, a whole number or a record of the one field `name`, by the schema that each key names."""
     value = F.lit(None).cast("string")
     for writer in writers:
         if writer.schema.type != "AVRO" or not (kind := _kind(writer.schema.text, name)):
             continue
-        read = from_avro(payload, writer.schema.text, {"mode": "PERMISSIVE"})
+        read = from_avro(payload(key), writer.schema.text, {"mode": "PERMISSIVE"})
         of_writer = (read[name] if kind == "record" else read).cast("string")
-        head = F.substring(key, 1, HEAD)
-        value = F.when(head == F.lit(writer.schema.id.to_bytes(HEAD)), of_writer).otherwise(value)
+        value = F.when(writer.wrote(key), of_writer).otherwise(value)
     return value
 
 
-def _of_protobuf(
-    name: str, key: Column, payload: Column, writers: tuple[WriterSchema, ...]
-) -> Column:
+def _of_protobuf(name: str, key: Column, writers: tuple[WriterSchema, ...]) -> Column:
     """Returns the text of a message's one field (`name`, if given), text or whole number, by the schema that a key names."""
     value = F.lit(None).cast("string")
     for writer in writers:
@@ -146,13 +159,12 @@ def _of_protobuf(
             and isinstance(columns[0].dataType, _PROTOBUF)
             and name in ("", columns[0].name)
         }
-        its = F.substring(key, 1, HEAD) == F.lit(writer.schema.id.to_bytes(HEAD))
         for field in dict.fromkeys(single.values()):
             others = {at: "another key" for at in writer.messages if single.get(at) != field}
             result = StructType([field]).toNullable().add(CORRUPT, "string")
             in_arrow = to_arrow_type(result, timezone="UTC")
             reader = protobuf.Reader(writer.descriptors, others, in_arrow, True, "")
-            read = F.arrow_udf(reader.rows, result)(F.when(its, payload))  # type: ignore[call-overload]
+            read = F.arrow_udf(reader.rows, result)(F.when(writer.wrote(key), payload(key)))  # type: ignore[call-overload]
             value = F.coalesce(value, read[field.name].cast("string"))
     return value
 

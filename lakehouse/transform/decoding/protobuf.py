@@ -11,21 +11,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from lakehouse.runtime.protobuf import Indexes, messages, split
 
@@ -33,21 +19,21 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
 
-_SCALARS: dict[str, DataType] = {  # by the names of FieldDescriptor.TYPE_...
-    **dict.fromkeys(("INT32", "SINT32", "SFIXED32"), IntegerType()),
-    **dict.fromkeys(("UINT32", "FIXED32", "INT64", "SINT64", "SFIXED64"), LongType()),
-    **dict.fromkeys(("UINT64", "FIXED64"), DecimalType(20, 0)),
-    "FLOAT": FloatType(),
-    "DOUBLE": DoubleType(),
-    "BOOL": BooleanType(),
-    **dict.fromkeys(("STRING", "ENUM"), StringType()),
-    "BYTES": BinaryType(),
+_SCALARS: dict[str, T.DataType] = {  # by the names of FieldDescriptor.TYPE_...
+    **dict.fromkeys(("INT32", "SINT32", "SFIXED32"), T.IntegerType()),
+    **dict.fromkeys(("UINT32", "FIXED32", "INT64", "SINT64", "SFIXED64"), T.LongType()),
+    **dict.fromkeys(("UINT64", "FIXED64"), T.DecimalType(20, 0)),
+    "FLOAT": T.FloatType(),
+    "DOUBLE": T.DoubleType(),
+    "BOOL": T.BooleanType(),
+    **dict.fromkeys(("STRING", "ENUM"), T.StringType()),
+    "BYTES": T.BinaryType(),
 }
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 to 9999
 _LONGEST = 315_576_000_000  # seconds of a duration
 
 
-class Recursive(DataType):
+class Recursive(T.DataType):
     """The type of a message that contains itself, which Spark cannot have."""
 
     def __init__(self, name: str) -> None:
@@ -57,24 +43,24 @@ class Recursive(DataType):
         return f"the message {self.name}, which has itself within,"
 
 
-def columns(message: "Descriptor", within: frozenset[str] = frozenset()) -> StructType:
+def columns(message: "Descriptor", within: frozenset[str] = frozenset()) -> T.StructType:
     """Returns the columns of a message, by the names of its fields."""
     within |= {message.full_name}
-    schema = StructType()
+    schema = T.StructType()
     for field in message.fields:
         schema.add(field.name, _type(field, within))
     return schema
 
 
-def _type(field: "FieldDescriptor", within: frozenset[str]) -> DataType:
+def _type(field: "FieldDescriptor", within: frozenset[str]) -> T.DataType:
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
         fields = message.fields_by_name
-        return MapType(_one(fields["key"], within), _one(fields["value"], within))
-    return ArrayType(_one(field, within)) if field.is_repeated else _one(field, within)
+        return T.MapType(_one(fields["key"], within), _one(fields["value"], within))
+    return T.ArrayType(_one(field, within)) if field.is_repeated else _one(field, within)
 
 
-def _one(field: "FieldDescriptor", within: frozenset[str]) -> DataType:
+def _one(field: "FieldDescriptor", within: frozenset[str]) -> T.DataType:
     message = field.message_type
     if message is None:
         return _SCALARS[_kind(field)]
@@ -117,15 +103,15 @@ class Reader:
             if each is not None and not isinstance(each, str):
                 groups.setdefault(each.DESCRIPTOR, []).append(at)
         parts = [pa.nulls(0, row_type)]
-        taken: list[int | None] = [None] * len(parsed)
+        order: list[int | None] = [None] * len(parsed)
         rows = 0
         for kind, places in groups.items():
             good, part = _as_far_as_they_are(parsed, places, kind, row_type)
             for row, at in enumerate(good):
-                taken[at] = rows + row
+                order[at] = rows + row
             rows += len(good)
             parts.append(part)
-        columns = pa.concat_arrays(parts).take(pa.array(taken, pa.int64())).flatten()
+        columns = pa.concat_arrays(parts).take(pa.array(order, pa.int64())).flatten()
         why = [self.own + each if isinstance(each, str) else None for each in parsed]
         return pa.StructArray.from_arrays(
             [*columns, pa.array(why, pa.string())], fields=list(self.result)
@@ -187,26 +173,29 @@ def _unknown_fields(message: "Message") -> "Iterator[tuple[Descriptor, int]]":
 
 
 def _as_far_as_they_are(
-    found: "list[Message | str | None]", places: list[int], of: "Descriptor", wanted: pa.StructType
+    parsed: "list[Message | str | None]",
+    places: list[int],
+    kind: "Descriptor",
+    wanted: pa.StructType,
 ) -> tuple[list[int], pa.Array]:
     """Returns the places of messages that are rows, and the rows; replaces each other message by its problem."""
-    of_places = [found[at] for at in places]
+    of_places = [parsed[at] for at in places]
     try:
-        return places, _struct(of_places, of, wanted)
+        return places, _struct(of_places, kind, wanted)
     except (ValueError, OverflowError, pa.ArrowException):
         pass
     for at in places:  # one by one: a bad message must not fail its batch
         try:
-            _struct([found[at]], of, wanted)
+            _struct([parsed[at]], kind, wanted)
         except (ValueError, OverflowError, pa.ArrowException) as err:
-            found[at] = f"message {of.full_name}: {err}"
-    good = [at for at in places if not isinstance(found[at], str)]
-    return good, _struct([found[at] for at in good], of, wanted)
+            parsed[at] = f"message {kind.full_name}: {err}"
+    good = [at for at in places if not isinstance(parsed[at], str)]
+    return good, _struct([parsed[at] for at in good], kind, wanted)
 
 
-def _struct(messages: Sequence[Any], of: "Descriptor", wanted: pa.StructType) -> pa.Array:
+def _struct(messages: Sequence[Any], kind: "Descriptor", wanted: pa.StructType) -> pa.Array:
     """Returns messages of one kind as structs."""
-    fields = of.fields_by_name
+    fields = kind.fields_by_name
     parts = [
         _field(messages, fields[column.name], column.type)
         if column.name in fields
@@ -233,9 +222,9 @@ def _field(messages: Sequence[Any], field: "FieldDescriptor", wanted: pa.DataTyp
     ends = pa.array([0, *accumulate(map(len, many))], pa.int32())
     flat = list(chain.from_iterable(many))
     if pa.types.is_map(wanted):
-        of = field.message_type.fields_by_name
-        keys = _values([key for key, _ in flat], of["key"], wanted.key_type)
-        values_ = _values([value for _, value in flat], of["value"], wanted.item_type)
+        entry = field.message_type.fields_by_name
+        keys = _values([key for key, _ in flat], entry["key"], wanted.key_type)
+        values_ = _values([value for _, value in flat], entry["value"], wanted.item_type)
         return pa.MapArray.from_arrays(ends, keys, values_, wanted)
     return pa.ListArray.from_arrays(ends, _values(flat, field, wanted.value_type), wanted)
 
@@ -275,9 +264,9 @@ def _seconds(value: Any) -> Decimal:
 
 
 _WRAPPERS = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-_WELL_KNOWN: dict[str, tuple[DataType | None, Callable[[Any], Any]]] = {
-    "google.protobuf.Timestamp": (TimestampType(), _micros),
-    "google.protobuf.Duration": (DecimalType(21, 9), _seconds),
+_WELL_KNOWN: dict[str, tuple[T.DataType | None, Callable[[Any], Any]]] = {
+    "google.protobuf.Timestamp": (T.TimestampType(), _micros),
+    "google.protobuf.Duration": (T.DecimalType(21, 9), _seconds),
     **{f"google.protobuf.{each}Value": (None, attrgetter("value")) for each in _WRAPPERS},
 }
 """Messages that are values: their type (None for a wrapper, which has that of its field), and the value."""

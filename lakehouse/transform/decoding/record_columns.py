@@ -54,11 +54,11 @@ def judging(
     rules = quality.first_broken(step.rules)
     reason = F.coalesce(problem, *out_of_time, years.reason(columns), rules)
     rest = [quoted(name) for name in columns.names if name != RECORD]
-    held = {
+    of_bad_rows = {
         name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}"))
         for name in ("key", "value", HEADERS)
     }
     record_columns = [
-        held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named
+        of_bad_rows.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named
     ]
     return [*rest, *named.values(), reason.alias(REASON)], [*rest, *record_columns, REASON]

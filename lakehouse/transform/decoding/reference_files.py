@@ -1,8 +1,6 @@
 """Reads the files and tables of reference data whole: a value that is not of the declared type is an error."""
 
-from typing import cast
-
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
@@ -21,7 +19,7 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
     """
     if source.format == "delta":  # it has its own columns
         return _table_rows(spark, source)
-    schema = cast(StructType, StructType.fromDDL(source.schema))
+    schema = values.of_ddl(source.schema)
     values.check(f"files={source.path}", schema, source.format)
     if source.format == "csv":
         return _csv_rows(spark, source, schema)
@@ -29,8 +27,11 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
     rows = lines.select(
         F.inline(F.array(values.record("json", schema, F.col("value").cast("binary"))))
     )
-    problem = F.concat(F.lit(f"{values.NO_JSON}: "), F.col(values.CORRUPT))
-    return _whole(rows, source, problem).select(*map(quoted, schema.names))
+    problem = F.concat(F.lit(f"files={source.path}: {values.NO_JSON}: "), F.col(values.CORRUPT))
+    error = F.raise_error(F.concat(problem, F.lit(_CORRECT))).cast("boolean")
+    # a reference must be whole, so reading a row with a problem fails
+    whole = rows.where(F.when(problem.isNull(), True).otherwise(error))
+    return whole.select(*map(quoted, schema.names))
 
 
 def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> DataFrame:
@@ -59,17 +60,11 @@ def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> Da
     return rows.select(*(column.alias(name) for column, name in named))
 
 
-def _whole(rows: DataFrame, source: FileSource, problem: Column) -> DataFrame:
-    """Returns the rows. Reading one with a problem is an error, since a reference must be whole."""
-    why = F.concat(F.lit(f"files={source.path}: "), problem, F.lit(_CORRECT))
-    return rows.where(F.when(problem.isNull(), True).otherwise(F.raise_error(why).cast("boolean")))
-
-
 def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
     """Returns the declared columns of a Delta table of others, at its newest version."""
     rows = spark.read.format("delta").load(source.path)
     types = {field.name: field.dataType for field in rows.schema}
-    fields = cast(StructType, StructType.fromDDL(source.schema)).fields
+    fields = values.of_ddl(source.schema).fields
     for field in fields:
         if types.get(field.name) != field.dataType:
             actual = types[field.name].simpleString() if field.name in types else "not there"
@@ -82,7 +77,7 @@ def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
 
 def _check_header(spark: SparkSession, source: FileSource) -> None:
     """Compares the first line with the columns: Spark reads columns by place, and any first line as a header."""
-    columns = cast(StructType, StructType.fromDDL(source.schema)).fieldNames()
+    columns = values.of_ddl(source.schema).fieldNames()
     # a file without a line has no columns
     named = spark.read.option("header", "true").csv(source.path).columns
     if [name.lower() for name in named] != [name.lower() for name in columns]:

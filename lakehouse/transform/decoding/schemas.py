@@ -8,28 +8,17 @@ not know are quarantined. A later replay decodes them when the schema is there.
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import (
-    ArrayType,
-    ByteType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StructType,
-)
 
 from lakehouse.declare.columns import helper
 from lakehouse.declare.inputs.kafka import KafkaSource
@@ -42,21 +31,21 @@ from lakehouse.settings import Settings
 from lakehouse.storage.position import schemas
 from lakehouse.storage.position.schemas import HEAD, Schema
 from lakehouse.storage.session import Session
-from lakehouse.transform.decoding import protobuf
+from lakehouse.transform.decoding import protobuf, values
 
 DECODED = helper("decoded")  # a field that every decoded record has
 _TYPES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}  # of a source's format
-_WHOLE: dict[DataType, int] = {
-    ByteType(): 3,
-    ShortType(): 5,
-    IntegerType(): 10,
-    LongType(): 19,
+_WHOLE: dict[T.DataType, int] = {
+    T.ByteType(): 3,
+    T.ShortType(): 5,
+    T.IntegerType(): 10,
+    T.LongType(): 19,
 }  # with their digits
-_WIDER: dict[DataType, tuple[DataType, ...]] = {  # no value changes
-    ByteType(): (ShortType(), IntegerType(), LongType(), FloatType(), DoubleType()),
-    ShortType(): (IntegerType(), LongType(), FloatType(), DoubleType()),
-    IntegerType(): (LongType(), DoubleType()),
-    FloatType(): (DoubleType(),),
+_WIDER: dict[T.DataType, tuple[T.DataType, ...]] = {  # no value changes
+    T.ByteType(): (T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
+    T.ShortType(): (T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
+    T.IntegerType(): (T.LongType(), T.DoubleType()),
+    T.FloatType(): (T.DoubleType(),),
 }
 
 
@@ -65,11 +54,15 @@ class WriterSchema:
     """A schema of the registry, as it is read: one value for each id, so that it is recognised."""
 
     schema: Schema
-    columns: StructType | None = None  # of Avro
+    columns: T.StructType | None = None  # of Avro
     problem: str = ""  # why it cannot be read
     reader: str = ""  # of Avro: with the field DECODED
     descriptors: bytes = b""  # of Protobuf, and its messages: names and columns
-    messages: Mapping[Indexes, tuple[str, StructType]] = field(default_factory=dict)
+    messages: Mapping[Indexes, tuple[str, T.StructType]] = field(default_factory=dict)
+
+    def wrote(self, value: Column) -> Column:
+        """Returns the condition that a value names this schema."""
+        return F.substring(value, 1, HEAD) == F.lit(self.schema.id.to_bytes(HEAD))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,26 +99,28 @@ def of_records(
     if not ids:
         return NO_SCHEMAS
     stored = schemas.kept(session.settings, table)
-    by_id, none = {number: stored[number] for number in ids & stored.keys()}, set(unknown)
-    if new := sorted(ids - stored.keys() - none):
+    by_id = {number: stored[number] for number in ids & stored.keys()}
+    unknown_ids = set(unknown)
+    if new := sorted(ids - stored.keys() - unknown_ids):
         check_registry(session.settings, table, stored)
     for number in new:
         if (schema := registry(session.settings).schema(number)) is None:
-            none.add(number)
+            unknown_ids.add(number)
         else:
             schemas.keep(session.settings, table, schema)
             by_id[number] = schema
     return Schemas(
-        {n: _read(session.spark, schema) for n, schema in by_id.items() if n not in none},
-        sorted(ids & none),
+        {n: _read(session.spark, schema) for n, schema in by_id.items() if n not in unknown_ids},
+        sorted(ids & unknown_ids),
     )
 
 
-def check_registry(settings: Settings, table: Table, kept: Mapping[int, Schema]) -> None:
+def check_registry(settings: Settings, table: Table, stored: Mapping[int, Schema]) -> None:
     """Raises SettingsError if the registry is another one: it has other schemas under the same ids."""
-    if not kept:
+    if not stored:
         return
-    asked, newest = registry(settings), kept[max(kept)]
+    asked = registry(settings)
+    newest = stored[max(stored)]
     registered = asked.schema(newest.id)
     if registered is not None and registered != newest:
         raise SettingsError(
@@ -135,11 +130,25 @@ def check_registry(settings: Settings, table: Table, kept: Mapping[int, Schema])
         )
 
 
+def is_framed(value: Column) -> Column:
+    """Returns the condition that a value begins as one of the registry's does."""
+    return (F.length(value) >= HEAD) & (F.substring(value, 1, 1) == F.lit(b"\0"))
+
+
+def payload(value: Column) -> Column:
+    """Returns what follows the schema's id."""
+    return F.substring(value, HEAD + 1, 0x7FFFFFFF)
+
+
 def ids_of(records: DataFrame | pa.Table, column: str = "value") -> set[int]:
     """Returns the ids in the values, or keys, of raw records; one that does not begin with an id has none."""
     if isinstance(records, DataFrame):
-        framed = (F.length(column) >= HEAD) & (F.substring(column, 1, 1) == F.lit(b"\0"))
-        heads = records.where(framed).select(F.substring(column, 1, HEAD)).distinct().collect()
+        heads = (
+            records.where(is_framed(F.col(column)))
+            .select(F.substring(column, 1, HEAD))
+            .distinct()
+            .collect()
+        )
         return {int.from_bytes(row[0]) for row in heads}
     heads = pc.unique(pc.binary_slice(records[column].combine_chunks(), 0, HEAD)).to_pylist()
     return {int.from_bytes(head) for head in heads if head and len(head) == HEAD and head[0] == 0}
@@ -155,7 +164,7 @@ def refusal(session: Session, table: Table, source: KafkaSource) -> str:
     newest = registry(session.settings).newest(subject)
     if newest is None:
         return ""
-    declared = cast(StructType, StructType.fromDDL(source.schema))
+    declared = values.of_ddl(source.schema)
     writer = _read(session.spark, newest)
     problem = unreadable(writer, source, declared)
     if not problem and writer.columns is not None:
@@ -172,13 +181,13 @@ def refusal(session: Session, table: Table, source: KafkaSource) -> str:
     )
 
 
-def _lacking(there: StructType, declared: StructType) -> str:
-    names = set(there.fieldNames())
+def _lacking(written: T.StructType, declared: T.StructType) -> str:
+    names = set(written.fieldNames())
     lacking = [f.name for f in declared if f.name not in names and not f.nullable]
     return f"it has no field {lacking[0]}, which is declared NOT NULL" if lacking else ""
 
 
-def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType) -> str:
+def unreadable(writer: WriterSchema, source: RecordSource, declared: T.StructType) -> str:
     """Returns why values of that schema are no rows of the source; empty if they are."""
     expected = _TYPES[source.format]
     if writer.schema.type != expected:
@@ -189,7 +198,7 @@ def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType)
 
 
 def refusals(
-    writer: WriterSchema, source: RecordSource, declared: StructType
+    writer: WriterSchema, source: RecordSource, declared: T.StructType
 ) -> dict[Indexes, str]:
     """Returns the messages of a schema of Protobuf that are no rows of the source, each with the reason."""
     problems = {
@@ -199,65 +208,60 @@ def refusals(
     return {at: f"message {name}: {problem}" for at, (name, problem) in problems.items() if problem}
 
 
-def _differing(there: StructType, source: RecordSource, declared: StructType) -> str:
+def _differing(written: T.StructType, source: RecordSource, declared: T.StructType) -> str:
     if source.unknown_fields == "quarantine" and (
-        others := set(there.fieldNames()) - set(declared.fieldNames())
+        others := set(written.fieldNames()) - set(declared.fieldNames())
     ):
         return f"fields not declared: {', '.join(sorted(others))}"
-    return apart(there, declared)
+    return apart(written, declared)
 
 
-def apart(there: DataType, declared: DataType, name: str = "") -> str:
+def apart(written: T.DataType, declared: T.DataType, name: str = "") -> str:
     """Returns why values of one type cannot be read as another without a change; empty if they can.
 
     Fields of structs are found by name. A missing one is null.
     """
-    if isinstance(there, StructType) and isinstance(declared, StructType):
-        types = {f.name: f.dataType for f in there}
+    if isinstance(written, T.StructType) and isinstance(declared, T.StructType):
+        types = {f.name: f.dataType for f in written}
         pairs = [
             (types[f.name], f.dataType, _within(name, f.name)) for f in declared if f.name in types
         ]
-    elif isinstance(there, ArrayType) and isinstance(declared, ArrayType):
-        pairs = [(there.elementType, declared.elementType, f"{name}[]")]
-    elif isinstance(there, MapType) and isinstance(declared, MapType):
+    elif isinstance(written, T.ArrayType) and isinstance(declared, T.ArrayType):
+        pairs = [(written.elementType, declared.elementType, f"{name}[]")]
+    elif isinstance(written, T.MapType) and isinstance(declared, T.MapType):
         pairs = [
-            (there.keyType, declared.keyType, f"{name} (key)"),
-            (there.valueType, declared.valueType, f"{name}[]"),
+            (written.keyType, declared.keyType, f"{name} (key)"),
+            (written.valueType, declared.valueType, f"{name}[]"),
         ]
-    elif there == declared or is_wider(declared, there):
+    elif written == declared or is_wider(declared, written):
         return ""
     else:
-        return f"{name} is {there.simpleString()} there, and declared as {declared.simpleString()}"
+        return (
+            f"{name} is {written.simpleString()} there, and declared as {declared.simpleString()}"
+        )
     return next(filter(None, (apart(*pair) for pair in pairs)), "")
 
 
-def is_wider(declared: DataType, there: DataType) -> bool:
+def is_wider(declared: T.DataType, written: T.DataType) -> bool:
     """Returns True if a type has every value of another."""
-    if isinstance(declared, DecimalType):
+    if isinstance(declared, T.DecimalType):
         before = declared.precision - declared.scale  # digits before the point
-        if isinstance(there, DecimalType):
-            return there.scale <= declared.scale and there.precision - there.scale <= before
-        return _WHOLE.get(there, before + 1) <= before
-    return declared in _WIDER.get(there, ())
+        if isinstance(written, T.DecimalType):
+            return written.scale <= declared.scale and written.precision - written.scale <= before
+        return _WHOLE.get(written, before + 1) <= before
+    return declared in _WIDER.get(written, ())
 
 
 def _within(name: str, field: str) -> str:
     return f"{name}.{field}" if name else field
 
 
-_known: dict[Schema, WriterSchema] = {}
-
-
+@cache
 def _read(spark: SparkSession, schema: Schema) -> WriterSchema:
     """Returns the schema as it is read, with fields of Avro in the types that Spark gives them."""
-    if schema not in _known:
-        if schema.type == "AVRO":
-            _known[schema] = _as_avro(spark, schema)
-        elif schema.type == "PROTOBUF":
-            _known[schema] = _as_protobuf(schema)
-        else:
-            _known[schema] = WriterSchema(schema)
-    return _known[schema]
+    if schema.type == "AVRO":
+        return _as_avro(spark, schema)
+    return _as_protobuf(schema) if schema.type == "PROTOBUF" else WriterSchema(schema)
 
 
 def _as_protobuf(schema: Schema) -> WriterSchema:
@@ -287,6 +291,6 @@ def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:
         text = str(err.java_exception.getMessage() if isinstance(err, Py4JJavaError) else err)
         why = text.strip().splitlines()[0]
         return WriterSchema(schema, problem=f"Spark cannot read the schema: {why}")
-    value = cast(StructType, rows.schema["value"].dataType)
-    columns = StructType([f for f in value if f.name != DECODED])
+    value = cast(T.StructType, rows.schema["value"].dataType)
+    columns = T.StructType([f for f in value if f.name != DECODED])
     return WriterSchema(schema, columns, reader=reader)

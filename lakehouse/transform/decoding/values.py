@@ -4,63 +4,48 @@ The rules are one table for all formats: docs/values.md.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from pyspark import SparkContext
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql import types as T
 
 from lakehouse.declare.columns import helper
 from lakehouse.declare.inputs.sources import EMPTY
 from lakehouse.errors import DeclarationError
 
 _OF_TEXT = (
-    StringType,
-    BooleanType,
-    ByteType,
-    ShortType,
-    IntegerType,
-    LongType,
-    FloatType,
-    DoubleType,
-    DecimalType,
-    BinaryType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
+    T.StringType,
+    T.BooleanType,
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.FloatType,
+    T.DoubleType,
+    T.DecimalType,
+    T.BinaryType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
 )
 CORRUPT = helper("corrupt")
 OBJECT = helper("object")
 PLACE = helper("place")
 NO_JSON = "not a JSON object of the declared types"
-TOKEN = StructType(
-    [StructField(helper("token"), StringType()), StructField(helper("text"), StringType())]
+TOKEN = T.StructType(
+    [T.StructField(helper("token"), T.StringType()), T.StructField(helper("text"), T.StringType())]
 )
 """A type of JSON that takes any value: its kind (number, text, boolean, object, array), and its text as it was sent."""
 
 
-def row(format: str, columns: StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
+def of_ddl(ddl: str) -> T.StructType:
+    """Returns the columns of Spark DDL."""
+    return cast(T.StructType, T.StructType.fromDDL(ddl))
+
+
+def row(format: str, columns: T.StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
     """Returns the struct of `columns` that a binary value holds: an object of JSON or a line of CSV.
 
     The last column is a text: the problem of a bad value. `nulls` are the fields of CSV that are null.
@@ -68,26 +53,28 @@ def row(format: str, columns: StructType, value: Column, nulls: Sequence[str] = 
     return Column(_reader().asRow(format, columns.json(), [*nulls], value._jc))
 
 
-def record(format: str, columns: StructType, value: Column, nulls: Sequence[str] = EMPTY) -> Column:
+def record(
+    format: str, columns: T.StructType, value: Column, nulls: Sequence[str] = EMPTY
+) -> Column:
     """Returns the struct of the columns and, in CORRUPT, the problem of a bad value."""
     return row(format, _with_reason(columns), value, nulls)
 
 
-def records(columns: StructType, value: Column) -> Column:
+def records(columns: T.StructType, value: Column) -> Column:
     """Returns an array of such structs for a binary value of JSON objects one after another.
 
     Each has its own bytes in OBJECT and its place in the value, from 0, in PLACE. A blank value gives one null.
     """
-    row_type = _with_reason(columns).add(OBJECT, BinaryType()).add(PLACE, IntegerType())
+    row_type = _with_reason(columns).add(OBJECT, T.BinaryType()).add(PLACE, T.IntegerType())
     parsed = Column(_reader().asRows(row_type.json(), value._jc))
     return F.coalesce(parsed, F.array(F.lit(None).cast(row_type)))
 
 
-def _with_reason(columns: StructType) -> StructType:
-    return StructType([*columns.fields]).toNullable().add(CORRUPT, "string")
+def _with_reason(columns: T.StructType) -> T.StructType:
+    return T.StructType([*columns.fields]).toNullable().add(CORRUPT, "string")
 
 
-def check(where: str, schema: StructType, format: str) -> None:
+def check(where: str, schema: T.StructType, format: str) -> None:
     """Raises DeclarationError for a column of a type that no value can have."""
     for field in schema:
         if wrong := unread(field.dataType, nested=format != "csv"):
@@ -97,28 +84,28 @@ def check(where: str, schema: StructType, format: str) -> None:
             )
 
 
-def exact(type_: DataType, text: Column, format: str = "text") -> Column:
+def exact(type_: T.DataType, text: Column, format: str = "text") -> Column:
     """Returns a text as a value of a type, read as a field of CSV or as JSON; null if it is none."""
     return Column(_reader().asValue(format, type_.json(), text._jc))
 
 
-def unread(type_: DataType, *, nested: bool = True) -> DataType | None:
+def unread(type_: T.DataType, *, nested: bool = True) -> T.DataType | None:
     """Returns the part of a type that cannot be read; None if all can. `nested` is True if values may hold values."""
-    if isinstance(type_, StructType | ArrayType | MapType | VariantType) and not nested:
+    if isinstance(type_, T.StructType | T.ArrayType | T.MapType | T.VariantType) and not nested:
         return type_
-    if isinstance(type_, MapType) and not isinstance(type_.keyType, StringType):
+    if isinstance(type_, T.MapType) and not isinstance(type_.keyType, T.StringType):
         return type_
     if parts := _parts(type_):
         return next(filter(None, map(unread, parts)), None)
-    return None if isinstance(type_, (*_OF_TEXT, VariantType, StructType)) else type_
+    return None if isinstance(type_, (*_OF_TEXT, T.VariantType, T.StructType)) else type_
 
 
-def _parts(type_: DataType) -> list[DataType]:
-    if isinstance(type_, StructType):
+def _parts(type_: T.DataType) -> list[T.DataType]:
+    if isinstance(type_, T.StructType):
         return [field.dataType for field in type_]
-    if isinstance(type_, ArrayType):
+    if isinstance(type_, T.ArrayType):
         return [type_.elementType]
-    return [type_.keyType, type_.valueType] if isinstance(type_, MapType) else []
+    return [type_.keyType, type_.valueType] if isinstance(type_, T.MapType) else []
 
 
 def _reader() -> Any:

@@ -58,16 +58,16 @@ class Automaton:
         return going, self._in_order(complete)
 
     def after(
-        self, partials: Sequence[Partial], row: Row, number: int, known: dict[Condition, bool]
+        self, partials: Sequence[Partial], row: Row, number: int, outcomes: dict[Condition, bool]
     ) -> tuple[list[Partial], list[Partial]]:
         """Returns the partial matches that go on after the next row, and those that are matches.
 
-        `known` has the row's conditions that are the same for all partial matches.
+        `outcomes` has the row's conditions that are the same for all partial matches.
         """
         going: list[Partial] = []
         complete: list[Partial] = []
         for partial in partials:
-            longer, waits = self._offered(partial, row, number, known)
+            longer, waits = self._offered(partial, row, number, outcomes)
             if len(waits) == len(partial["waits"]):
                 going.append(partial)
             elif waits:
@@ -91,21 +91,21 @@ class Automaton:
         return rows[0] if rows else None
 
     def _offered(
-        self, partial: Partial, row: Row, number: int, known: dict[Condition, bool]
+        self, partial: Partial, row: Row, number: int, outcomes: dict[Condition, bool]
     ) -> tuple[list[Partial], tuple[int, ...]]:
         """Returns the partial matches that take a row, and the steps that the one without it still waits for."""
         longer: list[Partial] = []
         left: list[int] = []
         for n in partial["waits"]:
-            if self._absent and self._has_come(partial, n, row, known):
+            if self._absent and self._has_come(partial, n, row, outcomes):
                 continue
             if n == self._end:
                 left.append(n)
                 continue
             step = self.steps[n]
-            if step.stop and self._holds(step.stop, partial, row, known):
+            if step.stop and self._holds(step.stop, partial, row, outcomes):
                 continue
-            if self._holds(step.condition, partial, row, known):
+            if self._holds(step.condition, partial, row, outcomes):
                 longer.append(self._with(partial, n, row, number))
                 if step.is_greedy:
                     break
@@ -136,25 +136,28 @@ class Automaton:
             and not any(self.steps[n].is_greedy for n in others)
         )
 
-    def _has_come(self, partial: Partial, n: int, row: Row, known: dict[Condition, bool]) -> bool:
+    def _has_come(
+        self, partial: Partial, n: int, row: Row, outcomes: dict[Condition, bool]
+    ) -> bool:
         """Returns True if the row must not come before step n."""
         between = (self._absent.get(m) for m in range(partial["step"] + 1, n + 1))
         return any(
-            condition and self._holds(condition, partial, row, known) for condition in between
+            condition and self._holds(condition, partial, row, outcomes) for condition in between
         )
 
     def _holds(
-        self, condition: Condition, partial: Partial, row: Row, known: dict[Condition, bool]
+        self, condition: Condition, partial: Partial, row: Row, outcomes: dict[Condition, bool]
     ) -> bool:
         if condition.steps:
             rows = {name: self._rows(partial, self._index[name]) for name in condition.steps}
             return bool(condition.holds(row, **rows))
-        if condition not in known:  # it is the same for all partial matches
-            known[condition] = bool(condition.holds(row))
-        return known[condition]
+        if condition not in outcomes:  # it is the same for all partial matches
+            outcomes[condition] = bool(condition.holds(row))
+        return outcomes[condition]
 
     def _with(self, partial: Partial, n: int, row: Row, number: int) -> Partial:
-        rows, step = (*partial["taken"][n], row), self.steps[n]
+        rows = (*partial["taken"][n], row)
+        step = self.steps[n]
         again = (n,) if step.most is None or len(rows) < step.most else ()
         later = tuple(self._from(n + 1)) if len(rows) >= step.least else ()
         rows_taken = (*partial["taken"][:n], rows, *partial["taken"][n + 1 :])

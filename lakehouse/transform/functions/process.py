@@ -26,7 +26,7 @@ table's `context=`, how far back rows are read, is at least as long.
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -36,6 +36,7 @@ from lakehouse.declare import calling
 from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, REACH
 from lakehouse.errors import DeclarationError
 from lakehouse.transform import arrival_fields
+from lakehouse.transform.decoding.values import of_ddl
 from lakehouse.transform.functions.process_state import (
     FIRST,
     MAIN,
@@ -179,7 +180,7 @@ def _of_both(
 def _columns(function: KeyedProcess, at: str) -> StructType:
     """Returns the columns of a process function's output; with side outputs the event time and a struct for each kind of row."""
     outputs = {MAIN: function.output} | {tag.name: tag.output for tag in function.side_outputs}
-    kinds = {name: _parsed(ddl) for name, ddl in outputs.items()}
+    kinds = {name: of_ddl(ddl) for name, ddl in outputs.items()}
     for name, kind in kinds.items():
         if at not in kind.names:
             raise DeclarationError(
@@ -190,12 +191,8 @@ def _columns(function: KeyedProcess, at: str) -> StructType:
         raise DeclarationError(
             f"side_outputs={names}: a tag is a column beside {MAIN} and {at}, and no column of the rows without a tag; rename it"
         )
-    arrival = _parsed(f"{ARRIVAL} {ARRIVAL_TYPE}").fields
+    arrival = of_ddl(f"{ARRIVAL} {ARRIVAL_TYPE}").fields
     if not names:
         return StructType(kinds[MAIN].fields + arrival)
     sides = [StructField(name, kind) for name, kind in kinds.items()]
     return StructType([StructField(at, TimestampType()), *sides, *arrival])
-
-
-def _parsed(ddl: str) -> StructType:
-    return cast(StructType, StructType.fromDDL(ddl))

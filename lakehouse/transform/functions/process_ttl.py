@@ -125,7 +125,8 @@ def _lived(
 ) -> Iterator[Row]:
     """Yields the output of each key, and its state at `keep_at` if it is remembered then."""
     for key in dict.fromkeys((*lives, *of_key)):
-        life, rows = lives.get(key) or Life(), in_order(of_key.get(key, ()), rules.at)
+        life = lives.get(key) or Life()
+        rows = in_order(of_key.get(key, ()), rules.at)
         if keep_at:
             first = [row for row in rows if row[rules.at] < keep_at]
             rows = rows[len(first) :]

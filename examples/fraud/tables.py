@@ -1,6 +1,6 @@
 """Fraud alerts on the transfers of `bank`, sent as messages and as mail.
 
-Beside `lakehouse.examples.bank.tables`.
+Beside `examples.bank.tables`.
 """
 
 from pyspark.sql import DataFrame

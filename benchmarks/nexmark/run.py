@@ -1,6 +1,6 @@
 """What each query of Nexmark costs, ours and as a stream of Spark alone, in one process.
 
-    python -m benchmarks.nexmark_run EVENTS STEPS STEP RESULT [TABLE ...]        (RESULT: a JSON file; `benchmarks.nexmark`)
+    python -m benchmarks.nexmark.run EVENTS STEPS STEP RESULT [TABLE ...]        (RESULT: a JSON file; `benchmarks.nexmark`)
 
 The ingest tables are filled first. Then each side of each query runs alone, ours and Spark's by turns first. Two tables
 of each side come before, for the JVM is cold at first, and are not reported. A side catches up with all that there is, in a
@@ -25,12 +25,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from benchmarks import nexmark_spark
 from benchmarks.measure import BenchmarkError
-from benchmarks.nexmark import Query, Side, Size
+from benchmarks.nexmark import producer, tables
+from benchmarks.nexmark import spark as nexmark_spark
+from benchmarks.nexmark.comparison import Query, Side, Size
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.examples.nexmark import producer, tables
 from lakehouse.producers.workload import Record, Workload
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import spark_session

@@ -16,9 +16,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+from benchmarks.nexmark import tables
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.declare.table import Table
-from lakehouse.examples.nexmark import tables
 from lakehouse.storage.session import Session
 from lakehouse.transform import lateness
 
