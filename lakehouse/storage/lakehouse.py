@@ -57,7 +57,7 @@ class Lakehouse:
     def least(self, table: Table, version: int | None = None) -> list[datetime | None]:
         """Returns the first event time of each file of the table, to a millisecond; None where its statistics do not say.
 
-        Raises CommitError if a file is not on disk, because the caller may not check that.
+        Raises CommitError if a file is not on disk, which a caller that reads no rows would not notice.
         """
         self.check_whole(table, version)
         column = self.catalog.time_statistic(table)
