@@ -156,7 +156,7 @@ class Session(Lakehouse):
     def references(self, versions: dict[str, int]) -> dict[str, DataFrame]:
         """Returns the inputs without event time, each at its pinned version.
 
-        Delta reads only tables in which a row replaces the one of its key, for it skips the replaced rows.
+        Only keyed and versioned tables are read through Delta, because it skips their replaced rows.
         """
         tables = {self.catalog.table(name): version for name, version in versions.items()}
         return {

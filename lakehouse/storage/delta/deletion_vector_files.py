@@ -16,7 +16,7 @@ def any_of(path: Path) -> bool:
 
 
 def removed(path: Path, candidates: Iterable[str], oldest: int, *, dry_run: bool) -> list[str]:
-    """Removes, or only lists, the candidates without a vector of the version `oldest`, of a checkpoint, or of a later one."""
+    """Removes, or only lists, the candidates without a vector of the version `oldest`, which has a checkpoint, or a later one."""
     used = of_files(path, log_state.files_since(path, oldest))
     gone = [name for name in candidates if within(path, unquote(name)) not in used]
     for name in gone if not dry_run else ():

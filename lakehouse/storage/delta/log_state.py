@@ -98,7 +98,7 @@ def files_at(path: Path, version: int) -> list[dict]:
 
 
 def files_since(path: Path, oldest: int) -> list[dict]:
-    """Returns the data files of the version `oldest`, of a checkpoint or the first one, and those that later commits added."""
+    """Returns the data files of `oldest`, a version with a checkpoint or the first one, and those that later commits added."""
     files = files_at(path, oldest)
     for _, actions in commits(path, oldest + 1):
         files += [action["add"] for action in actions if action.get("add")]

@@ -53,7 +53,7 @@ def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractCont
 def alone_if_allowed(path: Path) -> AbstractContextManager[object]:
     """Takes the lock as `alone` does. A process that may only read there gets None: it changes nothing and waits for no other.
 
-    None is also given before there is a root, around the lock's folder: a command that only reads makes none.
+    It also gets None if there is no root yet, around the lock's folder: a command that only reads makes none.
     """
     if not path.parents[1].exists():
         return nullcontext()

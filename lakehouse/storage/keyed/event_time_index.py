@@ -65,7 +65,7 @@ def last_watermark(file: Path) -> datetime:
 
 
 def count_late(files: Sequence[Path], schema: pa.Schema, column: str, by: timedelta) -> int:
-    """Returns the number of rows of a stream that were more than `by` earlier than the watermark when they arrived."""
+    """Returns the number of rows written by a stream that were more than `by` earlier than the watermark on arrival."""
     least = pc.subtract(_watermark(), pa.scalar(by, pa.duration("us")))
     late = (_field(column) < least) & (_field(ORIGIN) == pa.scalar("stream"))
     return _dataset(files, schema).count_rows(filter=late)

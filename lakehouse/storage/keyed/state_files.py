@@ -78,7 +78,7 @@ def keep(
     at: datetime,
     covers: Mapping[str, int],
 ) -> Kept:
-    """Writes the states of an instant, which replace those kept of it before. Returns their note."""
+    """Writes the states of an instant, which replace those kept of it before. Returns their `Kept`."""
     import pyarrow.dataset as pads
 
     folder = table_path(settings, table, "state")
