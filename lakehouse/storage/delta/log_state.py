@@ -20,6 +20,7 @@ class LogState:
     """The log as it was read last.
 
     `files`: by their paths as the log writes them. `batches`: the last one of each application.
+    `declared`: how often the commits that were applied one by one declared columns or properties.
     """
 
     path: Path
@@ -27,6 +28,7 @@ class LogState:
     stamp: str = ""
     files: dict[str, dict] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
+    declared: int = 0
 
     def apply(self, actions: Iterable[Mapping]) -> bool:
         """Applies the actions of one commit. Returns True if they changed the files."""
@@ -40,6 +42,7 @@ class LogState:
         self.batches |= {
             txn["appId"]: txn["version"] for action in actions if (txn := action.get("txn"))
         }
+        self.declared += any(action.get("metaData") for action in actions)
         return bool(removed or added)
 
     def committed(self, version: int, actions: Iterable[Mapping]) -> None:

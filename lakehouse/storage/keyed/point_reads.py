@@ -26,7 +26,8 @@ from lakehouse.storage.delta.row_keys import KEY, of_text
 from lakehouse.storage.delta.table_creation import FOUND_BY
 
 _FILES = 512  # the number of files whose footers are kept
-_known: dict[Path, tuple[LogState, dict[str, str], list[str]]] = {}
+# with `LogState.declared` as it was when the columns were read
+_known: dict[Path, tuple[LogState, int, dict[str, str], list[str]]] = {}
 _reading = Lock()  # held while a log is read, because threads share its state
 
 
@@ -70,15 +71,15 @@ def find(path: Path, columns: Sequence[str], *values: str | None) -> Found:
 
 def _state(path: Path) -> tuple[LogState, dict[str, str], list[str]]:
     """Returns the log up to now, the types of the columns, and the columns by which rows are found."""
-    before, types, by = _known.get(path, (LogState(path), {}, []))
+    before, declared, types, by = _known.get(path, (LogState(path), 0, {}, []))
     state, _ = log_state.renewed(before)
-    if state is not before:  # read for the first time, or made again, perhaps with other columns
+    if state is not before or state.declared != declared:  # of a table that was made again, too
         table = open_table(path)
         types = {
             field.name: getattr(field.type, "type", "struct") for field in table.schema().fields
         }
         by = json.loads(table.metadata().configuration.get(FOUND_BY) or "[]")
-    _known[path] = state, types, by
+    _known[path] = state, state.declared, types, by
     return state, types, by
 
 
