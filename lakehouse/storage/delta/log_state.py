@@ -54,11 +54,17 @@ class LogState:
 def newest(path: Path) -> LogState:
     """Returns the log, read from its last checkpoint on. Raises CommitError if commits are missing."""
     state = _read(path, None)
-    if state.version < delta_log.latest(path):
-        raise CommitError(
-            f"table={path.name}, version={state.version + 1}: its log lacks this commit, and has later ones; put it back"
-        )
+    _check_whole(path, state.version)
     return state
+
+
+def _check_whole(path: Path, read: int) -> None:
+    """Raises CommitError if the log, read up to a version, has later ones and not the next."""
+    # the next one may have come since
+    if read < delta_log.latest(path) and delta_log.actions(path, read + 1) is None:
+        raise CommitError(
+            f"table={path.name}, version={read + 1}: its log lacks this commit, and has later ones; put it back"
+        )
 
 
 def at(path: Path, version: int) -> LogState:
@@ -96,15 +102,20 @@ def commits(path: Path, first: int) -> Iterator[tuple[int, list[dict]]]:
 
 
 def files_at(path: Path, version: int) -> list[dict]:
-    """Returns the data files of that version."""
-    return list(_read(path, version).files.values())
+    """Returns the data files of that version. Raises CommitError as `at`."""
+    return list(at(path, version).files.values())
 
 
 def files_since(path: Path, oldest: int) -> list[dict]:
-    """Returns the data files of `oldest`, a version with a checkpoint or the first one, and those that later commits added."""
-    files = files_at(path, oldest)
-    for _, actions in commits(path, oldest + 1):
+    """Returns the data files of `oldest`, a version with a checkpoint or the first one, and those that later commits added.
+
+    Raises CommitError as `newest`.
+    """
+    files, read = files_at(path, oldest), oldest
+    for version, actions in commits(path, oldest + 1):
         files += [action["add"] for action in actions if action.get("add")]
+        read = version
+    _check_whole(path, read)
     return files
 
 
