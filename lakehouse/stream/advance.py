@@ -115,7 +115,7 @@ class StepInput(ABC, Generic[P]):
         """Computes and writes the rows of a step. Raises ServiceAway if the step is to be retried."""
 
     def taken(self) -> None:
-        """Called when a step is written."""
+        """Follows up on a step that is written."""
 
     @abstractmethod
     def offset(self, position: Any) -> dict[str, Any]:

@@ -284,7 +284,7 @@ class StreamRun:
         delta_writer.append_few(bad, aside, app, batch, metadata)
 
     def skip(self, batch: int, before: Commit | None, **known: Any) -> None:
-        """Adds the commit log's line of a micro-batch that has no rows. The saved commit is most of a short one's time."""
+        """Adds the commit log's line of a batch with nothing for the table. It saves the commit, most of a short one's time."""
         for point in ("begin", "rows", "quarantine"):
             self.reached(point)
         version = before.version if before else delta_writer.version(self.session.path(self.table))
