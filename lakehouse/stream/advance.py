@@ -192,7 +192,7 @@ class StepLoop(Generic[P]):
 
     @property
     def status(self) -> dict[str, bool]:
-        """Returns, by Spark's name, True while a step runs. Waiting for rows, for the pace or for a broker is no step."""
+        """Returns the status by Spark's name: active while a step runs, not while it waits for rows, its pace or a broker."""
         return {"isTriggerActive": self.isActive and self.in_flight is not None}
 
     @property

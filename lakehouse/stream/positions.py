@@ -114,7 +114,7 @@ def between(path: Path, start: Position, end: Position) -> Piece:
 
 
 def replaced(path: Path, piece: Piece) -> tuple[Path, ...]:
-    """Returns files of the piece that are gone from disk and whose rows a commit replaced: its rows are read elsewhere.
+    """Returns files of the piece that are gone from disk and whose rows a later commit replaced: its rows are read elsewhere.
 
     A file that compaction has replaced is not among them: its rows are in another file now, which
     no reader takes for new.

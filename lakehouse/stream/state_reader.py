@@ -26,7 +26,7 @@ def state(session: Session, table: Table, key: Mapping[str, str] | None = None) 
     """Returns the state after the last committed micro-batch: the columns of the key, then what Spark keeps for it.
 
     For a window, say, these are its partial aggregates, by their names in Spark. A keyed or versioned table that
-    is filled by steps is its own state. `key`: values of columns of the key, as text; only rows with these return.
+    is filled by steps is its own state. `key`: values of columns of the key, as text; only rows with these count.
     Raises RangeError for a table whose streaming query has no state, or has not run, and for other columns in `key`.
     """
     if table.kind.is_upserted and is_stepped(session, table):

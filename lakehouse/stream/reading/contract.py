@@ -1,4 +1,4 @@
-"""The contract between an ingest table's steps and its sources: as `SourceReader`, that of a source of one's own, by ranges.
+"""The contract of an ingest table's steps with its sources: like `SourceReader` for a source of one's own, for whole ranges.
 
 A position is the next offset of each partition of each address. Each kind of source has a module with its reader
 (`registry`); a history and its topic are two readers and a cut.
@@ -57,7 +57,7 @@ class Receded(Exception):
 
 
 class Reader(ABC):
-    """Reads the sources of one ingest table, called from the thread of its query."""
+    """The reader of one ingest table's sources, called from the thread of its query."""
 
     AWAY: ClassVar[tuple[type[LakehouseError], ...]]
     """The errors of a source that does not answer: the query waits for it, unless it is to end at the present."""

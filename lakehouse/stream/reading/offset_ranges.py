@@ -20,7 +20,7 @@ def up_to(ends: Offsets, until: Offsets) -> Offsets:
 
 
 def limited(begin: Offsets, end: Offsets, most: int) -> Offsets:
-    """Returns the ends of equal shares of the partitions, `most` in all, one each at least: none gets ahead of the others."""
+    """Returns the ends of the same share of each partition, so that none gets ahead: `most` in all, but one each at least."""
     if (waiting := between(begin, end)) <= most:
         return end
 

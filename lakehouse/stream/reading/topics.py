@@ -69,7 +69,7 @@ class Topics(Reader):
         return self._held
 
     def begins(self, last: Written | Commit | None, starts: Offsets | None = None) -> Offsets:
-        """Returns where the table resumes, by the broker and its last commit; `starts`: replace the broker's first offsets."""
+        """Returns where the table resumes, by the broker and its last commit; `starts` replace the broker's first offsets."""
         _ = self._admin
         return offsets.start(self.settings, self.table, self._topics, last, starts)
 
@@ -103,7 +103,7 @@ class Topics(Reader):
         self._messages.wait(seconds)
 
     def has_news(self, at: Offsets, ends: Offsets) -> bool:
-        """Returns True if there is a reason to ask the broker, as there is before the first message."""
+        """Returns True if there is a reason to ask the broker: a message, an error, or that nothing is read yet."""
         return not self._messages.is_placed or self._messages.has_news
 
     @property
