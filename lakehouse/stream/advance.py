@@ -231,10 +231,12 @@ class StepLoop(Generic[P]):
         """Returns when all that the input has now is read; raises what the query failed with."""
         latest = self.input.latest()
         self.hurried.set()
-        self.input.wake()
-        while self.isActive and not (self.idle.is_set() and self.input.is_past(latest)):
-            time.sleep(0.02)
-        self.hurried.clear()
+        try:
+            self.input.wake()
+            while self.isActive and not (self.idle.is_set() and self.input.is_past(latest)):
+                time.sleep(0.02)
+        finally:
+            self.hurried.clear()
         if error := self.exception():
             raise error
 

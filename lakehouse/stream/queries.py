@@ -8,7 +8,6 @@ The module makes the query's micro-batches, by kind of table.
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -35,7 +34,6 @@ from lakehouse.transform.function_inputs import Inputs
 
 _log = logging.getLogger(__name__)
 
-_INSTANT = timedelta(microseconds=1)
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
 _PRUNING = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 
