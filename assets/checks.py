@@ -27,7 +27,7 @@ STREAM_EQUALS_BATCH = "stream_equals_batch"
 
 
 class Closed(dg.Config):
-    """How far a check looks back from the frontier."""
+    """The distance that a check looks back from the frontier."""
 
     partitions: int = Field(default=24, ge=1, description="the last closed partitions")
 
@@ -102,7 +102,7 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
 
 
 def reconciled(lakehouse: LakehouseResource, table: Table, *spans: Range | None) -> Certificate:
-    """Reconciles each of the `spans` and records the verdicts; returns one certificate in sum."""
+    """Reconciles each of the `spans`, records the verdicts, and returns one certificate over all of them."""
     from lakehouse.reconcile import reconciliation
 
     with refusals():
@@ -116,7 +116,7 @@ def reconciled(lakehouse: LakehouseResource, table: Table, *spans: Range | None)
 
 
 def verdict(settings: Settings, certificate: Certificate) -> dict[str, Any]:
-    """A certificate as a check's outcome.
+    """Returns the outcome of a check for a certificate.
 
     The check fails if no row was compared, or if another range of the table is known to differ.
     """
@@ -178,7 +178,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
 
 
 def closed(settings: Settings, table: Table, most: int) -> Range:
-    """The last `most` closed partitions; raises Failure if there is none."""
+    """Returns the last `most` closed partitions; raises Failure if there is none."""
     span = coverage.closed(settings, table, first=BEGINNING)
     if span is None:
         ahead = past_beginning(frontier(settings, table))
