@@ -28,7 +28,7 @@ class Bucket:
 
 
 def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
-    """Returns the ingest table that `table` is computed from (or is), and buckets of its rows by their lag to the head at arrival.
+    """Returns the ingest table that `table` is computed from (or is), and its rows by their lag to the head at arrival.
 
     The head of a row is the latest event time of the earlier rows (with a marker, of the marked ones) in
     its partition of the topic, by offset, or the one by which the row was judged as it arrived, if that is later. So

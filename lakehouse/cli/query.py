@@ -48,7 +48,7 @@ class Answer:
 
 
 def names(lakehouse: Lakehouse) -> dict[str, Path]:
-    """Returns the names on disk that SQL can use: tables, their quarantines, early results, answers, versions beside, log tables."""
+    """Returns the names on disk that SQL can use: tables, quarantines, early results, answers, versions beside, log tables."""
     return {name: path for name, path in _paths(lakehouse).items() if delta_log.exists(path)}
 
 

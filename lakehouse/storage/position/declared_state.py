@@ -174,7 +174,7 @@ def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
         for name in kept | now
         if _differs(name, kept, now)
     ]
-    # other topics have other schemas, histories, readers and framings, too
+    # other topics have another schema, history, reader and framing, too
     of_topics = any(change.what == "topics" for change in changed)
     return [
         each
