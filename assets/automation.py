@@ -35,7 +35,7 @@ def on_closed() -> dg.AutomationCondition:
 
 
 def check_fails() -> dg.AutomationCondition:
-    """True after a blocking check of an input has failed, until it passes: Dagster's own forgets it at the next partition."""
+    """Returns a condition: an input's blocking check failed and did not pass since. Dagster's own forgets at a new partition."""
     failed = _When.check_failed().since(_When.check_passed())
     return _When.any_deps_match(_When.any_checks_match(failed, blocking_only=True)).with_label(
         "a_blocking_check_fails"
@@ -43,7 +43,7 @@ def check_fails() -> dg.AutomationCondition:
 
 
 def reconciled(*tables: str) -> dg.AutomationCondition:
-    """True if these tables' reconciliation passed since their last partition: `on_closed() & reconciled("sensor_averages")`."""
+    """Returns a condition: reconciled since the tables' last partition, as in `on_closed() & reconciled("sensor_averages")`."""
     return _When.all_deps_match(
         _When.all_checks_match(_When.check_passed()).allow(
             dg.AssetSelection.checks(

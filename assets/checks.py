@@ -33,9 +33,9 @@ class Closed(dg.Config):
 
 
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    """`stream_equals_batch` for each derived table.
+    """Returns `stream_equals_batch` for each derived table.
 
-    `expectations_hold` for each table with expectations that is not an ingest table.
+    Adds `expectations_hold` for each table with expectations that is not an ingest table.
     """
     derived = catalog.derived
     return [_stream_equals_batch(t) for t in coverage.reconcilable(catalog)] + [
@@ -44,7 +44,7 @@ def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
 
 
 def check_expectations(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinition]:
-    """The hourly schedule of all checks `expectations_hold`, with its job; none if no table has that check."""
+    """Returns the hourly schedule of all checks `expectations_hold`, with its job; none if no table has that check."""
     expecting = _expecting(catalog)
     if not expecting:
         return []

@@ -225,7 +225,7 @@ class _Demo:
         except SettingsError:
             return  # its topics are filled by others
         new = ensure_topics(self.settings, made, made.workload.partitions)
-        past = ["--history", history] if new else []  # a second run goes on from now
+        past = ["--history", history] if new else []  # a second run continues from now
         rate = ["--rate", str(min(made.workload.rate, _RATE))]
         command = [
             sys.executable,

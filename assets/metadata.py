@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from batch_jobs.planning import Backfill
 
 Metadata = dict[str, Any]  # as Dagster takes it: numbers, texts and JSON as they are
-_REASONS = 20  # so many of a partition's most frequent reasons
+_REASONS = 20  # the number of a partition's most frequent reasons that are shown
 _TECHNICAL = {
     ARRIVAL: "how the row arrived: watermark in force, topic, partition, offset, time, place in a message of several",
     ORIGIN: "what wrote the row: stream or batch",
@@ -67,7 +67,7 @@ def column_schema(settings: Settings, table: Table) -> Metadata:
 
 
 def of_commit(commit: Commit) -> Metadata:
-    """One batch run (or rebuild): its counts are those of the whole range."""
+    """Returns one batch run (or rebuild); its counts are those of the whole range."""
     return {
         "origin": "batch",
         "rows_written": commit.written,
@@ -81,7 +81,7 @@ def of_commit(commit: Commit) -> Metadata:
 def of_backfill(
     planned: "Backfill", commits: Sequence[Commit], pending: dict[str, list[str]]
 ) -> Metadata:
-    """A batch run of many partitions: what was planned, what came of it in sum, and who is to follow."""
+    """Returns a batch run of many partitions: its plan, its results in sum, and the tables that must follow."""
     rewritten = [c for c in commits if c.version != NOTHING]
     return {
         "partitions_rewritten": len(rewritten),
@@ -224,7 +224,7 @@ def _of_queries(status: JobStatus) -> Metadata:
 
 
 def _of_query(query: QueryStatus, now: datetime) -> dg.TableRecord:
-    """One query as a row; what went wrong with it in the last column."""
+    """Returns one query as a row, with its fault in the last column."""
     return dg.TableRecord(
         {
             **{name: getattr(query, name) for name in _OF_QUERY},

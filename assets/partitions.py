@@ -16,7 +16,7 @@ from lakehouse.storage.log.commits import Commit
 
 
 def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefinition:
-    """The hours or days of a derived table from `settings.since` on."""
+    """Returns the hours or days of a derived table from `settings.since` on."""
     kinds = {"hour": dg.HourlyPartitionsDefinition, "day": dg.DailyPartitionsDefinition}
     return kinds[table.partition_by](
         start_date=settings.first_day, timezone="UTC", fmt=partition_format(table.partition_by)

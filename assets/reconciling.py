@@ -81,7 +81,7 @@ def reconcile() -> None:
 
 
 def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Hourly, one run for all that is to be reconciled, if there is anything."""
+    """Returns the schedule that requests, each hour, one run for all ranges that are due, if there are any."""
 
     @schedule(
         name="reconcile_closed_partitions",
@@ -170,7 +170,7 @@ def repair() -> None:
 
 
 def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Hourly, a run for each table with a difference that the setting `repair` allows."""
+    """Returns the schedule that requests, each hour, a run for each table with a difference that `repair` allows."""
 
     @schedule(
         name="repair_differences",

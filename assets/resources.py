@@ -74,7 +74,7 @@ class LakehouseResource(dg.ConfigurableResource):
 
     @property
     def catalog(self) -> catalog.Catalog:
-        """The tables; no Spark session is started for them."""
+        """Returns the tables, without starting a Spark session."""
         if self._catalog is None:
             self._catalog = catalog.load(self.settings)
         return self._catalog

@@ -19,7 +19,7 @@ from streaming_jobs.supervision import scheduled, supervisor
 
 
 def schedules(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinition]:
-    """A schedule, with its job, for each pipeline that the settings say is scheduled."""
+    """Returns a schedule, with its job, for each pipeline that the settings say is scheduled."""
     crons = {pipeline: settings.freshness_of(pipeline).cron for pipeline in catalog.pipelines()}
     return [
         _schedule(settings, pipeline, cron.text, _job(catalog, pipeline))

@@ -109,7 +109,7 @@ def replay() -> None:
 
 
 def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Every ten minutes, a run if a closed partition waits for late rows.
+    """Returns the schedule that requests a run every ten minutes, if a closed partition waits for late rows.
 
     The commit logs show that, without Spark.
     """

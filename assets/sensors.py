@@ -50,7 +50,7 @@ def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
 
 
 def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """A partition is materialised when the frontier has passed its end.
+    """Reports a partition as materialised once the frontier has passed its end.
 
     Cursor: the last partition reported, by table.
     """

@@ -72,7 +72,7 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
 
 
 def jobs(catalog: Catalog) -> list[dg.JobDefinition]:
-    """Four jobs for each pipeline: start, stop, restart and rescale."""
+    """Returns four jobs for each pipeline: start, stop, restart and rescale."""
     return [_job(op) for pipeline in catalog.pipelines() for op in _ops(pipeline)]
 
 

@@ -30,7 +30,7 @@ from lakehouse.storage.log.commits import Commit
 def specs_and_assets(
     settings: Settings, catalog: Catalog
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
-    """Every source and table: sources and ingest tables as the outside fills them, the others with their batch runs."""
+    """Returns every source and table: sources and ingest tables as external assets, the others with their batch runs."""
     sources = [_source(s) for s in catalog.sources.values()]
     return [*sources, *(_table(settings, catalog, table) for table in catalog)]
 
@@ -57,7 +57,7 @@ def _source(source: Source) -> dg.AssetSpec:
 
 
 def _written_by_stream(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetSpec:
-    """Written by its streaming job alone: nothing to materialise, nothing to backfill."""
+    """Returns a table that its streaming job alone writes: nothing to materialise, nothing to backfill."""
     deps = [job_key(table.pipeline)] + [
         dg.AssetDep(name) for name in table.inputs if table.kind.is_upserted
     ]

@@ -67,7 +67,7 @@ def schedules(catalog: Catalog) -> Sequence[dg.ScheduleDefinition]:
 
 
 def _kinds(target: Target) -> set[str]:
-    """The symbols of Dagster's that a target is shown with."""
+    """Returns the symbols of Dagster's that a target is shown with."""
     kinds = {
         KafkaTopic: "kafka",
         PostgresTable: "postgres",

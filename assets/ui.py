@@ -68,5 +68,5 @@ def dagster_environment(settings: Settings) -> Mapping[str, str]:
 
 
 def dagster_dev(port: int, loaded: list[str]) -> list[str]:
-    """The command of `dagster dev` on loopback."""
+    """Returns the command of `dagster dev` on loopback."""
     return [sys.executable, "-m", "dagster", "dev", *loaded, "-h", "127.0.0.1", "-p", str(port)]

@@ -190,7 +190,7 @@ def beside(lakehouse: Lakehouse) -> tuple[list[str], list[str]]:
 
 
 def follow_versions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Every ten minutes, one run for all versions beside tables that can read on under this code. Off until switched on."""
+    """Returns the schedule, at first off, of a run every ten minutes for all versions beside that can read on under this code."""
 
     @dg.schedule(
         name="follow_versions",
@@ -214,7 +214,7 @@ def follow_versions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
 
 
 def checks(settings: Settings, catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    """`versions_agree` for each table that has a version beside it when the code location is loaded."""
+    """Returns `versions_agree` for each table that has a version beside it when the code location is loaded."""
     from lakehouse.storage.disk import layout
 
     return [

@@ -142,9 +142,9 @@ def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
 
 
 def _give_way(lakehouse: Lakehouse) -> None:
-    """Waits while a streaming query is too far behind.
+    """Waits while a streaming query lags too far.
 
-    The wait has a bound, because the query may be behind for another reason.
+    The wait has a bound, because the query may lag for another reason.
     """
     most, deadline = (
         duration(lakehouse.settings.stream_lag),

@@ -87,7 +87,7 @@ def run(
                 continue
             if not wanted:
                 continue
-            opened = session()  # a Spark that does not start ends the run: no table would go on
+            opened = session()  # without Spark no table can be reconciled, so the run ends
             try:
                 yield from work(opened, table)
             except Exception as err:

@@ -87,7 +87,7 @@ def compute(settings: Settings, table: Table, span: Range, code: str, place: Pat
 
 
 def _root(module: str) -> Path:
-    """The folder of the path that a module was imported from."""
+    """Returns the folder of the path that a module was imported from."""
     file = Path(sys.modules[module].__file__ or "").resolve()
     return file.parents[module.count(".") + (file.name == "__init__.py")]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lakehouse.sinks.comparison import Comparison
     from lakehouse.storage.log.certificates import Certificate
 
-_KEYS = 20  # at most so many differing keys are shown
+_KEYS = 20  # the most differing keys that are shown
 
 
 def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:

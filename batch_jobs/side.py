@@ -37,7 +37,7 @@ class Side:
 
     declared: Mapping[str, object]
     columns: Mapping[str, str]  # column -> type
-    code_versions: Mapping[str, str]  # of every table of that code
+    code_versions: Mapping[str, str]  # the code version of every table of that code
     quarantined: int
     inputs: Mapping[str, Mapping[str, int]]  # as `compute.compute` names them
 

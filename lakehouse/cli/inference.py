@@ -41,7 +41,7 @@ class Values:
     elements: "Values | None" = None
     digits: tuple[int, int] = (0, 0)  # the most digits before the point, and after it
     bounds: tuple[int, int] | None = None  # the least and the greatest whole number
-    declared: str = ""  # the type of an event time, whatever its kinds are
+    declared: str = ""  # the type of an event time, regardless of its kinds
 
     def add(self, value: object) -> None:
         if value is None:

@@ -45,7 +45,7 @@ class Erasure:
     """An erasure, planned or done: the number of rows, and the ranges of each table that are computed again without them."""
 
     table: str
-    hours: Mapping[datetime, int]  # of event time -> how many rows
+    hours: Mapping[datetime, int]  # hour of event time -> how many rows
     quarantined: int  # how many quarantined rows
     # quarantined rows without a readable column, which cannot be judged
     undecoded: int

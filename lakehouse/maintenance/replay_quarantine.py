@@ -45,7 +45,7 @@ class Replay:
     """
 
     table: str
-    hours: Mapping[datetime, int]  # of event time -> how many rows
+    hours: Mapping[datetime, int]  # hour of event time -> how many rows
     waiting: int  # good now, but a table that reads them has not closed yet, or their hour of arrival is not over
     bad: Mapping[str, int]  # reason -> rows that stay quarantined
     arrivals: tuple[str, ...]  # the ingest table's partitions that they are written to

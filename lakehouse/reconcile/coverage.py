@@ -61,7 +61,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A closed partition that is to be reconciled, and why."""
+    """A closed partition that is due for reconciliation, and the reason."""
 
     partition: str
     why: str
@@ -160,7 +160,7 @@ def _closed(
     if ahead is None:
         return None
     length, first = PARTITION_LENGTHS[table.partition_by], first or settings.first_day
-    # Dagster does not know partitions of the future, and a fast clock may close such
+    # Dagster does not know partitions of the future, which a fast clock may close
     end = floor(min(ahead, datetime.now(UTC)), length)
     if end <= first:
         return None

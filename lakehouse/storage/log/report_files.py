@@ -28,11 +28,11 @@ _CURRENT = "current.json"
 class Kept:
     """The latest computation of a partition."""
 
-    version: int  # of the table
+    version: int  # the table's version
     rows: str  # the checksum of its rows then
     code_version: str
-    file: str = ""  # its name; empty of a report without files
-    checksum: str = ""  # of the file, SHA-256
+    file: str = ""  # its name; empty for a report without files
+    checksum: str = ""  # the SHA-256 of the file
 
 
 def keep(

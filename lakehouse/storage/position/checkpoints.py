@@ -76,7 +76,7 @@ class Standing:
     version: int  # the table's version; after a restore, the version that was restored
     latest: int  # the last version of the table's log
     written: Written | None  # the last commit of a streaming query
-    noted: Commit | None  # the last line of the commit log whose rows are in the table
+    noted: Commit | None  # the last line of the commit log that agrees with the table
     # the last line of the commit log, if the table does not hold its rows any more
     taken_back: Commit | None
 

@@ -323,7 +323,7 @@ def _kept(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
     declared = note.declaration
     folder = layout.layer_path(lakehouse.settings, declared["layer"], table.name)
 
-    # a table that was removed, to be filled again, needs no fitting declaration either
+    # a removed table that is to be filled again needs no fitting declaration either
     followed = {each.name for each in lakehouse.catalog.followed_inputs(table)}
     return declared if checkpoints.has_read(lakehouse.settings, table, folder, followed) else None
 
