@@ -1,6 +1,6 @@
-"""When a table is stale: nothing was added to it for too long.
+"""The freshness policy of a table: it is stale if nothing was added to it for too long.
 
-A freshness policy, evaluated by Dagster's daemon.
+Dagster's daemon evaluates the policy.
 """
 
 from collections.abc import Iterator

@@ -225,9 +225,9 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
 
     Reads the changes in the logs since the last call.
 
-    Due are new partitions; those whose rows, or rows of their input, were changed since; those that
-    are pending; those that were not EQUAL under another declaration; and, among the others, the one
-    whose reconciliation is the oldest.
+    Due are new partitions; those with a missing data file, or with changes of their rows or input since;
+    those that are PENDING; those that were DIFFERENT under another declaration; and, of those EQUAL under
+    this one, the one whose reconciliation is the oldest.
     """
     if not table.deterministic:
         return []
