@@ -58,7 +58,7 @@ def demo(
     }
     stage = _Demo(replace(settings, **shown), console, stopping)
     try:
-        with console.status("starting"):  # one for all: some begin side by side
+        with console.status("starting"):  # one status for all parts: some start side by side
             stage.start(history, port if ui else None)
         stage.watch(f"http://localhost:{port}/asset-groups" if ui else "(not started)", seconds)
         interrupted = stopping.is_set()
@@ -97,7 +97,7 @@ class _Demo:
             for member in settings.members(pipeline):
                 self._produce(member, history)
         self._job(first)  # alone, so that it has rows to show soon
-        # the UI comes up while the other jobs do, and not behind what they catch up
+        # the UI starts together with the other jobs, and does not wait for their catch-up
         with ThreadPoolExecutor(1) as beside:
             ui = beside.submit(self._ui, port) if port else None
             for pipeline in others:
@@ -187,7 +187,7 @@ class _Demo:
         return 0 if len(reconciled) == len(tables) else 1
 
     def end(self, *parts: str) -> None:
-        """Ends all that runs of these parts. Raises JobError at the end if some of it could not be ended."""
+        """Ends the running ones of these parts. Raises JobError at the end if a part could not be ended."""
         from lakehouse.errors import JobError
 
         failed = []
@@ -196,7 +196,7 @@ class _Demo:
                 try:
                     with self.console.status(f"ending {part}"):
                         stop()
-                except Exception as err:  # else all that is behind it would run on
+                except Exception as err:  # else all later parts would run on
                     failed.append((part, err))
         if failed:
             said = "; ".join(f"{part}: {type(err).__name__}: {err}" for part, err in failed)
@@ -225,7 +225,7 @@ class _Demo:
         except SettingsError:
             return  # its topics are filled by others
         new = ensure_topics(self.settings, made, made.workload.partitions)
-        past = ["--history", history] if new else []  # a second run goes on from now
+        past = ["--history", history] if new else []  # a second run continues from now
         rate = ["--rate", str(min(made.workload.rate, _RATE))]
         command = [
             sys.executable,

@@ -1,7 +1,7 @@
-"""What is recorded of each write, of each reconciliation and of each publication.
+"""The records of each write, of each reconciliation and of each publication.
 
-published_position   up to which version a table was published
-action_log           what came of each action of a target, and its position, in one file
+published_position   the version up to which a table was published
+action_log           the outcome of each action of a target, and its position, in one file
 commits              one line of what is known about a write
 commit_log           the commit log of a table, and the frontier
 commit_log_trimming  commit logs do not grow without end
@@ -10,7 +10,7 @@ commit_log_rebuild   its lines made again from the table's log
 latest_times         how far the rows of a commit had come in event time
 log_tables           commit logs and verdicts in Delta, for queries
 certificates         the recorded verdicts
-reconcile_attempts   that a reconciliation began, and why it failed
+reconcile_attempts   the beginning of a reconciliation, and why it failed
 report_files         the files that are drawn of a report's partitions
-comparisons          what was compared of the two
+comparisons          comparisons of a table with the version beside it
 """
