@@ -52,10 +52,13 @@ def set_unreadable_aside(checkpoint: Path) -> None:
     codec = _codec(checkpoint)
     for partition in checkpoint_files.state_partitions_of(checkpoint) if done else ():
         _judge([partition / checkpoint_files.STATE_SCHEMA], _schema)
-        while files := checkpoint_files.state_files(partition, done[-1] + 1):
-            # without one of them, an earlier file and the changes since may give the same version
+        judged: list[Path] = []
+        # without one of them, an earlier file and the changes since may give the same version; the same
+        # files come again if one cannot be moved aside
+        while (files := checkpoint_files.state_files(partition, done[-1] + 1)) and files != judged:
             if _judge(files, partial(_state, codec=codec)) == len(files):
                 break
+            judged = files
 
 
 def _judge(paths: Iterable[Path], check: Callable[[Path], object]) -> int:
