@@ -106,23 +106,26 @@ class Session(Lakehouse):
     def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:
         """Returns the rows of these files of a table. Raises CommitError for one that is not on disk."""
         path = self.path(table)
-        if (kept := self.rows_here(files, schema)) is not None:
-            return in_spark(self.spark, kept, nullable(schema))
+        if (rows := self.rows_here(files, schema)) is not None:
+            return in_spark(self.spark, rows, nullable(schema))
         if lost := [{"path": str(file.relative_to(path))} for file in delta_log.missing(files)]:
             raise gone(self.catalog, table, path, lost)
         return self._read(path, files, schema)
 
     def rows_here(self, files: Sequence[Path], schema: StructType) -> pa.Table | None:
-        """Returns the rows of these files if this process has just written them, else None."""
-        kept = write_cache.rows_of(files)
-        return None if kept is None else kept.select(schema.names)
+        """Returns the rows of these files if this process has just written them, with all of these columns, else None."""
+        rows = write_cache.rows_of(files)
+        if rows is None or not set(schema.names) <= set(rows.column_names):
+            return None
+        return rows.select(schema.names)
 
     def few_spanning(
         self, table: Table, span: Range, schema: StructType, most: int
     ) -> pa.Table | None:
-        """Returns the rows of the span, read without Spark; None if they are more than `most`, or a file is not on disk.
+        """Returns the rows of the span, read without Spark; None if that cannot be, or they are more than `most`.
 
-        No file has the partition column, so it is null in rows that this process has not just written.
+        It cannot be if a file is not on disk, or was written with types that only Spark reads as these. No file has
+        the partition column, so it is null in rows that this process has not just written.
         """
         path = self.path(table)
         named = [file for file in delta_log.files(path) if self.may_hold(table, file, span)]
@@ -133,18 +136,22 @@ class Session(Lakehouse):
         condition = event_time_index.within(
             self.catalog.time_statistic(table), Range(span.start + shift, span.end + shift)
         )
-        kept = {file: self.rows_here([file], schema) for file in files}
-        read = event_time_index.chosen(
-            [file for file in files if kept[file] is None],
-            to_arrow_schema(schema, timezone="UTC"),
-            [condition],
-            schema.names,
-            most,
-        )
+        columns = to_arrow_schema(schema, timezone="UTC")
+        in_memory = {file: self.rows_here([file], schema) for file in files}
+        on_disk = [file for file in files if in_memory[file] is None]
+        try:
+            read = event_time_index.chosen(on_disk, columns, [condition], schema.names, most)
+            written = [
+                rows.cast(columns).filter(condition)
+                for rows in in_memory.values()
+                if rows is not None
+            ]
+        except pa.ArrowException:
+            return None
         if read is None:
             return None
-        written = [rows.filter(condition) for rows in kept.values() if rows is not None]
-        return pa.concat_tables([read, *written], promote_options="default")
+        rows = pa.concat_tables([read, *written])
+        return rows if rows.num_rows <= most else None
 
     def _read(self, path: Path, files: Sequence[Path], schema: StructType) -> DataFrame:
         if not files:
