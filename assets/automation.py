@@ -14,17 +14,17 @@ _When = dg.AutomationCondition
 
 
 def on_closed() -> dg.AutomationCondition:
-    """Requests a partition whenever one of its inputs' partitions was completed or replaced, however late: each time once.
+    """Requests a partition once each time that one of its inputs' partitions was completed or replaced, however late.
 
     It waits until no partition that it reads is missing, and as long as a blocking check of an
     input fails. Only inputs with partitions of time are followed: ingest tables and reference
-    tables change all the time. What was there before the asset was is for a backfill.
+    tables change all the time. Partitions from before the asset existed are for a backfill.
     """
     partitioned = dg.AssetSelection.from_string('partitions:"time"')
     missing = _When.any_deps_match(_When.missing()).allow(partitioned)
-    # Since it was requested, not since it ran: what is replaced while it runs is read again.
-    # Neither side is put together from others: Dagster would then not know their times, and forget
-    # what came within the tick of a request.
+    # Since the request, not since the run: a partition that is replaced during the run is read again.
+    # Neither side is composed of other conditions: Dagster would not know their times then, and would
+    # forget what came within the tick of a request.
     updated = (
         _When.any_deps_match(_When.newly_updated())
         .allow(partitioned)
@@ -35,7 +35,7 @@ def on_closed() -> dg.AutomationCondition:
 
 
 def check_fails() -> dg.AutomationCondition:
-    """A blocking check of an input was seen to fail, and not to pass since: Dagster's own forgets it at the next partition."""
+    """Returns a condition: an input's blocking check failed and did not pass since. Dagster's own forgets at a new partition."""
     failed = _When.check_failed().since(_When.check_passed())
     return _When.any_deps_match(_When.any_checks_match(failed, blocking_only=True)).with_label(
         "a_blocking_check_fails"
@@ -43,7 +43,7 @@ def check_fails() -> dg.AutomationCondition:
 
 
 def reconciled(*tables: str) -> dg.AutomationCondition:
-    """The reconciliation of these tables has passed since their last partition: `on_closed() & reconciled("sensor_averages")`."""
+    """Returns a condition: reconciled since the tables' last partition, as in `on_closed() & reconciled("sensor_averages")`."""
     return _When.all_deps_match(
         _When.all_checks_match(_When.check_passed()).allow(
             dg.AssetSelection.checks(

@@ -27,15 +27,15 @@ STREAM_EQUALS_BATCH = "stream_equals_batch"
 
 
 class Closed(dg.Config):
-    """How far a check looks back from the frontier."""
+    """The distance that a check looks back from the frontier."""
 
     partitions: int = Field(default=24, ge=1, description="the last closed partitions")
 
 
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    """`stream_equals_batch` for each derived table.
+    """Returns `stream_equals_batch` for each derived table.
 
-    `expectations_hold` for each table with expectations that is not an ingest table.
+    Adds `expectations_hold` for each table with expectations that is not an ingest table.
     """
     derived = catalog.derived
     return [_stream_equals_batch(t) for t in coverage.reconcilable(catalog)] + [
@@ -44,7 +44,7 @@ def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
 
 
 def check_expectations(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinition]:
-    """The hourly schedule of all checks `expectations_hold`, with its job; none if no table has that check."""
+    """Returns the hourly schedule of all checks `expectations_hold`, with its job; none if no table has that check."""
     expecting = _expecting(catalog)
     if not expecting:
         return []
@@ -102,7 +102,7 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
 
 
 def reconciled(lakehouse: LakehouseResource, table: Table, *spans: Range | None) -> Certificate:
-    """Reconciles each of the `spans` and records the verdicts; returns one certificate in sum."""
+    """Reconciles each of the `spans`, records the verdicts, and returns one certificate over all of them."""
     from lakehouse.reconcile import reconciliation
 
     with refusals():
@@ -116,7 +116,7 @@ def reconciled(lakehouse: LakehouseResource, table: Table, *spans: Range | None)
 
 
 def verdict(settings: Settings, certificate: Certificate) -> dict[str, Any]:
-    """A certificate as a check's outcome.
+    """Returns the outcome of a check for a certificate.
 
     The check fails if no row was compared, or if another range of the table is known to differ.
     """
@@ -178,7 +178,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
 
 
 def closed(settings: Settings, table: Table, most: int) -> Range:
-    """The last `most` closed partitions; raises Failure if there is none."""
+    """Returns the last `most` closed partitions; raises Failure if there is none."""
     span = coverage.closed(settings, table, first=BEGINNING)
     if span is None:
         ahead = past_beginning(frontier(settings, table))

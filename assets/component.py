@@ -38,7 +38,7 @@ _FORM = ("`{}: value`".format, "`{}:` and below it a line `name: value` for each
 
 
 class ScaffoldParams(BaseModel):
-    """What `dg scaffold defs` may be given for a pipeline."""
+    """The parameters of `dg scaffold defs` for a pipeline."""
 
     tables: list[str] = Field(
         default=[], description="modules of tables; without any the one of the pipeline's name"
@@ -81,7 +81,7 @@ class Pipeline(dg.Component, dg.Model, dg.Resolvable):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Raises SettingsError."""
-        # here, for each `dg` command imports this module: it is to be quick, and to need no settings
+        # imported here, because each `dg` command imports this module: that must be quick and need no settings
         from assets.location import build
 
         own = settings_of(self.settings, context.project_root)
@@ -90,7 +90,7 @@ class Pipeline(dg.Component, dg.Model, dg.Resolvable):
 
 
 def settings_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The settings of a component, checked by name, as `overridden` takes them; raises SettingsError."""
+    """Returns the settings of a component, checked by name, in the form that `overridden` takes; raises SettingsError."""
     for name, why in _ELSEWHERE.items():
         if name in given:  # its value is not repeated: it may be the secret
             raise SettingsError(f"settings, {name}: {why}")

@@ -9,17 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from assets.ui import app, dagster_dev, dagster_environment
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
+
+if TYPE_CHECKING:
+    from lakehouse.declare.table import Table
 
 _BATCH = 200_000
 _UI_WITHIN = 300.0  # seconds
@@ -58,9 +61,9 @@ def demo(
     }
     stage = _Demo(replace(settings, **shown), console, stopping)
     try:
-        with console.status("starting"):  # one for all: some begin side by side
+        with console.status("starting"):  # one status for all parts: some start side by side
             stage.start(history, port if ui else None)
-        stage.watch(f"http://localhost:{port}/asset-groups" if ui else "(not started)", seconds)
+        stage.watch(port if ui else None, seconds)
         interrupted = stopping.is_set()
         stage.end("producers", "jobs")
         if seconds is not None and not interrupted:
@@ -92,14 +95,15 @@ class _Demo:
                 lambda: kafka_broker.stop(settings),
                 lambda: kafka_broker.start(settings, jars.resolve(settings.jars)),
             )
-        first, *others = catalog.load(settings).pipelines()
+        loaded = catalog.load(settings)
+        first, *others = loaded.pipelines()
         for pipeline in (first, *others):
             for member in settings.members(pipeline):
                 self._produce(member, history)
         self._job(first)  # alone, so that it has rows to show soon
-        # the UI comes up while the other jobs do, and not behind what they catch up
+        # the UI starts together with the other jobs, and does not wait for their catch-up
         with ThreadPoolExecutor(1) as beside:
-            ui = beside.submit(self._ui, port) if port else None
+            ui = beside.submit(self._ui, port, loaded) if port else None
             for pipeline in others:
                 self._job(pipeline)
             if ui:
@@ -115,9 +119,9 @@ class _Demo:
             lambda: supervisor.start(self.settings, pipeline, wait=300, by="lakehouse demo"),
         )
 
-    def _ui(self, port: int) -> None:
+    def _ui(self, port: int, tables: "Iterable[Table]") -> None:
         address = f"http://localhost:{port}"
-        text = f"Dagster UI on {address}/asset-groups"
+        text = f"Dagster UI on {lineage(address, tables)}"
         self._process(
             "ui",
             text,
@@ -126,14 +130,14 @@ class _Demo:
             lambda process: self._await(address, process),
         )
 
-    def watch(self, address: str, seconds: float | None) -> None:
+    def watch(self, port: int | None, seconds: float | None) -> None:
         """Shows the tables until the time is over or someone stops the demo."""
         from rich.live import Live
 
         end = time.monotonic() + seconds if seconds is not None else float("inf")
         with Live(console=self.console, auto_refresh=False) as live:
             while not self.stopping.is_set() and time.monotonic() < end:
-                live.update(self._shown(address, end - time.monotonic()), refresh=True)
+                live.update(self._shown(port, end - time.monotonic()), refresh=True)
                 self.stopping.wait(min(1.0, max(end - time.monotonic(), 0)))
         if not self.console.is_terminal:  # where `Live` does not end its last line
             self.console.line()
@@ -187,7 +191,7 @@ class _Demo:
         return 0 if len(reconciled) == len(tables) else 1
 
     def end(self, *parts: str) -> None:
-        """Ends all that runs of these parts. Raises JobError at the end if some of it could not be ended."""
+        """Ends the running ones of these parts. Raises JobError at the end if a part could not be ended."""
         from lakehouse.errors import JobError
 
         failed = []
@@ -196,7 +200,7 @@ class _Demo:
                 try:
                     with self.console.status(f"ending {part}"):
                         stop()
-                except Exception as err:  # else all that is behind it would run on
+                except Exception as err:  # else all later parts would run on
                     failed.append((part, err))
         if failed:
             said = "; ".join(f"{part}: {type(err).__name__}: {err}" for part, err in failed)
@@ -213,7 +217,9 @@ class _Demo:
         self.running.setdefault(part, []).append(stop)
         began = time.monotonic()
         begin()
-        self.console.print(f"[green]✓[/green] {text} [dim]{time.monotonic() - began:.1f} s[/dim]")
+        seconds = time.monotonic() - began
+        # an address stays in one piece, however narrow the terminal is
+        self.console.print(f"[green]✓[/green] {text} [dim]{seconds:.1f} s[/dim]", soft_wrap=True)
 
     def _produce(self, pipeline: str, history: str) -> None:
         from lakehouse.errors import SettingsError
@@ -225,7 +231,7 @@ class _Demo:
         except SettingsError:
             return  # its topics are filled by others
         new = ensure_topics(self.settings, made, made.workload.partitions)
-        past = ["--history", history] if new else []  # a second run goes on from now
+        past = ["--history", history] if new else []  # a second run continues from now
         rate = ["--rate", str(min(made.workload.rate, _RATE))]
         command = [
             sys.executable,
@@ -295,7 +301,7 @@ class _Demo:
 
         self._step(text, part, lambda: None, begin)
 
-    def _shown(self, address: str, left: float):
+    def _shown(self, port: int | None, left: float):
         from rich.console import Group
 
         from lakehouse.declare import catalog
@@ -303,14 +309,25 @@ class _Demo:
         from streaming_jobs.command_groups.views import queries_table
         from streaming_jobs.supervision import supervisor
 
-        pipelines = catalog.load(self.settings).pipelines()
+        loaded = catalog.load(self.settings)
+        pipelines = loaded.pipelines()
         last = {
             c.table: f"{c.verdict} {c.at:%H:%M:%S}"
             for c in certificates.certificates(self.settings)
         }
         jobs = queries_table([(p, supervisor.status(self.settings, p)) for p in pipelines], last)
         until = f"{left:.0f} s left" if left != float("inf") else "Ctrl-C ends everything"
-        return Group(jobs, f"Dagster: [bold]{address}[/bold] · {until}")
+        if port is None:
+            return Group(jobs, f"Dagster: (not started) · {until}")
+        address = f"http://localhost:{port}"
+        page = f"[link={lineage(address, loaded)}]{address}/asset-groups[/link]"
+        return Group(jobs, f"Dagster: [bold]{page}[/bold] · {until}")
+
+
+def lineage(address: str, tables: "Iterable[Table]") -> str:
+    """Returns the address of Dagster's lineage in which each table is seen: its groups are folded by default."""
+    groups = dict.fromkeys(("sources", "streaming_jobs", *(table.layer for table in tables)))
+    return f"{address}/asset-groups?expanded=" + ",".join(f"global@global:{g}" for g in groups)
 
 
 def _answers(address: str) -> bool:

@@ -26,13 +26,13 @@ from lakehouse.settings import Settings
 
 
 def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
-    """The lakehouse of `settings` as Dagster sees it.
+    """Returns the lakehouse of `settings` as Dagster sees it.
 
     Reads Delta logs for column schemas, starts no Spark. A run takes its settings from its own
-    environment, but those that are named in `own`, the root, the modules and the jars from here.
+    environment, except the root, the modules, the jars and the settings in `own`, which come from here.
     """
     logs.configure(settings)
-    # of backfill policies; each load and run would print a page
+    # warnings about backfill policies: each load and run would print a page of them
     warnings.simplefilter("ignore", dg.BetaWarning)
     loaded = catalog.load(settings)
     return dg.Definitions(

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from assets.resources import BATCH, LakehouseResource, refusals
 
 KEPT = timedelta(days=7)
-# their runs are removed: partitions, checks and certificates keep what they did
+# jobs whose runs are removed: partitions, checks and certificates keep what they did
 JOBS = ("reconcile", "repair", "update", "maintain", "compare_versions")
 
 
@@ -61,8 +61,8 @@ maintain_hourly = dg.ScheduleDefinition(
 def forget(instance: dg.DagsterInstance, before: datetime) -> None:
     """Removes runs of `JOBS` that ended, with their logs, and runless events of no partition, all older than `before`.
 
-    Of the events of an asset the last stays. Dagster has a function for runs but none for events
-    without a run, of which the sensors store thousands a day.
+    The last event of an asset stays. Dagster has a function that removes runs, but none for events
+    without a run; the sensors store thousands of these a day.
     """
     storage = instance.event_log_storage
     for name in JOBS:
@@ -70,7 +70,7 @@ def forget(instance: dg.DagsterInstance, before: datetime) -> None:
         for run_id in instance.get_run_ids(filters):
             instance.delete_run(run_id)
             instance.compute_log_manager.delete_logs(prefix=[run_id])
-            # a file of its own, which would stay, empty
+            # the run's own file would stay, empty
             if isinstance(storage, SqliteEventLogStorage):
                 Path(storage.path_for_shard(run_id)).unlink(missing_ok=True)
     if isinstance(storage, SqlEventLogStorage):

@@ -1,6 +1,6 @@
-"""What Dagster learns of commits, partitions, certificates, streaming jobs.
+"""Metadata for Dagster about commits, partitions, certificates and streaming jobs.
 
-Numbers become plots: a name keeps its meaning.
+Numbers become plots, so a name must keep its meaning.
 """
 
 import json
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from batch_jobs.planning import Backfill
 
 Metadata = dict[str, Any]  # as Dagster takes it: numbers, texts and JSON as they are
-_REASONS = 20  # the most frequent of a partition
+_REASONS = 20  # the number of a partition's most frequent reasons that are shown
 _TECHNICAL = {
     ARRIVAL: "how the row arrived: watermark in force, topic, partition, offset, time, place in a message of several",
     ORIGIN: "what wrote the row: stream or batch",
@@ -52,9 +52,9 @@ _OF_QUERY = [
 
 
 def column_schema(settings: Settings, table: Table) -> Metadata:
-    """The columns of the table on disk.
+    """Returns the columns of the table on disk.
 
-    Nothing if it is not there yet (a plan of it would need Spark).
+    Returns nothing if the table is not there yet (its plan would need Spark).
     """
     stored = StructType.fromJson({"fields": delta_tables.fields(table_path(settings, table))})
     columns = [
@@ -67,7 +67,7 @@ def column_schema(settings: Settings, table: Table) -> Metadata:
 
 
 def of_commit(commit: Commit) -> Metadata:
-    """One batch run (or rebuild): its counts are those of the whole range."""
+    """Returns one batch run (or rebuild); its counts are those of the whole range."""
     return {
         "origin": "batch",
         "rows_written": commit.written,
@@ -81,7 +81,7 @@ def of_commit(commit: Commit) -> Metadata:
 def of_backfill(
     planned: "Backfill", commits: Sequence[Commit], pending: dict[str, list[str]]
 ) -> Metadata:
-    """A batch run of many partitions: what was planned, what came of it in sum, and who is to follow."""
+    """Returns a batch run of many partitions: its plan, its results in sum, and the tables that must follow."""
     rewritten = [c for c in commits if c.version != NOTHING]
     return {
         "partitions_rewritten": len(rewritten),
@@ -97,9 +97,9 @@ def of_backfill(
 
 
 def of_outcome(commit: Commit | None) -> Metadata:
-    """What a backfill did with one partition.
+    """Returns what a backfill did with one partition.
 
-    None: nothing, for it had done it before it was cut short.
+    None stands for a partition that the backfill had done before it was cut short.
     """
     if commit is None or commit.version == NOTHING:
         return {"outcome": "unchanged" if commit else "done before"}
@@ -111,7 +111,7 @@ def of_outcome(commit: Commit | None) -> Metadata:
 
 
 def of_partition(found: Stored, aside: Mapping[str, int]) -> Metadata:
-    """What one partition holds, what wrote it, and what it has quarantined, by reason: a plot each over the partitions."""
+    """Returns the rows of a partition, their origin, and its quarantined rows by reason: a plot each over the partitions."""
     kept = {f"quarantined: {reason}": rows for reason, rows in Counter(aside).most_common(_REASONS)}
     return {
         "rows": found.rows,
@@ -122,18 +122,18 @@ def of_partition(found: Stored, aside: Mapping[str, int]) -> Metadata:
 
 
 def of_report(settings: Settings, table: Table, partition: str) -> Metadata:
-    """Where the file is that was drawn of a partition of a report; nothing of another table."""
+    """Returns the path of the file that was drawn of a report's partition; nothing without one, or for another table."""
     path = report_files.file(settings, table, partition) if table.kind.is_report else None
     return {"report": dg.MetadataValue.path(str(path))} if path else {}
 
 
 def instant(name: str, moment: datetime | None) -> Metadata:
-    """A point in event time; nothing before the first."""
+    """Returns a point in event time; nothing before the first."""
     return {name: dg.MetadataValue.timestamp(moment)} if past_beginning(moment) else {}
 
 
 def of_certificate(certificate: Certificate) -> Metadata:
-    """A verdict; of the rows that differ the first 20."""
+    """Returns a verdict, with the first 20 rows that differ."""
     differences = dg.MetadataValue.md(
         "\n".join(f"- `{example}`" for example in certificate.examples)
     )
@@ -153,9 +153,9 @@ def of_certificate(certificate: Certificate) -> Metadata:
 
 
 def of_coverage(found: Coverage) -> Metadata:
-    """How much of a table's history is reconciled, and what the reconciliation costs.
+    """Returns the reconciled share of a table's history, and the cost of the reconciliation.
 
-    As an observation, to be plotted.
+    The values are for an observation, to be plotted.
     """
     oldest = (
         (datetime.now(UTC) - found.oldest_unreconciled).total_seconds() / 3600
@@ -174,7 +174,7 @@ def of_coverage(found: Coverage) -> Metadata:
 
 
 def of_job(status: JobStatus, wanted: Desired | None, done: Sequence[Event], log: str) -> Metadata:
-    """A streaming job as it is: what it is to be, what became of it, what it does, and the end of its log."""
+    """Returns a streaming job's desired state, its events and its present state, and the end of its log."""
     restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else BEGINNING)
     texts = {
         "state": status.state,
@@ -198,7 +198,7 @@ def of_job(status: JobStatus, wanted: Desired | None, done: Sequence[Event], log
 
 
 def _of_queries(status: JobStatus) -> Metadata:
-    """Sums and worst cases of a job's queries, which become plots; and each of them, as a table."""
+    """Returns sums and worst cases of a job's queries, which become plots, and a table of all its queries."""
     queries, now = status.queries, datetime.now(UTC)
     topics = [q for q in queries if q.lags]  # the others read what these have written
     behind = [_behind(q.frontier, now) for q in queries if q.frontier]
@@ -224,7 +224,7 @@ def _of_queries(status: JobStatus) -> Metadata:
 
 
 def _of_query(query: QueryStatus, now: datetime) -> dg.TableRecord:
-    """One query as a row; what went wrong with it in the last column."""
+    """Returns one query as a row, with its fault in the last column."""
     return dg.TableRecord(
         {
             **{name: getattr(query, name) for name in _OF_QUERY},
@@ -237,7 +237,7 @@ def _of_query(query: QueryStatus, now: datetime) -> dg.TableRecord:
 
 
 def _behind(frontier: str, now: datetime) -> float:
-    """How far a query's frontier is behind now, in seconds."""
+    """Returns the seconds by which a query's frontier is earlier than `now`."""
     return round((now - parse_instant(frontier)).total_seconds(), 1)
 
 

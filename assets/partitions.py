@@ -16,7 +16,7 @@ from lakehouse.storage.log.commits import Commit
 
 
 def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefinition:
-    """The hours or days of a derived table from `settings.since` on."""
+    """Returns the hours or days of a derived table from `settings.since` on."""
     kinds = {"hour": dg.HourlyPartitionsDefinition, "day": dg.DailyPartitionsDefinition}
     return kinds[table.partition_by](
         start_date=settings.first_day, timezone="UTC", fmt=partition_format(table.partition_by)
@@ -24,7 +24,7 @@ def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefin
 
 
 def mapping(table: Table) -> dg.TimeWindowPartitionMapping | None:
-    """The input's partitions that a partition of `table` reads: its own (None), or more if windows straddle."""
+    """Returns the mapping to the input's partitions that a partition of `table` reads; None if that is the same one alone."""
     length = PARTITION_LENGTHS[table.partition_by]
     if table.context:
         back, on = -(-table.context.before // length), -(-table.context.after // length)
@@ -42,7 +42,7 @@ def mapping(table: Table) -> dg.TimeWindowPartitionMapping | None:
 def reached(
     settings: Settings, catalog: Catalog, table: Table
 ) -> tuple[datetime | None, dict[str, object]]:
-    """The table's frontier, and what had been read of the topics by then: topic -> partition -> next offset."""
+    """Returns the table's frontier, and the offsets read of the topics by then: topic -> partition -> next offset."""
     commit = next((c for c in CommitLog(settings, table).by_stream() if c.frontier), None)
     return commit.frontier if commit else None, _read(settings, catalog, table, commit)
 
@@ -50,7 +50,7 @@ def reached(
 def _read(
     settings: Settings, catalog: Catalog, table: Table, commit: Commit | None
 ) -> dict[str, object]:
-    """What had been read of the topics when the table's commit was made."""
+    """Returns the offsets that had been read of the topics when the table's commit was made."""
     inputs = catalog.timed_inputs(table)
     if commit is None or not inputs:
         return dict(commit.inputs) if commit else {}

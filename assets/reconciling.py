@@ -33,7 +33,7 @@ class RangeOfTable(dg.Config):
 
 
 class Ranges(dg.Config):
-    """What to reconcile; the ranges of one table follow each other."""
+    """The ranges to reconcile; the ranges of one table follow each other."""
 
     ranges: list[RangeOfTable]
 
@@ -69,7 +69,7 @@ def reconcile_ranges(
             covered = coverage.coverage(lakehouse.declared, table)
             yield dg.AssetObservation(name, metadata=of_coverage(covered))
         outcomes.append((outcome["passed"], f"{name} {outcome['description']}"))
-    # a run that found a difference, or no verdict, is to be seen as failed
+    # a run that found a difference, or no verdict, must show as failed
     if failed := [what for passed, what in outcomes if not passed]:
         raise dg.Failure("\n".join(failed), allow_retries=False)
     yield dg.Output("\n".join(what for _, what in outcomes))
@@ -81,11 +81,11 @@ def reconcile() -> None:
 
 
 def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Hourly, one run for all that is to be reconciled, if there is anything."""
+    """Returns the schedule that requests, each hour, one run for all ranges that are due, if there are any."""
 
     @schedule(
         name="reconcile_closed_partitions",
-        cron_schedule="10 * * * *",  # the partition before has closed by then
+        cron_schedule="10 * * * *",  # the previous partition has closed by then
         job=reconcile,
         description="Reconciles partitions that have closed or were changed, and the one with the oldest "
         "certificate of each table.",
@@ -170,7 +170,7 @@ def repair() -> None:
 
 
 def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Hourly, a run for each table with a difference that the setting `repair` allows."""
+    """Returns the schedule that requests, each hour, a run for each table with a difference that `repair` allows."""
 
     @schedule(
         name="repair_differences",

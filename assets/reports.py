@@ -25,9 +25,9 @@ _UNDER_WAY = [
 
 
 def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
-    """A run for each range of each report that is due, one run of a report at a time; none without a report.
+    """Requests a run for each range of each report that is due, one run of a report at a time. No sensor without a report.
 
-    What a run has not brought about is asked for again in the next hour.
+    A range that a run has not computed is requested again in the next hour.
     """
     reports = [table for table in catalog if table.kind.is_report]
     if not reports:
@@ -56,11 +56,11 @@ def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefin
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
-    """The ranges of a report to compute now, from the first row of its inputs on, not before `settings.since`.
+    """Returns the ranges of a report to compute now, from the first row of its inputs on, not before `settings.since`.
 
-    By logs alone, without a session.
+    Reads logs alone, without a session.
     """
-    from lakehouse.batch import late_merge  # which imports Spark: the definitions load without
+    from lakehouse.batch import late_merge  # it imports Spark, which the definitions load without
 
     ahead = frontier(lakehouse.settings, table)
     held = [

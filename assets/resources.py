@@ -33,11 +33,11 @@ sensor = partial(dg.sensor, default_status=dg.DefaultSensorStatus.RUNNING)
 
 
 class LakehouseResource(dg.ConfigurableResource):
-    """Where the lakehouse is, and how much of the machine a batch run may take.
+    """The root of the lakehouse, and the share of the machine that a batch run may take.
 
-    Everything else, except what is in `own`, each process reads from its own environment: the
-    properties of Kafka clients and of Spark above all, for they may hold secrets, and Dagster never
-    stores these.
+    Each process reads everything else, except what is in `own`, from its own environment. That holds
+    above all for the properties of Kafka clients and of Spark: they may hold secrets, which Dagster
+    never stores.
     """
 
     root: str = Field(description="the folder of tables, checkpoints, log tables and job status")
@@ -74,34 +74,34 @@ class LakehouseResource(dg.ConfigurableResource):
 
     @property
     def catalog(self) -> catalog.Catalog:
-        """The tables; no Spark session is started for them."""
+        """Returns the tables, without starting a Spark session."""
         if self._catalog is None:
             self._catalog = catalog.load(self.settings)
         return self._catalog
 
     @property
     def declared(self) -> Lakehouse:
-        """The lakehouse as what needs no Spark takes it."""
+        """Returns the lakehouse for functions that need no Spark."""
         return Lakehouse(self.settings, self.catalog)
 
     def master_of(self, pipeline: str) -> str:
-        """Where the batch runs of a pipeline's tables go.
+        """Returns the Spark master of the batch runs of a pipeline's tables.
 
-        "": of one that has no resources of its own.
+        "" stands for a pipeline without resources of its own.
         """
         theirs = self.settings.for_pipeline(pipeline).spark_master
         return self.master or ("local[1]" if theirs.startswith("local") else theirs)
 
     @property
     def session(self) -> "Session":
-        """The lakehouse with the Spark session that runs, or else with one that goes where `LAKEHOUSE_SPARK_MASTER` says."""
+        """Returns the lakehouse with the Spark session that runs, or with a new one at `LAKEHOUSE_SPARK_MASTER`."""
         return self._session or self._opened(self.master_of(""))
 
     def session_of(self, table: Table) -> "Session":
-        """The lakehouse with a Spark session where the batch runs of that table go.
+        """Returns the lakehouse with a Spark session at the master of that table's batch runs.
 
-        One for all steps of a run, started when the first of them asks; another only where the next
-        table's go elsewhere.
+        All steps of a run share one session, which starts at the first call. A table whose batch runs
+        go to another master gets another session.
         """
         master = self.master_of(table.pipeline)
         return (
@@ -131,9 +131,9 @@ class LakehouseResource(dg.ConfigurableResource):
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Shows what the library refuses as the step's failure, in its own words.
+    """Turns an error of the library into the step's failure, with the library's own message.
 
-    To try again would not help.
+    The failure allows no retries, since another attempt would not help.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Scheduled pipelines: for each a job that runs it up to the present, and the schedule that launches that job.
+"""Scheduled pipelines: each has a job that runs it up to the present, and a schedule that launches this job.
 
 The run is the streaming job's own process, and the Dagster run waits for it. If Dagster stops
 meanwhile, the process goes on.
@@ -19,7 +19,7 @@ from streaming_jobs.supervision import scheduled, supervisor
 
 
 def schedules(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinition]:
-    """A schedule, with its job, for each pipeline that the settings say is scheduled."""
+    """Returns a schedule, with its job, for each pipeline that the settings say is scheduled."""
     crons = {pipeline: settings.freshness_of(pipeline).cron for pipeline in catalog.pipelines()}
     return [
         _schedule(settings, pipeline, cron.text, _job(catalog, pipeline))
@@ -74,7 +74,7 @@ def _job(catalog: Catalog, pipeline: str) -> dg.JobDefinition:
 
 
 def _done(status: JobStatus, ingests: set[str]) -> dict[str, dg.MetadataValue]:
-    """What a run did: rows read from topics, how far every table is complete at least, and each table."""
+    """Returns the result of a run: the rows read from topics, the earliest frontier of its tables, and each table."""
     tables = [
         dg.TableRecord(
             {

@@ -36,7 +36,7 @@ def update_tables(lakehouse: LakehouseResource) -> Iterator[dg.AssetMaterializat
 def _reported(
     lakehouse: LakehouseResource, commits: Iterable[Commit]
 ) -> Iterator[dg.AssetMaterialization | dg.Output]:
-    """The partitions that batch runs write, as they are written; at the end how many commits there were."""
+    """Yields the partitions that batch runs write, as they are written, and at the end the number of commits."""
     made = 0
     for commit in commits:
         made += 1
@@ -61,7 +61,7 @@ class NewTable(dg.Config):
 def fill_history(
     config: NewTable, lakehouse: LakehouseResource
 ) -> Iterator[dg.AssetMaterialization | dg.Output]:
-    """Sets the table's handover, if it has none, and computes what lies behind it."""
+    """Sets the table's handover, if it has none, and computes the history before it."""
     from batch_jobs import bootstrap as job
 
     with refusals():
@@ -109,7 +109,7 @@ def replay() -> None:
 
 
 def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Every ten minutes, a run if a closed partition waits for late rows.
+    """Returns the schedule that requests a run every ten minutes, if a closed partition waits for late rows.
 
     The commit logs show that, without Spark.
     """

@@ -1,4 +1,4 @@
-"""Sensors: what the streams did, reported to Dagster as events without runs.
+"""Sensors: they report to Dagster, as events without runs, what the streams did.
 
 They read commit logs and Delta logs, and start no Spark. Each event is reported at least once: it
 is stored before the cursor that passes it, so a crash in between repeats it word for word.
@@ -35,7 +35,7 @@ from streaming_jobs.supervision.jobs import with_followers
 
 _MOST = 100  # events a tick: SQLite takes 5 ms for each
 _MINUTE = timedelta(minutes=1)
-_LOOK_BACK = timedelta(hours=1)  # of an ingest table's commit log, when Dagster was away
+_LOOK_BACK = timedelta(hours=1)  # into an ingest table's commit log, when Dagster was away
 
 
 def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
@@ -50,7 +50,7 @@ def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
 
 
 def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """A partition is materialised when the frontier has passed its end.
+    """Reports a partition as materialised once the frontier has passed its end.
 
     Cursor: the last partition reported, by table.
     """
@@ -79,7 +79,7 @@ def _closings(
 ) -> list[dg.AssetMaterialization]:
     ahead = frontier(settings, table)
     last = partition_range(reported, table.partition_by) if reported else None
-    # a frontier never moves back: the table was removed, and made again
+    # a frontier never moves back, so the table was removed and made again
     if last and ahead and ahead < last.end:
         last = None
     if most == 0 or ahead is None or (last and ahead < last.end + (last.end - last.start)):
@@ -106,8 +106,8 @@ def _closings(
 
 
 def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """What was written and no run of Dagster's has reported: by streams into ingest tables, by runs from the command
-    line.
+    """Reports writes that no run of Dagster's has reported: those of streams into ingest tables, and of batch runs
+    from the command line.
 
     Cursor: the instant of the last commit reported, by table.
     """
@@ -123,7 +123,7 @@ def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefi
         )
         events: list[dg.AssetMaterialization] = []
         for table in catalog:
-            # what was erased from it or replayed into it is no growth
+            # rows that were erased from it or replayed into it are no growth
             ingest = table.kind.reads_sources or table.kind.is_upserted
             commit_log = CommitLog(settings, table)
             last = commit_log.last_arrival() if ingest else next(iter(commit_log), None)
@@ -165,7 +165,7 @@ def _growth(
 def _replacements(
     settings: Settings, table: Table, before: datetime | None, instance: dg.DagsterInstance
 ) -> Iterator[dg.AssetMaterialization]:
-    """Without `before` the last commit only: of older ones `closed_partitions` reads from the Delta log."""
+    """Yields the replaced partitions since `before`, else of the last commit only: `closed_partitions` reports older ones."""
     commit_log = CommitLog(settings, table)
     newer = takewhile(lambda c: c.at > before, commit_log) if before else islice(commit_log, 1)
     commits = [c for c in newer if c.role != "stream" and c.version != NOTHING]
@@ -233,7 +233,7 @@ def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefin
 
 
 def _signature(settings: Settings, status: JobStatus) -> str:
-    """A change of this text is reported on the job's node at once."""
+    """Returns a text of the job's state; a change of it is reported on the job's node at once."""
     queries = [f"{q.table} {q.state} {q.restarts}" for q in status.queries]
     done = [event.at for event in desired.history(settings, status.pipeline)[-1:]]
     return " ".join(
@@ -308,7 +308,7 @@ def _different(catalog: Catalog, verdicts: Verdicts) -> Iterator[Notice]:
 
 
 def _reported(context: dg.SensorEvaluationContext, name: str, kind: Any) -> Any:
-    """Returns what the cursor holds, as a value of this type: an empty one, with a warning, if it holds anything else."""
+    """Returns the cursor's content as a value of this type; an empty one, with a warning, if it holds anything else."""
     try:
         return checked(kind, json.loads(context.cursor or "{}"), "cursor")
     except (ValueError, TypeError) as err:

@@ -1,6 +1,6 @@
-"""When a table is stale: nothing was added to it for too long.
+"""The freshness policy of a table: it is stale if nothing was added to it for too long.
 
-A freshness policy, evaluated by Dagster's daemon.
+Dagster's daemon evaluates the policy.
 """
 
 from collections.abc import Iterator
@@ -31,11 +31,11 @@ def policy(settings: Settings, catalog: Catalog, table: Table) -> dg.FreshnessPo
 
 
 def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | None:
-    """How long nothing may be added.
+    """Returns the longest time without an addition; None for a table without partitions.
 
-    Ingest tables are reported each minute, derived tables when a partition closes, so these may
-    take a partition longer. In a pipeline that does not run continuously, each table may also take
-    the time between two runs.
+    Ingest tables are reported each minute, derived tables when a partition closes, so derived tables
+    may take a partition longer. In a pipeline that does not run continuously, each table may also
+    take the time between two runs.
     """
     kind, knob = table.kind, settings.freshness_of(table.pipeline)
     if not kind.has_partitions:
@@ -47,7 +47,7 @@ def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | Non
 
 
 def stale(settings: Settings, catalog: Catalog, instance: dg.DagsterInstance) -> Iterator[Notice]:
-    """The tables whose policy fails now, each since when."""
+    """Yields a notice for each table whose policy fails now, with the time since which it fails."""
     keys = {dg.AssetKey(table.name): table for table in catalog}
     for key, record in instance.get_freshness_state_records(list(keys)).items():
         table = keys[key]

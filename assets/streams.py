@@ -38,7 +38,7 @@ _LOG = 15  # lines
 
 
 class Ending(dg.Config):
-    """How a streaming job is ended."""
+    """The way in which a streaming job is ended."""
 
     now: bool = Field(
         default=False,
@@ -47,13 +47,13 @@ class Ending(dg.Config):
 
 
 def job_key(job: str) -> dg.AssetKey:
-    """The node of a streaming job, or of a follower: its target."""
+    """Returns the node of a streaming job, or, for a follower, that of its target."""
     target = target_of(job)
     return dg.AssetKey(["target", target] if target else ["streaming_job", job])
 
 
 def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
-    """One node for each pipeline, behind the topics and folders that it reads, with the settings of its process."""
+    """Returns one node for each pipeline, downstream of the topics and folders it reads, with its process's settings."""
     return [
         dg.AssetSpec(
             job_key(pipeline),
@@ -72,7 +72,7 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
 
 
 def jobs(catalog: Catalog) -> list[dg.JobDefinition]:
-    """Four jobs for each pipeline: start, stop, restart and rescale."""
+    """Returns four jobs for each pipeline: start, stop, restart and rescale."""
     return [_job(op) for pipeline in catalog.pipelines() for op in _ops(pipeline)]
 
 
@@ -99,7 +99,7 @@ def _job(op: dg.OpDefinition) -> dg.JobDefinition:
 
 
 def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
-    """What a streaming job reports, and what was done to it, as an event of its node."""
+    """Returns an event of a streaming job's node: what the job reports, and what was done to it."""
     name = status.pipeline
     wanted, done = desired.read(settings, name), desired.history(settings, name)
     metadata = of_job(status, wanted, done, job_logs.log_tail(settings, name, _LOG)[-3000:])
@@ -109,7 +109,7 @@ def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
 
 
 def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
-    """The tables whose state was divided again. Raises Failure if one does not hold what it held before."""
+    """Returns the tables whose state was divided again. Raises Failure if a state differs from the original."""
     from lakehouse.stream.rescaling import REMEDY, Rescaled
 
     columns = [dg.TableColumn(each.name) for each in fields(Rescaled)]
@@ -126,7 +126,7 @@ def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
 
 
 def _sources(catalog: Catalog, pipeline: str) -> dict[str, str]:
-    """The declared sources of a pipeline's ingest tables, by name, and what a job is that reads them."""
+    """Returns the declared sources of a pipeline's ingest tables, by name, each with the kind of a job that reads it."""
     ingests = [table for table in catalog.of_pipeline(pipeline) if catalog.sources_of(table)]
     return {name: catalog.sources[name].job_kind for table in ingests for name in table.inputs}
 
@@ -183,5 +183,5 @@ def _observing(
 
 
 def asked_by(context: dg.OpExecutionContext) -> str:
-    """Who asks, as a job's files name it."""
+    """Returns the name of the requester for a job's files."""
     return f"Dagster (job {context.job_name}, run {context.run_id[:8]})"

@@ -1,4 +1,4 @@
-"""Sources and tables as assets: what the graph shows of them, and the batch runs that fill them."""
+"""Sources and tables as assets: their metadata in the graph, and the batch runs that fill them."""
 
 import inspect
 from typing import Any
@@ -30,7 +30,7 @@ from lakehouse.storage.log.commits import Commit
 def specs_and_assets(
     settings: Settings, catalog: Catalog
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
-    """Every source and table: sources and ingest tables as the outside fills them, the others with their batch runs."""
+    """Returns every source and table: sources and ingest tables as external assets, the others with their batch runs."""
     sources = [_source(s) for s in catalog.sources.values()]
     return [*sources, *(_table(settings, catalog, table) for table in catalog)]
 
@@ -57,7 +57,7 @@ def _source(source: Source) -> dg.AssetSpec:
 
 
 def _written_by_stream(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetSpec:
-    """Written by its streaming job alone: nothing to materialise, nothing to backfill."""
+    """Returns a table that its streaming job alone writes: nothing to materialise, nothing to backfill."""
     deps = [job_key(table.pipeline)] + [
         dg.AssetDep(name) for name in table.inputs if table.kind.is_upserted
     ]
@@ -83,7 +83,7 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         with refusals():
             session = lakehouse.session_of(table)
             planned = job.plan(session, table.name, window.start, window.end)
-            assert planned is not None  # of a range that is given there is always one
+            assert planned is not None  # there is always a plan of an explicit range
             for commit in job.run(session, table.name, window.start, window.end):
                 (key,) = commit.span.partitions(table.partition_by)
                 outcomes[key] = commit
@@ -141,7 +141,7 @@ def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
 
 
 def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]:
-    """What the UI shows of a table, from its declaration."""
+    """Returns what the UI shows of a table, from its declaration."""
     declared = {
         "kind": table.kind.name,
         "delay": str(table.delay) if table.delay else "",

@@ -1,4 +1,4 @@
-"""Targets of published tables: nodes of the graph behind their tables, each with a check that it holds what its table has."""
+"""Targets of published tables: nodes downstream of their tables, each with a check that it holds what its table has."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _DESCRIPTION = """`{table}`, published version by version.
 
 
 def specs(catalog: Catalog) -> list[dg.AssetSpec]:
-    """One node for each target, behind the table that is published there."""
+    """Returns one node for each target, downstream of the table that is published there."""
     return [
         dg.AssetSpec(
             job_key(follower_of(name)),
@@ -50,7 +50,7 @@ def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
 
 
 def schedules(catalog: Catalog) -> Sequence[dg.ScheduleDefinition]:
-    """Compares all targets each day, once it is switched on: all of a topic and of its table is read for it."""
+    """Compares all targets each day. It must be switched on, because it reads all of each target and of its table."""
     if not catalog.targets():
         return []
     keys = [job_key(follower_of(name)) for name in catalog.targets()]
@@ -67,7 +67,7 @@ def schedules(catalog: Catalog) -> Sequence[dg.ScheduleDefinition]:
 
 
 def _kinds(target: Target) -> set[str]:
-    """The symbols of Dagster's that a target is shown with."""
+    """Returns the symbols of Dagster's that a target is shown with."""
     kinds = {
         KafkaTopic: "kafka",
         PostgresTable: "postgres",

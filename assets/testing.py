@@ -22,7 +22,7 @@ def materialize(
     *,
     instance: dg.DagsterInstance | None = None,
 ) -> dg.ExecuteInProcessResult:
-    """Materialises a table, of a derived one the partitions `first` to `last` in a single run, as the UI would.
+    """Materialises a table, or the partitions `first` to `last` of a derived one, in a single run, as the UI would.
 
     A failure is returned, not raised.
     """
@@ -33,7 +33,7 @@ def materialize(
 def evaluate(
     settings: Settings, table: str, check: str, *, instance: dg.DagsterInstance | None = None
 ) -> dg.AssetCheckEvaluation | None:
-    """The outcome of one check of a table; None if the check could not look at the data."""
+    """Returns the outcome of one check of a table; None if the check could not look at the data."""
     result = _run(
         settings,
         dg.AssetSelection.checks(dg.AssetCheckKey(dg.AssetKey(table), check)),
@@ -57,7 +57,7 @@ def _run(
         if first
         else {}
     )
-    # assets that are computed when they are loaded, of which its type speaks, are none of ours
+    # its type also allows assets that are computed when they are loaded; there are none here
     made: list[Any] = [*(built.assets or ()), *(built.asset_checks or ())]
     return dg.materialize(
         made,

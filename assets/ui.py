@@ -31,14 +31,14 @@ def ui(port: Annotated[int, typer.Option(help="The port of the Dagster UI")] = 3
     settings = from_environment()
     environment = dagster_environment(settings)
     command = dagster_dev(port, loaded(settings_file()))
-    # what a shell starts in the background ignores these, and Dagster would never end
+    # a process that a shell starts in the background ignores these signals, and Dagster would never end
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     os.execve(command[0], command, environment)  # so that Ctrl-C and the exit code are Dagster's
 
 
 def loaded(file: Path | None) -> list[str]:
-    """The options of `dagster dev` that say what it loads, for a settings file."""
+    """Returns the options of `dagster dev` that say what it loads, for a settings file."""
     folders = [Path(), *([file.parent] if file else [])]
     workspaces = (folder / "workspace.yaml" for folder in folders)
     workspace = next(filter(Path.exists, workspaces), None)
@@ -46,7 +46,7 @@ def loaded(file: Path | None) -> list[str]:
 
 
 def dagster_environment(settings: Settings) -> Mapping[str, str]:
-    """The environment of Dagster's processes: the lakehouse, and a home that has its settings.
+    """Returns the environment of Dagster's processes: the lakehouse, and a home with Dagster's settings.
 
     Raises SettingsError if the home cannot be written to.
     """
@@ -68,5 +68,5 @@ def dagster_environment(settings: Settings) -> Mapping[str, str]:
 
 
 def dagster_dev(port: int, loaded: list[str]) -> list[str]:
-    """The command of `dagster dev` on loopback."""
+    """Returns the command of `dagster dev` on loopback."""
     return [sys.executable, "-m", "dagster", "dev", *loaded, "-h", "127.0.0.1", "-p", str(port)]

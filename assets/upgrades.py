@@ -23,7 +23,7 @@ VERSIONS_AGREE = "versions_agree"
 
 @dg.op
 def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
-    """What a start of the declared tables would change: `lakehouse plan`. Its output counts those that need a command first."""
+    """Shows what a start of the declared tables would change: `lakehouse plan`. Counts those that need a command first."""
     from lakehouse.cli import change_plan
 
     planned = change_plan.planned(lakehouse.declared, lakehouse.catalog, undeclared=True)
@@ -72,7 +72,7 @@ def fill(
 ) -> Iterator[dg.AssetCheckEvaluation | dg.Output]:
     """Fills a changed table beside the present one and compares the two: `lakehouse upgrade fill`. The streams go on.
 
-    Its output is in how many partitions rows differ. It fails if rows differ where they may not.
+    Its output is the number of partitions with rows that differ. It fails if rows differ where they may not.
     """
     with refusals():
         ends = ((config.differs_from, "from"), (config.differs_until, "until"))
@@ -101,7 +101,7 @@ def fill_upgrade() -> None:
 def _compared(
     lakehouse: LakehouseResource, table: Table, within: Range | None
 ) -> "tuple[Upgrade, list[Compared], int]":
-    """Brings the version beside the table up to the present and compares; also how many rows batch runs wrote for that."""
+    """Brings the version beside the table up to the present and compares; the last value is the rows that batch runs wrote."""
     from batch_jobs import upgrade as job
 
     with refusals(), job.alone(lakehouse.declared, table):
@@ -118,7 +118,7 @@ def _table(partitions: "Sequence[Compared]") -> dg.MetadataValue:
 
 
 def _outcome(upgrade: "Upgrade") -> dict[str, Any]:
-    """What was compared of a table and the version beside it, as a check: it fails if rows differ where they may not."""
+    """Returns the comparison of a table with the version beside it, as a check that fails if rows differ where they may not."""
     compared, where = dict(upgrade.compared), f", within {upgrade.within}" if upgrade.within else ""
     summary = (
         f"{compared['differing']} of {compared['partitions']} partitions differ{where}"
@@ -146,8 +146,8 @@ def compare(
 ) -> Iterator[dg.AssetCheckEvaluation | dg.Output]:
     """Brings versions beside tables up to the present and compares what has closed since: `lakehouse upgrade follow`, once.
 
-    Its output is in how many partitions rows differ. It fails if rows differ where they may not: where
-    they may is as the version was last filled or followed with.
+    Its output is the number of partitions with rows that differ. It fails if rows differ outside of the
+    range in which they may, as the version was last filled or followed with.
     """
     from lakehouse.storage.versions import upgrades
 
@@ -179,7 +179,7 @@ _NONE = "no table has a version beside it; `fill_upgrade` fills one"
 
 
 def beside(lakehouse: Lakehouse) -> tuple[list[str], list[str]]:
-    """The tables whose versions beside can read on under this code, and why others cannot."""
+    """Returns the tables whose versions beside can read on under this code, and the reasons why others cannot."""
     from lakehouse.storage.versions import upgrades
 
     why = {
@@ -190,7 +190,7 @@ def beside(lakehouse: Lakehouse) -> tuple[list[str], list[str]]:
 
 
 def follow_versions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Every ten minutes, one run for all versions beside tables that this code can read on with. Off until it is switched on."""
+    """Returns the schedule, at first off, of a run every ten minutes for all versions beside that can read on under this code."""
 
     @dg.schedule(
         name="follow_versions",
@@ -214,7 +214,7 @@ def follow_versions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
 
 
 def checks(settings: Settings, catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    """`versions_agree` for each table that has a version beside it when the code location is loaded."""
+    """Returns `versions_agree` for each table that has a version beside it when the code location is loaded."""
     from lakehouse.storage.disk import layout
 
     return [

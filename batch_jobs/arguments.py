@@ -1,4 +1,4 @@
-"""What the commands of batch jobs share: their arguments, and the lakehouse that they are asked about."""
+"""Arguments that the commands of batch jobs share, and the lakehouse that the commands are asked about."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -25,9 +25,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 def asked(
     start: str | None, end: str | None
 ) -> "tuple[Lakehouse, datetime | None, datetime | None]":
-    """The lakehouse of the environment, and the two ends of a range.
+    """Returns the lakehouse of the environment, and the two ends of a range.
 
-    Raises RangeError for what is no instant.
+    Raises RangeError if an end is not an instant.
     """
     from lakehouse.ranges import parse_instant
 

@@ -1,8 +1,8 @@
 """The backfill: makes a closed range of one table hold its batch run.
 
-Partitions are computed some at a time and published one by one, each in one Delta commit with one
-line in the commit log: a run that is killed goes on where it was when it is run again, and what was
-not published is as it was.
+Several partitions are computed at a time and published one by one, each in one Delta commit with one
+line in the commit log. A killed run continues where it was when it is run again. Partitions that were
+not published stay as they were.
 """
 
 import time
@@ -25,7 +25,7 @@ from lakehouse.stream.lag import lag
 from lakehouse.transform import creation
 
 _EVER = Range(BEGINNING, OPEN_END)
-_LOOK = 1.0  # seconds between two looks at how far the streams are
+_LOOK = 1.0  # seconds between two looks at the positions of the streams
 
 
 def run(
@@ -38,13 +38,13 @@ def run(
     cascade: bool = False,
     ask: Ask = "missing",
 ) -> Iterator[Commit]:
-    """Makes `[start, end)` of a table hold its batch run, and yields a commit for each partition, as it goes on.
+    """Makes `[start, end)` of a table hold its batch run, and yields a commit for each partition once it is done.
 
-    Where the rows were these already the commit has the version NOTHING. `whole`: all partitions in
-    one commit. `cascade`: what the tables that read this one do not show yet follows. `ask`: of a table
-    with a lookup, which rows its service is asked for though they have a recorded answer. A reference
-    table, which has no range, is rebuilt. Raises, before anything is computed, RangeError,
-    UnknownTable, DeclarationError, JobError (another process is at it).
+    The commit has the version NOTHING if the partition had these rows already. `whole`: all partitions
+    in one commit. `cascade`: the tables that read this one follow, as far as they do not show it yet.
+    `ask`: the rows for which the service of a lookup is asked although they have a recorded answer. A
+    reference table has no range and is rebuilt. Raises, before anything is computed, RangeError,
+    UnknownTable, DeclarationError, JobError (another process rewrites the table).
     """
     table = session.catalog.table(table_name)
     planned = plan(session, table_name, start, end, whole=whole, ask=ask)
@@ -61,7 +61,7 @@ def renew(lakehouse: Lakehouse, table_name: str) -> None:
 
 
 def pending(lakehouse: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
-    """Of the tables that read this one the partitions that wait for a batch run to show what was rewritten; from commit logs."""
+    """Returns, by table, the partitions of the tables that read this one that wait for a batch run. Reads commit logs."""
     table, by_table = lakehouse.catalog.table(planned.table), {}
     for other, span in reading(lakehouse, table, planned.span):
         waiting = late_merge.outdated(lakehouse, other)
@@ -90,9 +90,9 @@ def _run(
 def followed(
     session: Session, table: Table, span: Range = _EVER, at_once: int = 1
 ) -> Iterator[Commit]:
-    """Has what is closed of `span` show what was rewritten in the table's inputs.
+    """Makes the closed part of `span` show what was rewritten in the table's inputs.
 
-    What is open waits until it closes.
+    Partitions that are open wait until they close.
     """
     with publishing(session.settings, table):
         end = min(span.end, frontier(session.settings, table) or BEGINNING)
@@ -102,7 +102,7 @@ def followed(
         closed = [u for u in units if span.start <= u.start and u.end <= end]
         if closed:
             creation.create(session, table)
-        # one may go on in any later partition: all up to there in one
+        # a session may continue into any later partition: all partitions up to there in one
         if table.window and table.window.kind == "session":
             dirt = [Dirt(p, True) for unit in closed for p in unit.partitions(table.partition_by)]
             yield from (
@@ -130,7 +130,7 @@ def _published(
 
 
 def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
-    """Units that follow each other without a gap, at most so many."""
+    """Yields lists of at most `most` units that follow each other without a gap."""
     chunk: list[Range] = []
     for unit in units:
         if chunk and (len(chunk) == most or unit.start != chunk[-1].end):
@@ -142,9 +142,9 @@ def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
 
 
 def _give_way(lakehouse: Lakehouse) -> None:
-    """Waits while a streaming query is too far behind.
+    """Waits while a streaming query lags too far.
 
-    The wait has a bound, because the query may be behind for another reason.
+    The wait has a bound, because the query may lag for another reason.
     """
     most, deadline = (
         duration(lakehouse.settings.stream_lag),

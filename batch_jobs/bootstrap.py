@@ -11,9 +11,9 @@ from lakehouse.transform import creation
 
 
 def plan(session: Session, table_name: str) -> Backfill | None:
-    """Sets the table's handover, if it has none, and says what `run` does.
+    """Sets the table's handover, if it has none, and returns the plan of `run`.
 
-    None if there is no history behind it.
+    Returns None if there is no history before the handover.
 
     Raises UnknownTable, RangeError, JobError.
     """
@@ -28,6 +28,6 @@ def plan(session: Session, table_name: str) -> Backfill | None:
 def run(session: Session, planned: Backfill) -> Iterator[Commit]:
     """Computes the history of the table, partition by partition.
 
-    One that was cut short goes on where it was.
+    A run that was cut short continues where it was.
     """
     return backfill.run(session, planned.table, planned.start, planned.end)

@@ -1,4 +1,4 @@
-"""The what-if: what another version of the code would make of a closed range."""
+"""The what-if: a comparison of a closed range with the rows that another version of the code computes."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,9 @@ _EXAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What becomes of a table's past with the other code.
+    """The differences that the other code makes in a table's past.
 
-    Of pairs the first is the present code's.
+    The first value of each pair is the present code's.
     """
 
     table: str
@@ -37,15 +37,15 @@ class Diff:
     start: datetime
     end: datetime
     inputs: Mapping[str, Mapping[str, int]]  # versions, the same for both
-    declaration: Mapping[str, tuple[object, object]]  # what differs of it
-    # types of those that are not the same; the others are compared
+    declaration: Mapping[str, tuple[object, object]]  # the parts that differ
+    # types of the columns that are not the same in both; the other columns are compared
     columns: Mapping[str, tuple[str | None, str | None]]
-    # inputs that the other code computes otherwise as well: both sides read them as stored
+    # inputs that the other code computes differently, too: both sides read them as stored
     upstream: tuple[str, ...]
     quarantined: tuple[int, int]
     partitions: tuple[Compared, ...]
     examples: tuple[str, ...]
-    pending: tuple[str, ...]  # tables that a backfill by the other code would leave to follow
+    pending: tuple[str, ...]  # tables that would have to follow after a backfill by the other code
 
     @property
     def differs(self) -> bool:
@@ -53,7 +53,7 @@ class Diff:
 
 
 def run(lakehouse: Lakehouse, table_name: str, span: Range, code: str) -> Diff:
-    """Computes `span` by the present code and by the one that `code` names, over the same input, and compares the rows.
+    """Computes `span` by the present code and by the code that `code` names, over the same input, and compares the rows.
 
     Nothing in the lakehouse is written. Raises UnknownTable, RangeError, DeclarationError, JobError.
     """
@@ -117,7 +117,7 @@ def _changed(before: Mapping, after: Mapping) -> dict:
 def by_partition(
     before: DataFrame, after: DataFrame, keys: Sequence[str], tolerance: float, most: int
 ) -> dict[str, Compared]:
-    """Compares the partitions that either has, by checksums, and by rows where these differ: `most` examples of each."""
+    """Compares each partition of either side by checksum, and row by row if that differs; at most `most` examples of each."""
     ours, theirs = digests_by((before, F.col(PARTITION)), (after, F.col(PARTITION)))
     unequal = [key for key in ours | theirs if ours.get(key, EMPTY) != theirs.get(key, EMPTY)]
     differing = {}

@@ -1,4 +1,4 @@
-"""The reconciliation of all that is due, table after table, as a clock asks for it."""
+"""The reconciliation of all that is due, table after table, as a schedule starts it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Known:
 
 
 def tables(lakehouse: Lakehouse, name: str | None) -> list[Table]:
-    """That table, or all that can be reconciled.
+    """Returns the named table, or all that can be reconciled.
 
     Raises UnknownTable, and RangeError for a table without a batch run.
     """
@@ -70,9 +70,9 @@ def run(
     *,
     repairs: bool = False,
 ) -> Iterator[Outcome]:
-    """Reconciles what is due of each of the tables, then repairs what the setting `repair` allows; yields all that came of it.
+    """Reconciles what is due of each table, then repairs what the setting `repair` allows; yields each outcome.
 
-    `session` is called only where there is work, and gives the same one each time.
+    `session` is called only if there is work, and returns the same session each time.
     """
     works: list[_Work] = [
         (_is_due, _reconciled),
@@ -87,7 +87,7 @@ def run(
                 continue
             if not wanted:
                 continue
-            opened = session()  # a Spark that does not start ends the run: no table would go on
+            opened = session()  # without Spark no table can be reconciled, so the run ends
             try:
                 yield from work(opened, table)
             except Exception as err:
@@ -95,7 +95,7 @@ def run(
 
 
 def differing(lakehouse: Lakehouse, asked: Iterable[Table]) -> list[Known]:
-    """What of these tables is known to differ."""
+    """Returns the ranges of these tables that are known to differ."""
     outcomes = Verdicts(lakehouse.settings).now()
     return [
         Known(table.name, Range(*span))
@@ -106,7 +106,7 @@ def differing(lakehouse: Lakehouse, asked: Iterable[Table]) -> list[Known]:
 
 
 def exit_code(outcomes: Iterable[Outcome], known: Sequence[Known]) -> int:
-    """1 if a range is known to differ, else 3 if a verdict is lacking, else 0."""
+    """Returns 1 if a range is known to differ, else 3 if a verdict is lacking, else 0."""
     lacking = any(each.verdict not in ("EQUAL", "DIFFERENT") for each in outcomes)
     return 1 if known else 3 if lacking else 0
 

@@ -14,7 +14,7 @@ from lakehouse.storage.log import log_tables, report_files
 
 
 def planned(lakehouse: Lakehouse, name: str | None = None) -> list[Maintenance]:
-    """What `run` would do, of that table or of all and the log tables; changes nothing.
+    """Returns what `run` would do, for the named table or for all tables and the log tables. Changes nothing.
 
     Raises UnknownTable.
     """
@@ -30,9 +30,9 @@ def planned(lakehouse: Lakehouse, name: str | None = None) -> list[Maintenance]:
 
 
 def run(lakehouse: Lakehouse, name: str | None = None) -> Iterator[Maintenance]:
-    """Maintains one table after the other, beside the streams, as it goes on; needs no session.
+    """Maintains one table after the other, beside the streams, and yields what was done. Needs no session.
 
-    A table that another process is rewriting is left for the next time; JobError names it when all
+    A table that another process is rewriting is left for the next run. JobError names it when all
     others are done.
     """
     refused, tables = [], _wanted(lakehouse.catalog, name)

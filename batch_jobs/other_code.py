@@ -1,7 +1,7 @@
-"""Tables as another version of their code declares them: that of a git ref or of a folder, run in a process of its own.
+"""Tables as another version of their code declares them. A git ref or a folder names it; it runs in its own process.
 
-The library stays the present one. What the modules of tables import from their repository comes
-from the other version.
+The library stays the present one. The modules that the tables' modules import from their repository
+come from the other version.
 """
 
 import json
@@ -19,12 +19,12 @@ from lakehouse.ranges import Range, text
 from lakehouse.settings import Settings, to_environment
 
 _LIMIT = 6 * 3600.0  # seconds for one side: a range of a day takes minutes
-_GIT_LIMIT = 600.0  # seconds for git, which takes a large repository out in less
+_GIT_LIMIT = 600.0  # seconds for git, which archives a large repository in less
 _log = logging.getLogger(__name__)
 
 
 def compute(settings: Settings, table: Table, span: Range, code: str, place: Path) -> Side:
-    """As `side.write`, by the code that `code` names; its rows are in `place / "after"`.
+    """Returns the Side that `side.write` makes by the code that `code` names; its rows are in `place / "after"`.
 
     Raises JobError.
 
@@ -87,15 +87,15 @@ def compute(settings: Settings, table: Table, span: Range, code: str, place: Pat
 
 
 def _root(module: str) -> Path:
-    """The folder of the path that a module was imported from."""
+    """Returns the folder of the path that a module was imported from."""
     file = Path(sys.modules[module].__file__ or "").resolve()
     return file.parents[module.count(".") + (file.name == "__init__.py")]
 
 
 def _repository(folder: Path) -> Path | None:
-    """The top of the git repository that `folder` is in.
+    """Returns the top of the git repository that `folder` is in.
 
-    Of what is installed none, wherever the environment lies.
+    Returns None for an installed package, wherever the environment lies.
     """
     if folder.is_relative_to(Path(sys.prefix).resolve()):
         return None
@@ -104,9 +104,9 @@ def _repository(folder: Path) -> Path | None:
 
 
 def _folder(code: str, top: Path | None, place: Path) -> Path:
-    """Where the code is: of a git ref, taken out of the repository into `place`.
+    """Returns the folder with the code: a git ref is unpacked from the repository into `place`.
 
-    Else the folder of that name.
+    A name that is no ref is the folder itself. Raises JobError if it is neither.
     """
     arguments = ("rev-parse", "--verify", "--end-of-options", f"{code}^{{commit}}")
     if top and (commit := _git(top, *arguments)):
@@ -130,7 +130,7 @@ def _folder(code: str, top: Path | None, place: Path) -> Path:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None if it fails, or there is none. Raises JobError if it does not end."""
+    """Returns the output of git, or None if git fails or is not installed. Raises JobError if it does not end in time."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         run = subprocess.run(
@@ -147,10 +147,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _library(place: Path, folder: Path) -> Path:
-    """The present packages in one place, with the examples as `folder` has them, if it has them.
+    """Returns one folder with the present packages, and with the examples of `folder` if it has any.
 
-    A checkout of the project itself brings a library of its own, and workers of Spark import by the
-    path alone.
+    A checkout of this project has its own library in it, and Spark's workers import by the path alone.
     """
     root = _root("lakehouse.settings")
     (place / "lakehouse").mkdir(parents=True)

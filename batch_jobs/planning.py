@@ -1,4 +1,4 @@
-"""What a backfill would do, by Delta's statistics and the commit logs: without a session, and without a change."""
+"""The plan of a backfill, from Delta's statistics and the commit logs: without a session, and without a change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.transform import ranges_of
 
-_RUNS = 100  # the last ones, from which the time of the next is estimated
+_RUNS = 100  # the latest runs, from which the time of the next is estimated
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Downstream:
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """What a backfill would read, replace and leave behind.
+    """The plan of a backfill: what it would read and replace, and which tables would have to follow.
 
-    The input is what the range's context touches, whole files of it: a bound for the rows that will
-    be read.
+    The input is all files that the range's context touches, as whole files: an upper bound for the
+    rows that will be read.
     """
 
     table: str
@@ -46,7 +46,7 @@ class Backfill:
     frontier: datetime
     partitions: tuple[str, ...]
     run: int  # its number; 0: all partitions in one commit
-    done: tuple[str, ...]  # of the partitions, by this run before it was cut short
+    done: tuple[str, ...]  # partitions that this run had done before it was cut short
     at_once: int  # partitions that are computed together
     rows_replaced: int
     input: str
@@ -73,9 +73,9 @@ def plan(
     whole: bool = False,
     ask: Ask = "missing",
 ) -> Backfill | None:
-    """What `backfill.run` would do, refusing what it would refuse.
+    """Returns the plan of `backfill.run`, and refuses what that would refuse.
 
-    None for a reference table, a keyed or versioned table, which has no range.
+    Returns None for a reference, keyed or versioned table, which has no range.
 
     Raises RangeError, UnknownTable.
     """
@@ -131,7 +131,7 @@ def plan(
 
 
 def reading(lakehouse: Lakehouse, table: Table, span: Range) -> list[tuple[Table, Range]]:
-    """The tables that are computed from this one, in order, with the whole partitions that a range of it reaches."""
+    """Returns the tables computed from this one, in order, each with the whole partitions that the range reaches."""
     reached = {table.name: (table, span)}
     for each in lakehouse.catalog:  # inputs come first
         changed = [
@@ -148,13 +148,13 @@ def reading(lakehouse: Lakehouse, table: Table, span: Range) -> list[tuple[Table
 
 
 def _begun(lakehouse: Lakehouse, table: Table, span: Range) -> tuple[int, set[str]]:
-    """The number of the run over `span` that was cut short, and what it has done.
+    """Returns the number of the run over `span` that was cut short, and the partitions it has done.
 
-    Else the next number, and nothing.
+    If there is none, returns the next number and no partitions.
 
-    What it did under another declaration or other reference tables is not done, nor what its input
-    was changed for since. Other versions of the input do not count: behind the frontier the stream
-    adds to it only what is late.
+    A partition is not done if the declaration, the reference tables or its own input have changed
+    since. Newer versions of the input alone do not count: behind the frontier the stream adds only
+    late rows to it.
     """
     lines = [c for c in lakehouse.commit_log(table).rewriting() if c.role == "batch" and c.run]
     last = lines[0] if lines else None
@@ -188,7 +188,7 @@ def _check_retained(
         minima = [f.get(column) for f in inputs[each.name] if f["num_records"]]
         firsts += [minimum - before for minimum in minima if minimum is not None]
         if None in minima:
-            return  # nothing is known of a file without statistics
+            return  # a file without statistics says nothing about its rows
     column, before = _placed_by(catalog, table)
     first = min(firsts, default=None)
     lost = sorted(
@@ -209,7 +209,7 @@ def _check_retained(
 
 
 def _placed_by(catalog: Catalog, table: Table) -> tuple[str, timedelta]:
-    """The statistic of a file that has its first instant, and how far that lies before it."""
+    """Returns the column whose minimum is a file's first instant, and how far that instant lies before the minimum."""
     before = timedelta(microseconds=1) if table.window else timedelta(0)
     return f"min.{catalog.time_statistic(table)}", before
 

@@ -1,4 +1,4 @@
-"""What the commands of the reconciliation print."""
+"""The output of the commands of the reconciliation."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lakehouse.sinks.comparison import Comparison
     from lakehouse.storage.log.certificates import Certificate
 
-_KEYS = 20  # that differ, and are shown
+_KEYS = 20  # the most differing keys that are shown
 
 
 def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
@@ -101,7 +101,7 @@ def show_differing(found: "list[Planned]", unreconciled: "Unreconciled", as_json
 
 
 def _unknown(found: "Unreconciled") -> list[str]:
-    """Where nobody knows whether anything differs, a line each."""
+    """Returns a line for each reason why it is not known whether anything differs."""
     again = f"`lakehouse reconcile run {found.table}` looks"
     lines = [found.failed] if found.failed else []
     if found.unknown:
@@ -162,7 +162,7 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
 
 
 def show_outcome(outcome: "Outcome", as_json: bool) -> None:
-    """What came of a range or a table, in a line; what failed is an error, too."""
+    """Prints the outcome of a range or a table in one line; a failure is printed as an error, too."""
     from batch_jobs.due import Failed
 
     if as_json:
@@ -191,7 +191,7 @@ def _line(outcome: "Certificate | Repaired") -> str:
 
 
 def show_due(done: "list[Outcome]", known: "list[Known]") -> None:
-    """The remarks at the end: that nothing was due, and what differs still."""
+    """Prints the remarks at the end: that nothing was due, and which ranges still differ."""
     if not done:
         console.print_note(
             "nothing is due: nothing has closed or was changed since it was reconciled"

@@ -1,7 +1,7 @@
 """The repair: rewrites the partitions known to differ, and reconciles each again.
 
-`_commit_log/<table>.repairs.jsonl` keeps a line for each repair, with what it found before and
-after.
+`_commit_log/<table>.repairs.jsonl` keeps a line for each repair, with the differences before and
+the verdict after.
 """
 
 import json
@@ -26,8 +26,8 @@ from lakehouse.storage.log import reconcile_attempts
 from lakehouse.storage.log.certificates import Verdict
 from lakehouse.storage.session import Session
 
-# what a batch run puts right without taking a decision: the input is as it was recorded, and so is
-# the declaration
+# causes that a batch run repairs without anybody's decision: the input is as it was recorded, and so
+# is the declaration
 _UNASKED = (
     diagnosis.LOST,
     diagnosis.BY_HAND,
@@ -44,14 +44,14 @@ class Planned:
     """A partition known to differ; `refused` says why it is left as it is."""
 
     partition: str
-    rows: int  # that differ
+    rows: int  # the number of rows that differ
     cause: str
     refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreconciled:
-    """Where nobody knows whether a table differs: closed partitions without a verdict, those changed since they had one."""
+    """Closed partitions of a table that may differ: those without a verdict, and those changed since they had one."""
 
     table: str
     partitions: int  # closed ones that were asked for
@@ -61,7 +61,7 @@ class Unreconciled:
 
     @property
     def verdictless(self) -> bool:
-        """Whether it would be untrue to say that nothing is to be repaired."""
+        """Returns True if "nothing is to be repaired" would be untrue: the last run failed, or no partition has a verdict."""
         return bool(self.failed) or (bool(self.unknown) and len(self.unknown) == self.partitions)
 
 
@@ -81,13 +81,13 @@ class Repaired:
 def plan(
     lakehouse: Lakehouse, name: str, span: Range | None = None, *, unasked: bool = False
 ) -> list[Planned]:
-    """The partitions of a table known to differ, by their certificates.
+    """Returns the partitions of a table that are known to differ, by their certificates.
 
     Changes nothing, needs no session.
 
-    `unasked` leaves those to a person that `settings.repair` does not allow, that a repair did
-    not help, and whose cause asks for a decision: changed code, dimensions or inputs. Raises
-    UnknownTable.
+    With `unasked`, three kinds are left to a person: those that `settings.repair` does not allow,
+    those that a repair did not help, and those whose cause asks for a decision (changed code,
+    dimensions or inputs). Raises UnknownTable.
     """
     table = lakehouse.catalog.table(name)
     allowed = lakehouse.settings.repair.get(name, Repair())
@@ -108,7 +108,7 @@ def plan(
 
 
 def allowed(lakehouse: Lakehouse, table: Table) -> list[str]:
-    """The partitions that are repaired without being asked for, as far as the setting `repair` allows now."""
+    """Returns the partitions that are repaired without a request, as far as the setting `repair` allows now."""
     if table.kind.is_upserted or table.name not in lakehouse.settings.repair:
         return []
     plans = plan(lakehouse, table.name, unasked=True)
@@ -116,7 +116,7 @@ def allowed(lakehouse: Lakehouse, table: Table) -> list[str]:
 
 
 def unreconciled(lakehouse: Lakehouse, name: str, span: Range | None = None) -> Unreconciled:
-    """What is not known of a table's closed partitions (those in `span`), whether they differ or not."""
+    """Returns the closed partitions of a table (those in `span`) that are not known to differ or to be equal."""
     table = lakehouse.catalog.table(name)
     lakehouse.catalog.check_derived(table)
     covered, closed = (
@@ -140,9 +140,9 @@ def unreconciled(lakehouse: Lakehouse, name: str, span: Range | None = None) -> 
 
 
 def _differing(found: Coverage, table: Table) -> list[Planned]:
-    """The partitions whose last verdict is DIFFERENT, and those of which a data file is missing.
+    """Returns, in order, the partitions to repair.
 
-    In order.
+    These are those whose last verdict is DIFFERENT, and those of which a data file is missing.
     """
     by_partition = {
         lost.partition: Planned(lost.partition, lost.rows, diagnosis.lost(lost.file))
@@ -175,9 +175,8 @@ def run(
 ) -> Iterator[Repaired]:
     """Rewrites one partition after the other by its batch run, reconciles it again, and yields the verdict.
 
-    It ends at the first that is still DIFFERENT: its certificate says by which rows. Raises
-    JobError, RangeError (also where rows are lost of which the input is gone: they would be
-    replaced by fewer).
+    It ends at the first that is still DIFFERENT: its certificate names the rows. Raises JobError,
+    RangeError (also if lost rows have no input any more: a batch run would replace them by fewer).
     """
     table = session.catalog.table(name)
     with publishing(session.settings, table):
@@ -185,7 +184,7 @@ def run(
             if planned.refused:
                 continue
             whole = partition_range(planned.partition, table.partition_by)
-            # nobody has looked whether the input still gives its rows
+            # it is not known yet whether the input still gives the lost rows
             if planned.cause.startswith(diagnosis.LOST):
                 planning.plan(session, name, whole.start, whole.end)
             commit = compute.backfill(session, table, whole)
@@ -209,5 +208,5 @@ def run(
 
 
 def repairs(settings: Settings, table: Table) -> Iterator[Repaired]:
-    """What was repaired, last first."""
+    """Returns the repairs of a table, the latest first."""
     return values_backwards(layout.note(settings, table, "repairs.jsonl"), partial(typed, Repaired))

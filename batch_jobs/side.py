@@ -27,17 +27,17 @@ from lakehouse.transform import arrival_fields, lateness
 from lakehouse.transform.analysis import validation
 from lakehouse.transform.checks import judged_rows
 
-# topic, partition and offset of a row, by which those of row tables are paired
+# topic, partition and offset of a row, by which the rows of row tables are paired
 ARRIVED = "arrived as"
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What the rows of one side were computed by and from; all of it plain JSON."""
+    """The code and the inputs of one side's rows, as plain JSON."""
 
     declared: Mapping[str, object]
     columns: Mapping[str, str]  # column -> type
-    code_versions: Mapping[str, str]  # of every table of that code
+    code_versions: Mapping[str, str]  # the code version of every table of that code
     quarantined: int
     inputs: Mapping[str, Mapping[str, int]]  # as `compute.compute` names them
 
@@ -80,7 +80,7 @@ def write(
 def compared_columns(
     rows: DataFrame, table: Table, catalog: Catalog, length: PartitionBy
 ) -> list[Column | str]:
-    """Returns the columns that are compared of two versions: the table's own, what pairs row by row, and the partition."""
+    """Returns the columns of two versions that are compared: the table's own, those that pair the rows, and the partition."""
     moment = lateness.instant_of(table.window, catalog.event_time(table))
     columns: list[Column | str] = [*reconciled_columns(rows)]
     if table.kind.is_row_by_row:
@@ -106,7 +106,7 @@ def _answered(asked: Mapping) -> Side:
 
 
 def _check_origin(modules: Sequence[str], folder: Path) -> None:
-    """A module that the other code does not have would be found where the present code lies, and be the same of course."""
+    """Refuses a module that the other code does not have: it would be imported from the present code, so nothing would differ."""
     for module in modules:
         if not Path(sys.modules[module].__file__ or "").resolve().is_relative_to(folder):
             raise UnknownTable(
@@ -115,7 +115,7 @@ def _check_origin(modules: Sequence[str], folder: Path) -> None:
 
 
 def main() -> None:
-    """Answers what `other_code` asks: the Side, or why it is refused, as a file."""
+    """Writes the answer that `other_code` waits for to a file: the Side, or the reason of a refusal."""
     asked = json.loads(sys.argv[1])
     try:
         answer = asdict(_answered(asked))

@@ -15,7 +15,7 @@ from lakehouse.storage.session import Session
 
 
 def wanted(catalog: Catalog, name: str | None) -> list[Table]:
-    """That table, or all that are updated, inputs first.
+    """Returns the named table, or all that are updated, inputs first.
 
     Raises RangeError for a table of another policy, UnknownTable.
     """
@@ -32,16 +32,16 @@ def wanted(catalog: Catalog, name: str | None) -> list[Table]:
 
 
 def waiting(lakehouse: Lakehouse, name: str | None = None) -> dict[str, list[Dirt]]:
-    """Per table the partitions that an update would look at.
+    """Returns, by table, the partitions that an update would look at.
 
-    From commit logs, without a session.
+    Reads commit logs, without a session.
     """
     by_table = {t.name: late_merge.dirty(lakehouse, t) for t in wanted(lakehouse.catalog, name)}
     return {name: dirt for name, dirt in by_table.items() if dirt}
 
 
 def withheld(lakehouse: Lakehouse, name: str | None = None) -> list[str]:
-    """What an update of these tables can never show, because a table that they read keeps late rows out; a line each."""
+    """Returns a line for each table that an update cannot complete, because a table that it reads keeps late rows out."""
     from lakehouse.cli.table_status import late_counts
 
     kept_out = [
@@ -58,7 +58,7 @@ def withheld(lakehouse: Lakehouse, name: str | None = None) -> list[str]:
 
 
 def run(session: Session, name: str | None = None) -> Iterator[Commit]:
-    """Rewrites the closed partitions that late rows made dirty, table after table, as it goes on.
+    """Rewrites the closed partitions that late rows made dirty, table after table, and yields the commits.
 
     Also raises JobError.
     """

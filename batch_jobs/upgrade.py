@@ -1,4 +1,4 @@
-"""The other version of a table is filled beside it, up to the present, and compared with what the table holds."""
+"""The upgrade: fills the other version of a table beside it, up to the present, and compares it with the table."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,12 +33,12 @@ from lakehouse.transform import creation
 
 _EXAMPLES = 20
 _AS_IT_WAS = "the table is as it was, for its readers and its job"
-_OF_A_PARTITION = 3  # examples that are kept
+_OF_A_PARTITION = 3  # examples that are kept of a partition
 
 
 @contextmanager
 def alone(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
-    """Holds the lock of the table's upgrade; a full disk is reported as met by the version beside it."""
+    """Holds the lock of the table's upgrade; a full disk is reported with the name of the version beside the table."""
     what, stands = f"the version beside {table.name}", lambda: _AS_IT_WAS
     with (
         full_disk.named(lakehouse.settings, what, stands),
@@ -48,9 +48,9 @@ def alone(lakehouse: Lakehouse, table: Table) -> Iterator[None]:
 
 
 def plan(session: Session, table_name: str) -> Backfill | None:
-    """Sets where the batch run of the other version ends and its stream begins, and says what that batch run does.
+    """Sets the instant at which the other version's batch run ends and its stream begins; returns the plan of that run.
 
-    None if there is no history behind it, or it was filled. Raises UnknownTable, JobError, RangeError.
+    Returns None without history before that, or if it was filled. Raises UnknownTable, JobError, RangeError.
     """
     table = session.catalog.table(table_name)
     other = upgrades.begin(session, table)
@@ -61,7 +61,7 @@ def plan(session: Session, table_name: str) -> Backfill | None:
     inputs = session.catalog.timed_inputs(table)
     if len(inputs) == 1:
         return bootstrap.plan(beside_session, table_name)
-    for each in inputs:  # there is no handover: the stream reads all that their logs have
+    for each in inputs:  # there is no handover: the stream reads all of their logs
         if delta_log.oldest(session.path(each)) > 0:
             raise JobError(
                 f"table={table.name}, input={each.name}: its log does not go back to its beginning, and a table of several "
@@ -72,9 +72,9 @@ def plan(session: Session, table_name: str) -> Backfill | None:
 
 
 def fill(session: Session, table_name: str, planned: Backfill | None) -> Iterator[Commit]:
-    """Fills the other version up to the present. One that was cut short goes on where it was.
+    """Fills the other version up to the present. A fill that was cut short continues where it was.
 
-    What was rewritten in its inputs behind its frontier it follows as well, and it is kept small, as any table.
+    The version also follows rewrites of its inputs behind its frontier, and is compacted as any table.
     """
     table = session.catalog.table(table_name)
     beside_session = replace(session, settings=upgrades.beside(session.settings, table))
@@ -99,7 +99,7 @@ def compare(
 
     A partition that was compared before, and has the same files, is not read again.
 
-    `may_differ`: outside of this range no row may; then the version beside cannot be promoted.
+    `may_differ`: if a row differs outside of this range, the version beside cannot be promoted.
     """
     table = session.catalog.table(table_name)
     beside_session = replace(session, settings=upgrades.beside(session.settings, table))
@@ -133,7 +133,7 @@ def _within(partition: str, table: Table, span: Range) -> bool:
 
 
 def _compared(session: Session, there: Session, table: Table) -> list[Compared]:
-    """All closed partitions that have rows, those with other files than when they were compared last compared now."""
+    """Returns all closed partitions with rows. Those whose files have changed since their last comparison are compared now."""
     closed = min(frontier(of.settings, table) or BEGINNING for of in (session, there))
     ahead = ranges.floor(closed, PARTITION_LENGTHS[table.partition_by])
     found = {
@@ -157,7 +157,7 @@ def _compared(session: Session, there: Session, table: Table) -> list[Compared]:
 def _of_rows(
     session: Session, there: Session, table: Table, partitions: Sequence[str]
 ) -> list[Compared]:
-    """These partitions of both versions, compared by checksum, and row by row where that differs."""
+    """Compares these partitions of both versions by checksum, and row by row where the checksums differ."""
     sides = [_rows(of, table, partitions) for of in (session, there)]
     common = [
         field.name
@@ -171,7 +171,7 @@ def _of_rows(
 
 
 def _rows(session: Session, table: Table, partitions: Sequence[str]) -> DataFrame:
-    """The rows of these partitions of the new declaration, with what is compared of them."""
+    """Returns the rows of these partitions with the columns of the new declaration that are compared."""
     spans = ranges.joined(partition_range(key, table.partition_by) for key in partitions)
     rows = session.spanning(table, Range(spans[0].start, spans[-1].end), within=spans)
     columns = compared_columns(rows, table, session.catalog, table.partition_by)

@@ -1,6 +1,6 @@
 """The commands of the `lakehouse` command line that fill, follow and remove the other version of a table.
 
-Those that exchange it with the table, and the status, know of the table's job: they are with the streaming jobs.
+The commands that exchange it with the table, and the status, depend on the table's job: they are with the streaming jobs.
 """
 
 from collections.abc import Iterable

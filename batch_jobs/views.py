@@ -1,4 +1,4 @@
-"""What the commands of batch jobs print."""
+"""The output of the commands of batch jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -49,7 +49,7 @@ def show_plan(table: str, planned: "Backfill | None", as_json: bool) -> None:
 
 
 def show_renewed(table: str, dry_run: bool, as_json: bool) -> None:
-    """That a keyed or versioned table is, or would be, computed again by its own job."""
+    """Prints that a keyed or versioned table is, or would be, computed again by its own job."""
     if as_json:
         console.print_json([{"table": table, "outcome": "planned" if dry_run else "renewed"}])
         return
@@ -66,7 +66,7 @@ def show_backfill(
     pending: "dict[str, list[str]]",
     as_json: bool,
 ) -> None:
-    """What became of each table's partitions; and which of others wait for a batch run now."""
+    """Prints what became of each table's partitions, and which partitions of other tables wait for a batch run now."""
     done = planned.done if planned else ()
     if as_json:
         console.print_json({"outcome": outcome(c), **asdict(c)} for c in commits)
@@ -107,7 +107,7 @@ def show_backfill(
 def show_handover(
     handover: "Handover", planned: "Backfill | None", commits: "Sequence[Commit]", as_json: bool
 ) -> None:
-    """Where the stream begins, and what was computed behind the handover."""
+    """Prints where the stream begins, and what was computed before the handover."""
     if as_json:
         console.print_json([handover])
     else:

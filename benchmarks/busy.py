@@ -102,7 +102,7 @@ def shipped(
             stop.set()
         known = catalog.load(settings)
         for name, sent in zip(pipelines, sending, strict=True):
-            ingest = next(t for t in known if t.pipeline == name and known.kind(t) == "ingest")
+            ingest = next(t for t in known if t.pipeline == name and t.kind.reads_sources)
             _await_all(settings, ingest, sent.result().sent)
     return {f"cores busy, {name}": value for name, value in zip(pipelines, busy, strict=True)} | {
         "cores busy": sum(busy)

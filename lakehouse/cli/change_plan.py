@@ -1,4 +1,4 @@
-"""What a start of the declared tables would change, table by table, read from logs: `lakehouse plan`. Needs no JVM."""
+"""The changes that a start of the declared tables would make, table by table, from logs: `lakehouse plan`. Needs no JVM."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,18 +24,18 @@ Action = Literal[
     "not declared",
 ]
 ASKING = ("accept", "compute whole", "upgrade", "another name")
-"""Actions without whose command a start is refused."""
+"""Actions whose command must run first, or a start is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What becomes of one table.
+    """The plan for one table.
 
-    :param changes: what decides its rows and was declared otherwise when its stream began.
+    :param changes: the parts that decide its rows and were declared differently when its stream began.
     :param diff: the lines of code that differ.
-    :param command: what does it; empty if a start alone does.
-    :param rows: of its inputs, to be read for it.
-    :param bytes: the same, as the files are on disk.
+    :param command: the command to run; empty if a start suffices.
+    :param rows: the rows of its inputs that must be read.
+    :param bytes: the size of these rows' files on disk.
     :param downstream: the tables that read it, and those that read them.
     """
 
@@ -53,7 +53,7 @@ class Planned:
 def planned(
     lakehouse: Lakehouse, tables: Iterable[Table], *, undeclared: bool = False
 ) -> list[Planned]:
-    """What becomes of each of the tables; with `undeclared` also of those that are there and no module declares."""
+    """Returns the plan for each of the tables; with `undeclared` also for those on disk that no module declares."""
     plans = [_of(lakehouse, table) for table in tables]
     if undeclared:
         says = "no module declares it; its rows stay, and nothing fills or maintains it"
@@ -102,7 +102,7 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
 
 
 def _read(lakehouse: Lakehouse, table: Table) -> tuple[int, int]:
-    """The rows of the inputs that are tables, and their bytes."""
+    """Returns the rows of the inputs that are tables, and their bytes."""
     files = [
         file
         for name in table.inputs

@@ -21,7 +21,7 @@ TableName = Annotated[
     str, typer.Argument(help="A table's name, as `lakehouse table list` shows it")
 ]
 Limit = Annotated[int, typer.Option(min=0, help="Show at most this many rows; 0 for all")]
-_CELL = 200  # characters of a value that a table on the screen shows; JSON has all of it
+_CELL = 200  # characters of a value that a table on the screen shows; JSON has the whole value
 
 
 def tables(as_json: AsJson = False) -> None:
@@ -53,7 +53,7 @@ def show(table: TableName, as_json: AsJson = False) -> None:
 
 
 def _remark(lakehouse: "Lakehouse", tables: "list[Table]") -> None:
-    """Says, beside the result, which declarations have no effect, and which a start would refuse."""
+    """Prints, beside the result, the declarations that have no effect, and those that a start would refuse."""
     from lakehouse.declare import rules
     from lakehouse.storage.position import declared_state
 
@@ -90,7 +90,7 @@ def _note_lost(lakehouse: "Lakehouse", name: str = "") -> None:
 
 
 def _note_states(states: list[dict]) -> None:
-    """Says which verdicts hold no longer, and then which tables wait."""
+    """Prints the verdicts that no longer hold, and then the tables that wait."""
     for state in states:
         if state["why"]:
             remedy = f"`lakehouse reconcile run {state['table']}` reconciles them again"
@@ -262,7 +262,7 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
         )
     if handover_of(lakehouse.settings, lakehouse.catalog.table(table)) is None:
         counts = late_counts(lakehouse)
-        if not counts.get(table):  # behind a handover rows are late that no stream has counted
+        if not counts.get(table):  # no stream has counted the late rows from before a handover
             console.print_note(
                 f"table={table}: no row came too late for it{_late_before(lakehouse, table, counts)}"
             )
@@ -274,7 +274,7 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
 
 
 def _late_before(lakehouse: "Lakehouse", table: str, counts: dict[str, int]) -> str:
-    """Which of the tables that it is computed from have late rows, and what shows these."""
+    """Returns, for each table with late rows that `table` is computed from, their number and the command that shows them."""
     catalog = lakehouse.catalog
     before = (t.name for t in catalog if counts.get(t.name) and table in catalog.downstream(t))
     return "".join(

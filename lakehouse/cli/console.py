@@ -1,6 +1,6 @@
 """Output of the command line: errors as one line, tables that people like to read, JSON where a script wants it.
 
-`rich` is imported by what prints with it: it costs as much CPU as all of `lakehouse --help`.
+Only functions that print with `rich` import it: it costs as much CPU as all of `lakehouse --help`.
 """
 
 import atexit
@@ -53,7 +53,7 @@ EXTRAS = {  # top-level module -> the extra that installs it
 }
 _RIGHTS = "run it as the user whom the folder belongs to, or give this user the right"
 _ROOM = "make room, and run it again"
-_REMEDIES = {  # what a command meets on a disk that is not its own, or full
+_REMEDIES = {  # remedies for a disk that belongs to somebody else, or is full
     errno.EACCES: _RIGHTS,
     errno.EPERM: _RIGHTS,
     errno.EROFS: "run it where that is mounted to be written to",
@@ -62,15 +62,15 @@ _REMEDIES = {  # what a command meets on a disk that is not its own, or full
 }
 _LINE_BREAK = re.compile(r"(?<!\n)\n(?=\S)(?![-*\n])")  # within a paragraph
 _ANY_WIDTH = 100_000
-_COLUMN = 16  # with less for each column of a table its values could not be read
-_PIPE_WIDTH = 160  # columns where no terminal says how wide it is
+_COLUMN = 16  # a column of a table needs this width, or its values could not be read
+_PIPE_WIDTH = 160  # the width if there is no terminal
 
 
 class Commands(TyperGroup):
     """A group of commands in which an error of the library is one red line on stderr and exit code 2."""
 
     def get_command(self, ctx, cmd_name):
-        """The command, with each paragraph of its help on one line, so that it is wrapped to the terminal.
+        """Returns the command, with each paragraph of its help on one line, so that it is wrapped to the terminal.
 
         The first paragraph is its text in the list of commands.
         """
@@ -104,7 +104,7 @@ class Commands(TyperGroup):
         except OSError as err:
             if (remedy := _REMEDIES.get(err.errno or 0)) is None:
                 raise
-            import psutil  # its name of a user that has none is the number
+            import psutil  # for a user without a name, it gives the number
 
             user = psutil.Process().username()
             root = from_environment(required=False).root
@@ -116,16 +116,16 @@ class Commands(TyperGroup):
 
 
 def _have_defaults(command, ctx) -> None:
-    """Gives typer's own flags, as `--help`, the default False: to judge a None typer imports pydantic, 0.1 CPU seconds."""
+    """Gives typer's own flags, as `--help`, the default False: for a None typer imports pydantic, 0.1 CPU seconds."""
     for param in command.get_params(ctx):
         if param.default is None and not param.expose_value:
             param.default = False
 
 
 def group(text: str = "", groups: Mapping[str, typer.Typer] | None = None) -> typer.Typer:
-    """An app whose commands fail in one line, explained by `text`.
+    """Returns an app whose commands fail in one line, explained by `text`.
 
-    `groups`: those below it, by name.
+    `groups`: the groups below it, by name.
     """
     made = typer.Typer(cls=Commands, no_args_is_help=True, help=text or None)
     for name, below in (groups or {}).items():
@@ -134,11 +134,11 @@ def group(text: str = "", groups: Mapping[str, typer.Typer] | None = None) -> ty
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None, name: str | None = None) -> None:
-    """Runs `app` as this process: what nobody foresaw is a traceback and exit code 2, for 1 is a verdict of some commands."""
-    with suppress(LakehouseError):  # what is wrong with the settings, the command says
+    """Runs `app` as this process. An unforeseen error is a traceback and exit code 2, since 1 is a verdict of some commands."""
+    with suppress(LakehouseError):  # the command itself reports wrong settings
         logs.configure(from_environment(required=False))
     exit_code = 2
-    # registered before a command runs, so it runs after what the command registers
+    # registered before a command runs, so it runs after everything that the command registers
     atexit.register(lambda: _leave(exit_code))
     try:
         app(args=arguments, prog_name=name)
@@ -151,19 +151,19 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None, name: str | No
 
 
 def _leave(exit_code: int) -> None:
-    """Ends the process without taking the interpreter down.
+    """Ends the process without shutting the interpreter down.
 
-    A thread of Arrow that lets go of a Python object meanwhile would abort the process, and its exit code would be lost.
+    A thread of Arrow that releases a Python object during a shutdown would abort the process and lose its exit code.
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # a pipe that nobody reads any more, or a closed stream
+        with suppress(OSError, ValueError):  # a pipe without a reader, or a closed stream
             stream.flush()
     os._exit(exit_code)
 
 
 def out() -> "Console":
-    """Where results go: as wide as the terminal, and of a fixed width in a pipe or a file."""
+    """Returns the console for results: as wide as the terminal, and of a fixed width in a pipe or a file."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
@@ -177,7 +177,7 @@ def print_error(err: object) -> None:
 
 
 def print_note(text: str) -> None:
-    """A remark that is no part of the result: on stderr."""
+    """Prints a remark that is no part of the result, on stderr."""
     from rich.text import Text
 
     _err().print(Text(text, style="dim"), soft_wrap=True)
@@ -205,11 +205,11 @@ def print_json(values: Iterable[object]) -> None:
 
 
 def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: str = "") -> None:
-    """Rows under their names; numbers to the right.
+    """Prints rows under their names, with numbers to the right.
 
-    Where a terminal is too narrow for that, each row as a list of its values.
+    If a terminal is too narrow for that, each row is a list of its values.
 
-    In a pipe or a file lines are as long as they need to be.
+    In a pipe or a file, lines are as long as they need to be.
     """
     from rich import box
     from rich.console import Console
@@ -242,13 +242,13 @@ def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: st
 def print_columns(
     items: Iterable[T], columns: Mapping[str, Callable[[T], object]], title: str = ""
 ) -> None:
-    """Prints a row for each item; `columns` are the names, each with what it shows of an item."""
+    """Prints a row for each item; `columns` has each column's name and the function that gives its value."""
     rows = ([value(item) for value in columns.values()] for item in items)
     print_rows(columns, rows, title)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Names and values, one pair a line."""
+    """Prints names and values, one pair a line."""
     from rich.table import Table
     from rich.text import Text
 
@@ -259,7 +259,7 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def shown(value: object) -> str:
-    """A value for people: instants as ISO 8601, a window as a range, nothing that could steer a terminal."""
+    """Returns a value for people: instants as ISO 8601, a window as a range, nothing that could steer a terminal."""
     if value is None:
         return "–"
     if isinstance(value, datetime):
@@ -275,9 +275,9 @@ def shown(value: object) -> str:
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """A spinner with the time elapsed, on stderr, if that is a terminal.
+    """Shows a spinner with the time elapsed on stderr, if that is a terminal.
 
-    Call its value to change the text.
+    Yields a function that changes the text.
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -291,7 +291,7 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def awaited(what: str, items: Iterable[T]) -> Iterator[T]:
-    """The items as they come, with a spinner while the next one is awaited, so that each can be printed at once."""
+    """Yields the items as they come, with a spinner while it waits for the next one, so that each can be printed at once."""
     rest = iter(items)
     while True:
         with working(what):
@@ -304,9 +304,9 @@ def awaited(what: str, items: Iterable[T]) -> Iterator[T]:
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, if that is a terminal: how many of `total` are done, rows a second, the time left.
+    """Shows a bar on stderr, if that is a terminal: how many of `total` are done, rows a second, the time left.
 
-    Call its value when one more is done, with the number of its rows.
+    Yields a function to call for each one that is done, with the number of its rows.
     """
     from rich.progress import (
         BarColumn,
@@ -352,7 +352,7 @@ def _is_number(value: object) -> bool:
 
 
 def plain(value: object) -> str:
-    """A value that JSON does not have: an instant in ISO 8601, bytes as UTF-8, anything else as Python shows it."""
+    """Returns a value that JSON does not have as text: an instant in ISO 8601, bytes as UTF-8, others as Python shows them."""
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,6 +1,6 @@
-"""`lakehouse doctor`: whether this machine has what a lakehouse needs, each check with its remedy.
+"""`lakehouse doctor`: checks that this machine has what a lakehouse needs, each with its remedy.
 
-Starts nothing.
+It starts nothing.
 """
 
 import re
@@ -28,7 +28,7 @@ _WITHIN = 5.0  # seconds for an answer of the broker
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found. `state`: ok, note (everything works, but), or fail."""
+    """The result of one check. `state`: ok, note (everything works, but), or fail."""
 
     check: str
     state: str
@@ -61,7 +61,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
         except LakehouseError as err:
             yield Finding(name, "fail", str(err))
         except Exception as err:
-            # whatever a user's module raises; the other checks are of use all the same
+            # a user's module may raise anything; the other checks are still of use
             yield Finding(name, "fail", f"{type(err).__name__}: {err}", "correct what raises it")
 
 

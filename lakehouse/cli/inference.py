@@ -11,15 +11,15 @@ from lakehouse.declare.columns import INGESTION, WINDOW, quoted
 from lakehouse.errors import SettingsError
 
 _DELAY = timedelta(seconds=10)
-_SKEW = timedelta(minutes=5)  # of `kafka(…, max_future_skew=…)`
-_OLDEST = datetime(2000, 1, 1, tzinfo=UTC)  # of `kafka(…, min_event_time=…)`
+_SKEW = timedelta(minutes=5)  # the default of `kafka(…, max_future_skew=…)`
+_OLDEST = datetime(2000, 1, 1, tzinfo=UTC)  # the default of `kafka(…, min_event_time=…)`
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _TIMES = {"time", "timestamp", "datetime", "date", "ts", "at"}  # the last word of such a field
 _KEYS = {"id", "key", "uuid", "guid"}
 _UNITS = {"epoch milliseconds": 10**12, "epoch seconds": 10**9}  # from 2001-09-09 to 2286-11-20
-_REFUSED = set(" ,;{}()\n\t=")  # by Delta, in names of columns
+_REFUSED = set(" ,;{}()\n\t=")  # characters that Delta refuses in names of columns
 _BIGINT = 1 << 63
 _KINDS = {
     bool: "booleans",
@@ -33,15 +33,15 @@ _KINDS = {
 
 @dataclass(slots=True)
 class Values:
-    """The values of one field: their kinds, and those of the fields or elements below."""
+    """The values of one field: their kinds, and the values of the fields or elements below."""
 
     count: int = 0  # without nulls
     kinds: dict[str, None] = field(default_factory=dict)  # a set with an order
     fields: "dict[str, Values]" = field(default_factory=dict)
     elements: "Values | None" = None
-    digits: tuple[int, int] = (0, 0)  # at most so many before the point, and after it
-    bounds: tuple[int, int] | None = None  # of whole numbers
-    declared: str = ""  # the type of an event time, whatever its kinds are
+    digits: tuple[int, int] = (0, 0)  # the most digits before the point, and after it
+    bounds: tuple[int, int] | None = None  # the least and the greatest whole number
+    declared: str = ""  # the type of an event time, regardless of its kinds
 
     def add(self, value: object) -> None:
         if value is None:
@@ -68,7 +68,7 @@ class Values:
             self.bounds = min(low, value), max(high, value)
 
     def type(self) -> str:
-        """The type of Spark that holds all of the values."""
+        """Returns the type of Spark that holds all of the values."""
         kinds = self.kinds.keys()
         if self.declared or not kinds:
             return self.declared or "STRING"
@@ -93,7 +93,7 @@ class Values:
         return f"DECIMAL({18 if before + after <= 18 else 38},{after})"
 
     def epoch(self) -> str:
-        """The unit of epoch times that are as large as these whole numbers; empty: of none, or there are other values."""
+        """Returns the unit of epoch times as large as these whole numbers; empty if none fits, or there are other values."""
         low, high = self.bounds or (0, 0)
         units = (unit for unit, least in _UNITS.items() if least <= low and high < 10 * least)
         return next(units, "") if self.kinds.keys() == {"whole numbers"} else ""
@@ -103,7 +103,7 @@ class Values:
         return bool(lower) and len(lower) == len(self.fields) and not _REFUSED & set("".join(lower))
 
     def reason(self) -> str:
-        """Why the type is this one, in a few words."""
+        """Returns the reason for the type, in a few words."""
         if not self.kinds:
             return "null alone, so any type; STRING takes all"
         kinds = " and ".join(self.kinds)
@@ -121,7 +121,7 @@ class Values:
         return f"{kinds}, as large as epoch milliseconds" if "milli" in self.epoch() else kinds
 
     def remarks(self, path: str) -> Iterator[str]:
-        """Yields a remark on each field below that is not plainly of one kind."""
+        """Yields a remark on each field below whose values are not plainly of one kind."""
         below = dict(self.fields) if self.type().startswith("STRUCT") else {}
         if self.type().startswith("ARRAY") and self.elements:
             below = {"element": self.elements}
@@ -133,7 +133,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """Where the event time of a line is, and how it is written."""
+    """The field of a line that has its event time, and the way in which it is written."""
 
     path: tuple[str, ...]
     unit: str  # times, dates, epoch milliseconds or epoch seconds
@@ -150,7 +150,7 @@ class EventTime:
         return _instant(str(value))
 
     def moved(self, line: dict, instant: datetime) -> dict:
-        """The line with another event time, written as the others are."""
+        """Returns the line with another event time, written as the others are."""
         seconds = int(instant.timestamp())
         epoch = seconds * 1000 if "milli" in self.unit else seconds
         value: object = epoch if "epoch" in self.unit else f"{instant:%Y-%m-%dT%H:%M:%SZ}"
@@ -165,7 +165,7 @@ class EventTime:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """What is declared for the lines. `names`: field -> column, of other names where a table cannot have that of the field."""
+    """The declaration for the lines. `names`: field -> column, which differ if a table cannot have the field's name."""
 
     lines: list[dict]
     columns: dict[str, Values]
@@ -178,11 +178,11 @@ class Inferred:
     remarks: tuple[str, ...]
 
     def always(self, name: str) -> bool:
-        """Whether each line has a value of the field."""
+        """Returns True if each line has a value of the field."""
         return self.columns[name].count == len(self.lines)
 
     def choices(self) -> Iterator[tuple[str, str, str]]:
-        """Each choice, what it is, and why."""
+        """Yields each choice as its subject, its value and its reason."""
         path, unit = ".".join(self.event_time.path), self.event_time.unit
         span = f"{self.first:%Y-%m-%d %H:%M:%S} to {self.last:%Y-%m-%d %H:%M:%S} UTC"
         yield "event time", path, f"{unit}, {span}"
@@ -195,7 +195,7 @@ class Inferred:
 
 
 def inferred(file: str, raw: Sequence[bytes]) -> Inferred:
-    """What the lines of a file say; raises SettingsError with the line that says nothing."""
+    """Returns the declaration inferred from the lines of a file; raises SettingsError with the line that is unusable."""
     lines: list[dict] = []
     whole = Values()
     for number, line in enumerate(raw, 1):
@@ -219,7 +219,7 @@ def inferred(file: str, raw: Sequence[bytes]) -> Inferred:
 
 
 def _object(file: str, number: int, line: bytes, whole: Values) -> dict:
-    """Returns the object of a line, whose values are added to those of the lines before."""
+    """Returns the object of a line, and adds its values to those of the earlier lines."""
     try:
         value = json.loads(line.decode(), parse_float=Decimal)
         whole.add(value)
@@ -248,13 +248,13 @@ def _kind(value: object) -> str:
 
 
 def _instant(text: str) -> datetime | None:
-    """The instant that a text is in ISO 8601, in UTC if it names no zone; None: it is another text."""
+    """Returns the instant of a text in ISO 8601, in UTC if it names no zone; None for another text."""
     if not (_TIME.fullmatch(text) or _DATE.fullmatch(text)):
         return None
     try:
         instant = datetime.fromisoformat(text)
         return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):  # the 30th of February
+    except (ValueError, OverflowError):  # such as the 30th of February
         return None
 
 
@@ -263,7 +263,7 @@ def _words(name: str) -> list[str]:
 
 
 def _event_time(file: str, whole: Values, lines: int) -> EventTime:
-    """The likeliest: in each line, of a name that says so, a text, not within another object."""
+    """Returns the likeliest event time: in each line, with a name that says so, a text, not within another object."""
     order = ["times", "epoch milliseconds", "epoch seconds", "dates"]
 
     def likely(time: EventTime) -> tuple:
@@ -291,7 +291,7 @@ def _times(values: Values, path: tuple[str, ...]) -> Iterator[EventTime]:
 
 
 def _key(whole: Values, lines: list[dict], time: EventTime) -> tuple[str | None, str]:
-    """The field that is likeliest the key, and why: one that is called so, or whose values repeat."""
+    """Returns the likeliest key, and the reason: a field with such a name, or with values that repeat."""
     choices: list[tuple] = []
     for name, values in whole.fields.items():
         plain = values.kinds.keys() in ({"texts"}, {"whole numbers"}) and (name,) != time.path
@@ -307,7 +307,7 @@ def _key(whole: Values, lines: list[dict], time: EventTime) -> tuple[str | None,
 
 
 def _columns(names: Collection[str]) -> dict[str, str]:
-    """Field -> column: plain words, none that the library has for itself."""
+    """Returns field -> column: plain words, and none that the library reserves."""
     free = {name: name.isidentifier() and not name.startswith("_") and name not in (WINDOW, INGESTION)
             for name in names}  # fmt: skip
     taken = {name.lower() for name in names if free[name]} | {WINDOW, INGESTION}
@@ -322,7 +322,7 @@ def _columns(names: Collection[str]) -> dict[str, str]:
 
 
 def _remarks(instants: list[datetime], lines: int) -> Iterator[str]:
-    """What becomes of lines whose event times are not as the declaration has them."""
+    """Yields what becomes of lines whose event times do not fit the declaration."""
     latest, late = instants[0], 0
     for instant in instants:
         late += instant < latest - _DELAY

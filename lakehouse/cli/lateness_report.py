@@ -1,4 +1,4 @@
-"""How late rows came, from what an ingest table stores of their arrival: what another `delay` would have cost. No JVM."""
+"""The lateness of rows, by the arrivals that an ingest table stores: the cost of another `delay`. Needs no JVM."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,10 +14,10 @@ _STEPS = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400)  # se
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Rows that came `behind` the latest event time before them or more, but less than the next bucket's.
+    """Rows older than the latest event time before them by at least `behind`, but by less than that of the next bucket.
 
-    The first bucket has those that came ahead of it, too. `late` of all rows come so far behind or
-    further: with `delay=behind` they may find the watermark past them, or at them, while every result would wait `behind`.
+    The first bucket also has rows that are newer than it. `late` counts all rows that are older by at least `behind`: with
+    `delay=behind` they may find the watermark past them, or at them, while every result would wait `behind`.
     """
 
     behind: timedelta
@@ -28,13 +28,13 @@ class Bucket:
 
 
 def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
-    """The ingest table that `table` is computed from (or is), and how far behind its head at their arrival its rows were.
+    """Returns the ingest table that `table` is computed from (or is), and its rows by their lag to the head at arrival.
 
-    The head is the latest event time of the rows (with a marker, of the marked ones) before it in its
-    partition of the topic, in the order of their offsets, or the one by which it was judged as it arrived, if that is later. So
-    what is counted does not depend on how micro-batches were cut: it is what would be late if each
-    row were a micro-batch of its own, and no other cutting calls more rows late. A partition that
-    lags behind others makes it fewer. Raises RangeError for a table without an ingest table.
+    The head of a row is the latest event time of the earlier rows (with a marker, of the marked ones) in
+    its partition of the topic, by offset, or the one by which the row was judged as it arrived, if that is later. So
+    the counts do not depend on how micro-batches were cut: they are the late rows if each row were a
+    micro-batch of its own, and no other cutting calls more rows late. A partition that lags the others
+    makes them fewer. Raises RangeError for a table without an ingest table.
     """
     ingest = table
     while not ingest.kind.reads_sources:
@@ -52,14 +52,13 @@ def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
         "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
     )
     judged = f"date_part('epoch', _arrival['watermark']) + {ingest.delay.total_seconds()}"
-    # of the rows before any other, and before any watermark, nothing is known: they count as on
-    # time
+    # nothing is known of rows before all others and before any watermark: they count as on time
     marked = f"CASE WHEN {ingest.marker} THEN {moment} END" if ingest.marker else moment
     head = f"greatest(max({marked}) OVER {before}, CASE WHEN _arrival['watermark'] > '{BEGINNING:%Y-%m-%d}' THEN {judged} END)"
     counted = ", ".join(f"count(*) FILTER (WHERE behind >= {step})" for step in _STEPS)
     rows = f"SELECT {head} - {moment} AS behind FROM {ingest.name}"
     total, *late = query.run(lakehouse, f"SELECT count(*), {counted} FROM ({rows})").rows[0]
-    # the first bucket holds what came ahead of the head, too, which no delay calls late
+    # the first bucket also holds rows newer than the head, which no delay calls late
     at_least = [total, *late[1:]]
     following = [*at_least[1:], 0]
     ends = [*_STEPS[1:], float("inf")]

@@ -1,7 +1,7 @@
 """The command line `lakehouse`: the root, the broker, and whatever commands the installed packages bring.
 
 A package announces its commands as an entry point of the group `lakehouse.commands`: a typer app
-whose commands join the root. So this package need not know those that stand on it.
+whose commands join the root. So this package need not know the packages that depend on it.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def app() -> typer.Typer:
-    """The root app with every command that is installed."""
+    """Returns the root app with every command that is installed."""
     root = typer.Typer(
         cls=Commands,
         no_args_is_help=True,
@@ -53,7 +53,7 @@ def app() -> typer.Typer:
         try:
             _take(entry, root, groups)
         except (ImportError, AttributeError) as err:
-            # a broken package must not take the others along
+            # a broken package must not disable the others
             console.print_note(
                 f"commands={entry.value}: they cannot be loaded and are missing ({err})"
             )
@@ -70,7 +70,7 @@ def _group(text: str, commands: Mapping[str, Callable]) -> typer.Typer:
 
 
 def _take(found: EntryPoint, root: typer.Typer, groups: dict[str, typer.Typer]) -> None:
-    """Joins a package's commands to the root, and those of its groups to the groups of these names."""
+    """Adds a package's commands to the root, and those of its groups to the groups of the same names."""
     app = found.load()
     root.registered_commands += app.registered_commands
     for below in app.registered_groups:

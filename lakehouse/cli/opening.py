@@ -20,7 +20,7 @@ def lakehouse() -> "Lakehouse":
 
 @contextmanager
 def session(lakehouse: "Lakehouse", name: str, *, lasting: bool = False) -> Iterator["Session"]:
-    """A session named `name`, for one piece of work or for what goes on without end; the terminal shows that it starts."""
+    """Opens a session named `name`, for one piece of work or for work without end; the terminal shows that it starts."""
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
 

@@ -114,7 +114,7 @@ def _send_own(topic: str | None, file: list[str] | None, key: str | None, as_jso
             f"topic={topic}, file={file}: your own events are the lines of a file for a topic; give both"
         )
     settings, records = from_environment(), own.messages(lines(file), key)
-    # raises BrokerError: a misspelt topic is not to become a new one
+    # raises BrokerError: a misspelt topic must not become a new one
     kafka_topics.ids(kafka_topics.admin(settings), [topic])
     _send(settings, records, topic, None, as_json)
 
@@ -138,11 +138,11 @@ def _made_up(
     live: bool | None,
     seconds: float | None,
 ) -> "tuple[Iterator[Record], int | None]":
-    """The records, and how many; None if they are endless."""
+    """Returns the records, and how many there are; None if they are endless."""
     live = history is None if live is None else live
     _refuse_idle(history, live, seconds)
-    # past and present are one stream: behind the clock it runs at full speed, and so meets the
-    # present without a gap
+    # past and present are one stream: it runs at full speed as long as it lags the clock, and so reaches
+    # the present without a gap
     now = int(time.time() * 1000)
     start, end = now - (_ms(history, "history") or 0), _end(now, live, seconds)
     total = None if end is None else (end - start) * workload.rate // 1000
@@ -193,7 +193,7 @@ def _end(now_ms: int, live: bool, seconds: float | None) -> int | None:
 
 @contextmanager
 def _shown(total: int | None, hidden: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, as a function of the number of records sent."""
+    """Shows a progress bar on stderr; yields a function that takes the number of records sent."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

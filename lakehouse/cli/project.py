@@ -1,4 +1,4 @@
-"""`lakehouse init`: a folder with a pipeline of one's own that runs, to begin with: of orders, or of the lines of a file."""
+"""`lakehouse init`: a folder with a first pipeline of one's own that runs: of orders, or of the lines of a file."""
 
 import json
 import keyword
@@ -244,7 +244,7 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
 
 
 def _module_name(file: str) -> str:
-    """The name of module, topic and ingest table: that of the file, unless another module has it already."""
+    """Returns the name of module, topic and ingest table: that of the file, unless another module has it already."""
     stem = re.sub(r"[\W_]+", "_", Path(file).name.partition(".")[0], flags=re.ASCII)
     name = stem.strip("_").lower()
     usable = is_table_name(name) and not keyword.iskeyword(name) and name != "pipelines"
@@ -252,7 +252,7 @@ def _module_name(file: str) -> str:
 
 
 def _of_lines(module: str, inferred: Inferred) -> tuple[dict[str, str], dict[str, str]]:
-    """What fills the templates, and those of the files that declare and test the tables."""
+    """Returns the values that fill the templates, and the templates of the files that declare and test the tables."""
     time, rows = _time_and_rows(f"{module}_topic", inferred)
     result = f"{module}_by_minute"
     needed = [inferred.key, ".".join(inferred.event_time.path)]
@@ -285,7 +285,7 @@ def _of_lines(module: str, inferred: Inferred) -> tuple[dict[str, str], dict[str
 
 
 def _time_and_rows(rows: str, inferred: Inferred) -> tuple[str, str]:
-    """The column that is the event time, and the expression that makes it and names the columns."""
+    """Returns the column of the event time, and the expression that makes it and names the columns."""
     steps = [
         f".withColumnRenamed({_text(name)}, {_text(column)})"
         for name, column in inferred.names.items()

@@ -1,6 +1,6 @@
 """SQL over the lakehouse without a JVM: deltalake's DataFusion reads the tables.
 
-Spark where a view needs it.
+Spark runs a query if a view needs it.
 """
 
 import re
@@ -31,7 +31,7 @@ _SELECT_AS_TEXT = "select the column as text (CAST(... AS VARCHAR)), or leave th
 _COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)
 # types in a schema of deltalake's
 _BY_PYARROW = re.compile(r"\b(?:Timestamp|Duration)\(ns|\bInterval\(")
-_FIELD = re.compile(r"[^()]*\[(\w+)\]")  # of a struct, as DataFusion names it
+_FIELD = re.compile(r"[^()]*\[(\w+)\]")  # the field of a struct, as DataFusion names it
 _UNKNOWN = re.compile(r"table '(?:datafusion\.public\.)?(.+?)' not found")
 
 
@@ -48,7 +48,7 @@ class Answer:
 
 
 def names(lakehouse: Lakehouse) -> dict[str, Path]:
-    """What SQL can name and is on disk: tables, their quarantines, early results, answers and versions beside, the log tables."""
+    """Returns the names on disk that SQL can use: tables, quarantines, early results, answers, versions beside, log tables."""
     return {name: path for name, path in _paths(lakehouse).items() if delta_log.exists(path)}
 
 
@@ -74,18 +74,18 @@ def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
 
 
 def late_views(catalog: Catalog) -> list[str]:
-    """The names of the late views: of every table behind an ingest table."""
+    """Returns the names of the late views: one for every table that has late rows."""
     return [f"{t.name}__late" for t in catalog if t.has_late_rows]
 
 
 def named(sql: str, candidates: Iterable[str]) -> list[str]:
-    """The candidates that occur in `sql` as a word; more than it reads perhaps, never less."""
+    """Returns the candidates that occur in `sql` as a word: perhaps more than it reads, never fewer."""
     words = set(re.findall(r"\w+", sql))
     return [name for name in candidates if name in words]
 
 
 def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "") -> Answer:
-    """The first `limit` rows of a SELECT, read without a JVM.
+    """Returns the first `limit` rows of a SELECT, read without a JVM.
 
     `as_of`: a version, or an instant at which all tables are read as they were then. Raises
     QueryError, UnknownTable, RangeError.
@@ -98,7 +98,7 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
     versions = _versions(read, as_of)
     try:
         given = _answer(delta_tables.select(sql, read, versions), limit, read)
-        if not given.columns:  # SELECT INTO makes a table of the engine's own, and answers nothing
+        if not given.columns:  # SELECT INTO makes a table of the engine's own, and returns nothing
             raise QueryError(f"sql={sql!r}: one SELECT that gives columns; write it without INTO")
         return _of_users(sql, given)
     except QueryError:
@@ -110,7 +110,7 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
 
 
 def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: str = "") -> Answer:
-    """The same in Spark, where the late views can be named too, as they are now."""
+    """Returns the same rows by Spark, where the query can also name the late views, as they are now."""
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger
 
@@ -118,7 +118,7 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
     from lakehouse.cli import query_rules
 
     sql, catalog = _select(sql), session.catalog
-    # what it would print is raised as well
+    # its log would only repeat the error that is raised
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
     try:
         query_rules.check_parsed(session.spark, sql)
@@ -145,7 +145,7 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
             session, catalog.table(name.removesuffix("__late"))
         ).createOrReplaceTempView(name)
     try:
-        # WITH .. INSERT would run at once; as a subquery it cannot be said
+        # WITH .. INSERT would run at once; a subquery cannot contain it
         session.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
         rows = session.spark.sql(sql)
         query_rules.check_analysed(sql, rows)
@@ -160,7 +160,7 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
 
 
 def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
-    """The versions to be read of the tables; of none, without `as_of`."""
+    """Returns the versions of the tables to read; none without `as_of`."""
     if not as_of:
         return {}
     if as_of.isdigit():
@@ -191,15 +191,15 @@ def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
 
 
 def answer(rows: "DataFrame", limit: int | None = None, tables: Iterable[str] = ()) -> Answer:
-    """The first `limit` rows of a DataFrame, which reads these tables. Raises QueryError."""
+    """Returns the first `limit` rows of a DataFrame, which reads these tables. Raises QueryError."""
     chosen = rows if limit is None else rows.limit(limit + 1)
     return _answer(chosen.toArrow().to_reader(), limit, tables)
 
 
 def _of_users(sql: str, answer: Answer) -> Answer:
-    """Without the columns of the library's own that only a `*` has brought.
+    """Returns the answer without the library's own columns that only a `*` has brought.
 
-    Of a side table, whose name has `__`, these are what one looks for.
+    In a side table, whose name has `__`, these columns are what one looks for, so they stay.
     """
     if "*" not in sql or "__" in sql:
         return answer
@@ -236,9 +236,9 @@ def _answer(reader, limit: int | None, tables: Iterable[str]) -> Answer:
 
 
 def _values(batch, tables: Iterable[str], before: int) -> list[list]:
-    """The values of each column, of a batch that has so many rows `before` it.
+    """Returns the values of each column of a batch that has so many rows `before` it.
 
-    By deltalake's own Arrow where it makes the values that pyarrow makes: to import numpy, which pyarrow does, is a
+    Deltalake's own Arrow makes them if its values are those of pyarrow: pyarrow imports numpy, which takes a
     quarter of the CPU of a short query.
     """
     try:
@@ -256,9 +256,9 @@ def _values(batch, tables: Iterable[str], before: int) -> list[list]:
 
 
 def _headings(names: Iterable[str]) -> tuple[str, ...]:
-    """The columns' names, each once: of two called `k` the second is `k_2`.
+    """Returns the columns' names, each once: the second of two columns `k` is `k_2`.
 
-    A field is `start`, as in Spark, where DataFusion says `revenue.window[start]`.
+    A field is `start`, as in Spark, although DataFusion names it `revenue.window[start]`.
     """
     headings: dict[str, None] = {}
     for name in names:
@@ -286,7 +286,7 @@ def _unknown(name: str, lakehouse: Lakehouse) -> UnknownTable:
 
 
 def _first(err: Exception) -> str:
-    """The part of an engine's message that is meant for people, on one line: without the plan and the stack."""
+    """Returns the part of an engine's message that is meant for people, on one line: without the plan and the stack."""
     text = re.split(
         r"\n\s*(?:\n|==|JVM stacktrace|at org\.)|; line \d+ pos \d+;\n", str(err).strip()
     )[0]

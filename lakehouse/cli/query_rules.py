@@ -1,4 +1,4 @@
-"""What a query in Spark may do: read tables of this lakehouse and compute values. No file, no program, no command.
+"""The limits of a query in Spark: it may read tables of this lakehouse and compute values. No file, no program, no command.
 
 The parsed plan is checked first, because analysis itself opens files and computes the rows of VALUES. The analysed
 plan is checked as well: each relation in it lies within a view of the query.
@@ -31,7 +31,7 @@ _ANALYSED = _PARSED | {
     "UnionLoopRef",
     "WithCTE",
 }
-# groups of Spark's functions that compute values from values; in misc_funcs are those that call methods of Java
+# groups of Spark's functions that compute values from values; misc_funcs also has those that call methods of Java
 _GROUPS_NAMES = """
 agg array bitwise collection conditional conversion csv datetime generator hash json lambda map math predicate sketch
 st string struct url variant vector window
@@ -51,13 +51,13 @@ _OF_ROWS = frozenset(_OF_ROWS_NAMES.split())
 
 
 def check_parsed(spark: "SparkSession", sql: str) -> None:
-    """Raises QueryError for a query with an operator, a relation or a function that is not one of a list.
+    """Raises QueryError for a query with an operator, a relation or a function that is not in a list.
 
-    Analysis knows best which table a single name means; this refuses what is no single name.
+    Analysis knows best which table a single name means; this function refuses relations without a single name.
     """
     session: Any = spark._jsparkSession
     jvm: Any = spark._jvm
-    # Spark's parser puts in the environment (${env:HOME}), its settings and those of Java
+    # Spark's parser substitutes variables: the environment (${env:HOME}), its settings and those of Java
     if jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(sql) != sql:
         raise _refused(sql, "variable", "${...}")
     for node, kind, is_plan in _nodes(spark, session.sessionState().sqlParser().parsePlan(sql)):
@@ -87,7 +87,7 @@ def check_analysed(sql: str, rows: "DataFrame") -> None:
 
 
 def _computes(spark: "SparkSession", name: str) -> bool:
-    """Whether Spark has such a function of its own, and it computes values from values."""
+    """Returns True unless the name is a function of Spark's own that may do more than compute values from values."""
     if name in _FUNCTIONS:
         return True
     jvm: Any = spark._jvm
@@ -103,9 +103,9 @@ def _check_function(sql: str, parts: list[str], is_allowed: Callable[[str], bool
 
 
 def _nodes(spark: "SparkSession", plan: Any) -> Iterator[tuple[Any, str, bool]]:
-    """Yields each operator and expression, those of subqueries and WITH too, its kind, and whether it is an operator.
+    """Yields each operator and expression, also in subqueries and WITH, with its kind, and True if it is an operator.
 
-    What lies within a temporary view is of this lakehouse, and is left out.
+    Nodes within a temporary view are of this lakehouse, and are left out.
     """
     jvm: Any = spark._jvm
     operators = jvm.java.lang.Class.forName(f"{_CATALYST}.plans.logical.LogicalPlan")

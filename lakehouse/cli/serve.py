@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def run(lakehouse: Lakehouse, host: str, port: int) -> None:
-    """Serves until a signal ends it; says where, once it listens."""
+    """Serves until a signal ends it; prints the address once it listens."""
     try:
         listening = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -49,7 +49,7 @@ def run(lakehouse: Lakehouse, host: str, port: int) -> None:
 
 
 def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
-    """The server of a catalogue's keyed and versioned tables:
+    """Returns the server of a catalogue's keyed and versioned tables:
 
     GET /tables                              these tables, and the columns of their keys
     GET /tables/TABLE?COLUMN=VALUE&...       the rows of a key, their version, and the frontier behind which they are complete
@@ -104,7 +104,7 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
     return Starlette(
         routes=[Route("/tables", tables), Route("/tables/{table}", rows)],
         middleware=[Middleware(_Guard, host)],
-        # of what nobody foresaw the log has the traceback
+        # the log has the traceback of an unforeseen error
         exception_handlers={LakehouseError: refused, Exception: refused},
     )
 
@@ -119,7 +119,7 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 class _Guard:
-    """Refuses a request whose header `Host` is a name of somebody else."""
+    """Refuses a request whose header `Host` names another server."""
 
     def __init__(self, app: ASGIApp, listening: str) -> None:
         self._app, self._listening = app, listening

@@ -1,4 +1,4 @@
-"""What is known about the tables, read without a JVM: Delta's logs, the commit logs, the certificates."""
+"""The state of the tables, read without a JVM: from Delta's logs, the commit logs, the certificates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _ASIDE = """SELECT "table", max(at), max(quarantined) FROM _commits WHERE role =
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One table as it stands; what is None does not exist, or not yet."""
+    """The state of one table; a value of None does not exist, or not yet."""
 
     layer: Layer
     table: str
@@ -42,15 +42,15 @@ class TableState:
     frontier: datetime | None
     late: int | None
     quarantined: int | None
-    # the gravest of the last ones of all ranges; of a keyed table, which is reconciled whole, the
-    # last one
+    # the gravest of the last verdicts of all ranges; for a keyed table, which is reconciled whole, the
+    # last verdict
     verdict: str | None
-    why: str = ""  # the verdict is not the one that was given: what happened to the table since
+    why: str = ""  # why the verdict is not the recorded one: the change of the table since
     waits: str = ""  # why it waits, or is empty
 
 
 def overview(lakehouse: Lakehouse) -> list[TableState]:
-    """All tables, each after its inputs."""
+    """Returns the states of all tables, each after its inputs."""
     late = late_counts(lakehouse)
     outcomes = Verdicts(lakehouse.settings).now()
     verdicts = {
@@ -65,13 +65,13 @@ def overview(lakehouse: Lakehouse) -> list[TableState]:
 
 
 def late_counts(lakehouse: Lakehouse) -> dict[str, int]:
-    """Of each table how many rows came too late for it since its beginning, by the log tables."""
+    """Returns the number of rows that came too late for each table since its beginning, by the log tables."""
     log_tables.refresh(lakehouse.settings, lakehouse.catalog)
     return dict(query.run(lakehouse, _LATE).rows) if "_commits" in query.names(lakehouse) else {}
 
 
 def _verdict(lakehouse: Lakehouse, table: Table, outcomes: Outcomes) -> tuple[str | None, str]:
-    """The verdict that holds now, and why it is not the one that was given: the table may have been changed since."""
+    """Returns the verdict that holds now, and why it is not the recorded one: the table may have been changed since."""
     verdict = outcomes.verdict if table.kind.is_upserted else outcomes.in_force
     if verdict != "EQUAL" or not table.kind.is_derived:
         return verdict, ""
@@ -130,10 +130,10 @@ def _rows_and_version(
 
 
 def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
-    """Of ingest tables whose quarantine was removed: how many rows, by the log tables, were
+    """Returns, for ingest tables whose quarantine was removed, the rows that, by the log tables, were
     quarantined before the present one was made.
 
-    No run brings them back. Those of other tables a backfill computes again.
+    No run brings them back. A backfill computes those of other tables again.
     """
     log_tables.refresh(lakehouse.settings, lakehouse.catalog)
     lost: dict[str, int] = {}
@@ -152,7 +152,7 @@ def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
 
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
-    """What the declaration says, by name; what it leaves out is not there."""
+    """Returns the parts of the declaration, by name, without those that it leaves out."""
     facts = {
         "layer": table.layer,
         "kind": table.kind.name,
@@ -184,7 +184,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A version of a table without event time, and when it was made, if that is still known."""
+    """A version of a table without event time, and the time when it was made, if that is still known."""
 
     version: int
     made: datetime | None
@@ -197,7 +197,7 @@ class Read:
 
 
 def reads(lakehouse: Lakehouse, table: Table) -> dict[str, Read]:
-    """The versions that the last rows of a table's stream saw of its reference and keyed tables; of a reference table its own."""
+    """Returns the versions of reference and keyed tables that the stream's last rows saw; for a reference table, its own."""
     if table.kind.is_reference:
         version = delta_log.latest(table_path(lakehouse.settings, table))
         read = {table.name: version} if version >= 0 else {}
@@ -223,10 +223,10 @@ class Beside:
     """The version beside a table.
 
     :param table: the name by which it is queried.
-    :param state: `promoted`: it is what the table held before; else the new one.
-    :param since: since when it is there.
-    :param frontier: how far it is complete; None if it has read nothing yet.
-    :param rows: None if it is not made yet.
+    :param state: `promoted`: it is the table's previous version; else the new one.
+    :param since: the time since which it is there.
+    :param frontier: its frontier; None if it has read nothing yet.
+    :param rows: the number of its rows; None if it is not made yet.
     """
 
     table: str
@@ -242,7 +242,7 @@ class Beside:
 
 
 def beside(lakehouse: Lakehouse, table: Table) -> Beside | None:
-    """The version beside a table; None if there is none. Raises JobError if the note of it cannot be read."""
+    """Returns the version beside a table; None if there is none. Raises JobError if the note of it cannot be read."""
     noted = upgrades.upgrade(lakehouse.settings, table)
     if noted is None:
         return None
@@ -258,7 +258,7 @@ def beside(lakehouse: Lakehouse, table: Table) -> Beside | None:
 
 
 def columns(settings: Settings, table: Table) -> dict[str, str]:
-    """The columns on disk and their types; none before the table is made."""
+    """Returns the columns on disk and their types; none before the table is made."""
     return {f["name"]: _type(f["type"]) for f in delta_tables.fields(table_path(settings, table))}
 
 
@@ -268,7 +268,7 @@ def _input(catalog: Catalog, name: str) -> str:
 
 
 def _type(given: str | Mapping) -> str:
-    """A type of Delta's schema as SQL writes it."""
+    """Returns a type of Delta's schema as SQL writes it."""
     if isinstance(given, str):
         return given
     if given["type"] == "struct":

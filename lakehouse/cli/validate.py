@@ -1,4 +1,4 @@
-"""`lakehouse validate`: what a start would refuse in the declarations."""
+"""`lakehouse validate`: the refusals of a start because of the declarations."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -60,14 +60,14 @@ def validate(
 
 
 def _listed(unchecked: dict[str, str]) -> str:
-    """The tables of each kind: "the function of a, the query of b, c"."""
+    """Returns the tables of each kind as text: "the function of a, the query of b, c"."""
     kinds = ("function", "query")
     names = {kind: [name for name, other in unchecked.items() if other == kind] for kind in kinds}
     return ", ".join(f"the {kind} of {', '.join(names[kind])}" for kind in kinds if names[kind])
 
 
 def _refused_by_text(tables: "Iterable[Table]") -> Iterator[tuple[str, str]]:
-    """What the texts of queries alone are refused for."""
+    """Yields a table's name and the reason for each refusal by the text of a query alone."""
     from lakehouse.transform.analysis import clocks
 
     for table in tables:
@@ -76,7 +76,7 @@ def _refused_by_text(tables: "Iterable[Table]") -> Iterator[tuple[str, str]]:
 
 
 def _show(refused: dict[str, list[str]]) -> None:
-    # a table that reads a refused one is refused by the same words
+    # a table that reads a refused one is refused with the same message
     lines = dict.fromkeys(line for of_table in refused.values() for line in of_table)
     for line in lines:
         console.print_error(line)
@@ -86,7 +86,7 @@ def _show(refused: dict[str, list[str]]) -> None:
 def _refused_by_spark(
     lakehouse: "Lakehouse", tables: "Iterable[Table]"
 ) -> Iterator[tuple[str, str]]:
-    """The tables' names with what each is refused for."""
+    """Yields the tables' names, each with the reason of its refusal."""
     from lakehouse.stream.reading.registry import unreadable
     from lakehouse.transform.analysis.validation import refusal, unended
 

@@ -1,9 +1,9 @@
-"""What keeps a lakehouse small and lawful, beside its streams.
+"""Maintenance: it keeps a lakehouse small and lawful, beside its streams.
 
 retention           compaction, and the removal of old versions
-needs               who needs which versions of a table
-erasure             rows taken out for good
+needs               the versions of a table that its readers need
+erasure             the removal of rows for good
 replay_quarantine   quarantined rows, judged again
 quarantine          the rows of a quarantine, run through parser and function again
-propagate           what follows an ingest table that a person changed
+propagate           the tables that follow an ingest table that a person changed
 """

@@ -1,9 +1,9 @@
 """Erasure: rows taken out of an ingest table for good, and out of all that was computed from them.
 
-The ingest table is rewritten without them, in one commit; each table computed from it is computed
-again where it may hold something of them, inputs first; then the files and versions that had them
-are removed. Only what is closed is erased, and what every stream has read: the streams go on as
-they were. Nothing brings the rows back, for everything is computed from the ingest table.
+The ingest table is rewritten without them, in one commit. Each table computed from it is computed
+again where it may hold something of them, inputs first. Then the files and versions that had them are
+removed. Rows are erased only if they are closed and every stream has read them, so the streams go on
+as before. Nothing brings the rows back, because everything is computed from the ingest table.
 """
 
 import uuid
@@ -42,12 +42,12 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What is erased, or was: how many rows, and which ranges of which tables are computed again without them."""
+    """An erasure, planned or done: the number of rows, and the ranges of each table that are computed again without them."""
 
     table: str
-    hours: Mapping[datetime, int]  # of event time -> how many rows
-    quarantined: int  # of the rows quarantined
-    # rows quarantined of whose columns none can be read, so that they cannot be judged
+    hours: Mapping[datetime, int]  # hour of event time -> how many rows
+    quarantined: int  # how many quarantined rows
+    # quarantined rows without a readable column, which cannot be judged
     undecoded: int
     arrivals: tuple[str, ...]  # the ingest table's partitions that hold them
     follow: Mapping[str, tuple[Range, ...]]
@@ -58,7 +58,7 @@ class Erasure:
 
 
 def planned(session: Session, ingest: Table, where: str) -> Erasure:
-    """What `erase` would do, refusing what it would refuse; changes nothing.
+    """Returns the plan of `erase`, and refuses what that would refuse. Changes nothing.
 
     Raises RangeError, JobError.
     """
@@ -113,7 +113,7 @@ def planned(session: Session, ingest: Table, where: str) -> Erasure:
 def erase(session: Session, ingest: Table, where: str) -> Erasure:
     """Erases the rows of the ingest table that meet the condition.
 
-    Run again, it does what is left, after a crash say. Raises RangeError, JobError.
+    Another run completes an erasure that a crash cut short. Raises RangeError, JobError.
     """
     with propagate.alone(session, ingest):
         erasure = planned(session, ingest, where)
@@ -132,7 +132,7 @@ def erase(session: Session, ingest: Table, where: str) -> Erasure:
 def _touched(
     lakehouse: Lakehouse, ingest: Table, erasure: Erasure
 ) -> Iterator[tuple[Table, list[str]]]:
-    """Yields each table that holds something of the rows, with its partitions that do."""
+    """Yields each table that holds something of the rows, with the partitions that have it."""
     yield ingest, list(erasure.arrivals)
     for name, spans in erasure.follow.items():
         table = lakehouse.catalog.table(name)
@@ -140,7 +140,7 @@ def _touched(
 
 
 def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataFrame, int]:
-    """The rows quarantined that meet the condition as far as their value can be decoded: partition and position of each."""
+    """Returns partition and position of the quarantined rows that meet the condition, and the number of undecodable rows."""
     rows = quarantined_rows(session, plan_of(session, ingest).without_expectations())
     known = [
         F.col(quoted(c)).cast("string")
@@ -154,9 +154,9 @@ def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataF
 
 
 def _keeping(lakehouse: Lakehouse, ingest: Table) -> list[str]:
-    """The tables without ranges of event time that keep something of each row of the ingest table, or are read where it stays.
+    """Returns the keyed and versioned tables that keep something of each row of the ingest table.
 
-    A keyed table with `ttl` does not: its rows expire, and it is followed by keyed tables alone.
+    A table whose rows expire (`ttl`) is among them only if a table that is not keyed or versioned reads it.
     """
     names = set(lakehouse.catalog.downstream(ingest))
     below = [table for table in lakehouse.catalog if table.name in names]  # inputs come first
@@ -198,7 +198,7 @@ def _check_read(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
         last = delta_log.last_streamed(lakehouse.path(table), set(partitions)) if partitions else -1
         reading = needs.needed(lakehouse, table)
         if table.kind.is_windowed:
-            reading.pop(needs.OWN, None)  # what it replays it computes from its input
+            reading.pop(needs.OWN, None)  # a replayed batch is computed from its input
         behind = [who for who, version in reading.items() if version <= last]
         if behind:
             raise JobError(
@@ -208,9 +208,9 @@ def _check_read(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
 
 
 def _rewrite(session: Session, ingest: Table, where: str, erasure: Erasure) -> None:
-    """The ingest table and its quarantine without the rows.
+    """Rewrites the ingest table and its quarantine without the rows.
 
-    Neither commit nor commit log names the condition, which may name a person.
+    Neither commit nor commit log names the condition, because it may name a person.
     """
     arrivals = list(erasure.arrivals)
     metadata = {
@@ -225,8 +225,8 @@ def _rewrite(session: Session, ingest: Table, where: str, erasure: Erasure) -> N
         delta_writer.replace(kept, session.path(ingest, "quarantine"), arrivals, metadata)
     if not erasure.rows:
         return
-    # noted before it is done: of a run that is killed in between the next finds no rows, but what
-    # was computed from them
+    # noted before the rewrite: after a kill in between, the next run finds no rows any more, but it
+    # must still find the tables computed from them
     propagate.note(
         session,
         ingest,
@@ -241,7 +241,7 @@ def _rewrite(session: Session, ingest: Table, where: str, erasure: Erasure) -> N
 
 
 def _forget(session: Session, table: Table, partitions: list[str]) -> None:
-    """Removes what only older versions had of closed partitions, and those versions as far as nobody needs them."""
+    """Removes the files of closed partitions that only older versions have, and those versions that no reader needs."""
     if not partitions:
         return
     log_tables.flush(session.settings, [table])  # before what records commits is cut
@@ -255,7 +255,7 @@ def _forget(session: Session, table: Table, partitions: list[str]) -> None:
 
 
 def _forget_early(session: Session, table: Table, partitions: list[str]) -> None:
-    """Early results are of what is open and show nothing of it, but those that a killed job left, and older versions."""
+    """Removes closed rows of the early results, which a killed job may have left, and older versions, which may have them."""
     if not session.read(table, side="early").where(F.col(PARTITION).isin(partitions)).isEmpty():
         early_results.settle(session, table)
     path = session.path(table, "early")

@@ -1,4 +1,4 @@
-"""Who needs which versions of a table: what retention must keep, and what it keeps as long as that is cheap."""
+"""The versions of a table that readers need: those that retention must keep, and those it keeps as long as that is cheap."""
 
 import json
 import logging
@@ -27,10 +27,10 @@ OWN = "its own query"
 
 
 def needed(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
-    """Who needs the table from which version on: streams that read it, tables that have it pinned, followers, its own stream.
+    """Returns the first version that each reader needs: streams, tables that have it pinned, followers, the own stream.
 
-    A stream is known by its checkpoint, also if its table is not declared any more; without one by
-    commit log or last commit.
+    A stream is known by its checkpoint, even if its table is not declared any more. Without a
+    checkpoint it is known by its commit log or last commit.
     """
     found: dict[str, int] = {}
     if (made := delta_log.made(table_path(lakehouse.settings, table))) is None:
@@ -50,7 +50,7 @@ def needed(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
         stands = checkpoints.standing(lakehouse.settings, reader)
         last = stands.noted or stands.written or stands.taken_back
         if last and reader.name == table.name:
-            # a batch that is replayed looks for its commit from there on
+            # a replayed batch looks for its commit from that version on
             found[OWN] = last.version
         elif (
             last
@@ -67,7 +67,7 @@ def needed(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
 
 
 def _beside(lakehouse: Lakehouse, table: Table, identity: str) -> dict[str, int]:
-    """The versions beside tables that read this one: each goes on from where it was filled, when it is promoted or taken back."""
+    """Returns the versions that versions beside need: after an exchange, each reads on from where it was filled."""
     found: dict[str, int] = {}
     for reader in lakehouse.catalog:
         if table.name not in reader.inputs or upgrades.upgrade(lakehouse.settings, reader) is None:
@@ -86,7 +86,7 @@ def _beside(lakehouse: Lakehouse, table: Table, identity: str) -> dict[str, int]
 
 
 def _followers(settings: Settings, table: Table, identity: str) -> dict[str, int]:
-    """Those that publish the table of that id, each with the version that its target holds."""
+    """Returns the followers that publish the table of that id, each with the version that its target holds."""
     noted = {
         target.name: published_position.noted(settings, target.name) for target in table.publish
     }
@@ -98,10 +98,10 @@ def _followers(settings: Settings, table: Table, identity: str) -> dict[str, int
 
 
 def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
-    """From which version on the table is of use to what can do without.
+    """Returns the first version of use to each reader that can do without it.
 
-    A reconciliation that finds less than it has to look at takes all of history for changed; a
-    table yet to be declared begins at its handover.
+    A reconciliation that lacks versions takes all of history as changed. A table that is yet to be
+    declared begins at its handover.
     """
     readers = [
         t
@@ -128,7 +128,7 @@ def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
 
 
 def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> int:
-    """The last version kept before any by which rows from the instant on may have come: a stream that wants them begins there."""
+    """Returns the last kept version before any commit that may have rows from the instant on: a stream begins there."""
     column = catalog.event_time(table) if table.kind.reads_sources else ""
     for change in delta_log.changes(path, delta_log.oldest(path) - 1, column) or ():
         spans = change.spans or [
@@ -140,12 +140,12 @@ def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> 
 
 
 def _read_up_to(checkpoint: Path, identity: str) -> int | None:
-    """The version from which a query reads the table of that id when it is started again.
+    """Returns the version from which a query reads the table of that id after a restart.
 
-    None if it reads another.
+    Returns None if it reads another table.
 
-    Spark has its sources prepare the last committed batch once more then, from where the batch
-    before it ended.
+    Spark then has its sources prepare the last committed batch once more, from the end of the batch
+    before it.
     """
     begun, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
     if not begun:
@@ -163,7 +163,7 @@ def _read_up_to(checkpoint: Path, identity: str) -> int | None:
 
 
 def _position(offsets: Sequence[Mapping], identity: str) -> int | None:
-    """The version of the table of that id up to which a batch reads; None if it reads another."""
+    """Returns the version of the table of that id up to which a batch reads; None if it reads another table."""
     return next(
         (offset["reservoirVersion"] for offset in offsets if offset.get("reservoirId") == identity),
         None,
@@ -171,9 +171,9 @@ def _position(offsets: Sequence[Mapping], identity: str) -> int | None:
 
 
 def _offsets(checkpoint: Path, batch: int) -> list[dict] | None:
-    """Up to where the batch reads its sources.
+    """Returns the offsets up to which the batch reads its sources.
 
-    None, and said on standard error, if the file is torn.
+    Returns None, with a message on standard error, if the file is torn.
     """
     try:
         found = [dict(json.loads(line)) for line in checkpoint_files.sources(checkpoint, batch)]

@@ -1,4 +1,4 @@
-"""What follows an ingest table whose rows a person changed behind the streams: the tables computed from it, over those hours."""
+"""The tables that follow an ingest table after a person changed rows that its streams had read: they are computed again."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -34,7 +34,7 @@ _HOUR = timedelta(hours=1)
 
 @contextmanager
 def alone(session: Session, ingest: Table) -> Iterator[None]:
-    """Takes the locks of the ingest table and of all that hold something computed from it. Raises JobError."""
+    """Takes the locks of the ingest table and of all tables that hold something computed from it. Raises JobError."""
     with ExitStack() as held:
         for table in (ingest, *derived(session, ingest)):
             held.enter_context(publishing(session.settings, table))
@@ -42,10 +42,10 @@ def alone(session: Session, ingest: Table) -> Iterator[None]:
 
 
 def derived(lakehouse: Lakehouse, ingest: Table) -> list[Table]:
-    """The tables that hold something computed from the ingest table, inputs first."""
+    """Returns the tables that hold something computed from the ingest table, inputs first."""
     tables = (lakehouse.catalog.table(name) for name in lakehouse.catalog.downstream(ingest))
-    # by its rows as well: a batch run up to a handover may have written them, or the commit log may
-    # be gone
+    # rows count as well: a batch run up to a handover may have written them, or the commit log may be
+    # gone
     filled = (t for t in tables if t.kind.is_derived)
     return [
         t
@@ -57,7 +57,7 @@ def derived(lakehouse: Lakehouse, ingest: Table) -> list[Table]:
 def spans(
     session: Session, ingest: Table, hours: Iterable[datetime]
 ) -> dict[str, tuple[Range, ...]]:
-    """The ranges to compute again of each table, and what it has not followed of earlier rewrites and has closed since.
+    """Returns the ranges of each table to compute again, with those of earlier rewrites that it has not followed yet.
 
     Raises RangeError if a stream still writes there, or if it is not known where the rows are.
     """
@@ -82,7 +82,7 @@ def spans(
         ]
         partitions = {p for span in touched for p in span.partitions(table.partition_by)}
         wholes = [partition_range(p, table.partition_by) for p in sorted(partitions)]
-        if table.kind.is_report:  # of what is open nothing is computed
+        if table.kind.is_report:  # open partitions of a report are not computed
             wholes = [whole for whole in wholes if whole.end <= ahead]
         again = found[table.name] = joined(wholes)
         if again and again[-1].end > ahead:
@@ -101,9 +101,9 @@ def note(
     *,
     written: bool,
 ) -> None:
-    """Commit logs that rows of these hours of event time came or went.
+    """Records in the commit log that rows of these hours of event time came or went.
 
-    What reads the ingest table is outdated there by that.
+    By that, the tables that read the ingest table are outdated in these hours.
     """
     for span in joined(Range(hour, hour + _HOUR) for hour in sorted(hours)):
         count = sum(n for hour, n in hours.items() if span.start <= hour < span.end)
@@ -133,10 +133,10 @@ def _check_event_time(lakehouse: Lakehouse, driving: Table, table: Table) -> Non
 
 
 def _extended(session: Session, table: Table, span: Range) -> Range:
-    """The span up to the ends of the sessions that it reaches into."""
+    """Returns the span, extended to the ends of the sessions that it reaches into."""
     if table.window is None or table.window.kind != "session":
         return span
-    # by the input as well: of a session that goes on nothing is stored yet
+    # the input counts as well: a session that continues is not stored yet
     computed = compute.compute(session, table, Range(span.start, OPEN_END)).judged.select(WINDOW)
     inside = (F.col(f"{WINDOW}.start") < F.lit(span.end)) & (
         F.col(f"{WINDOW}.end") > F.lit(span.start)

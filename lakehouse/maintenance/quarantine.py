@@ -1,4 +1,4 @@
-"""What an ingest table has quarantined, run through its parser and function again."""
+"""The quarantined rows of an ingest table, run through its parser and function again."""
 
 from functools import reduce
 
@@ -14,30 +14,30 @@ from lakehouse.transform import arrival_fields
 from lakehouse.transform.decoding import schemas
 from lakehouse.transform.plan import Plan
 
-# a topic that was made again has its offsets again
+# with the time, because a topic that was made again repeats its offsets
 POSITION = (*arrival_fields.POSITION, "time")
 
 
 def arrival_position(rows: DataFrame) -> Column:
-    """Where each row arrived, as one column `_position`."""
+    """Returns the place of each row's arrival, as one column `_position`."""
     return F.struct(*arrival_fields.places(rows, POSITION)).alias("_position")
 
 
 def without(rows: DataFrame, gone: DataFrame) -> DataFrame:
-    """The rows whose `arrival_position` is none of `gone`, whose column is `_position`."""
+    """Returns the rows whose `arrival_position` is not in the column `_position` of `gone`."""
     placed = rows.withColumn("_position", arrival_position(rows))
     return placed.join(gone, "_position", "left_anti").drop("_position")
 
 
 def quarantined_rows(session: Session, step: Plan) -> DataFrame:
-    """Returns the rows of the quarantine by the present declaration, judged: `_arrival` and `_partition` with the columns.
+    """Returns the quarantined rows as the present declaration judges them: `_arrival` and `_partition` with the columns.
 
-    The time of arrival takes the place of a record's own timestamp, by which event times too far ahead are found.
+    The time of arrival replaces a record's own timestamp in the check for event times too far ahead.
     Raises RangeError if the quarantine is gone, RegistryAway if the registry is asked for a schema and does not answer.
     """
     ingest = step.table
     stored = _quarantine(session, ingest)
-    # with the time, for of a topic that was made again the offsets come again
+    # with the time, because a topic that was made again repeats its offsets
     of = {"partition": "partition", "offset": "offset", "timestamp": "time"}
     if PLACE in step.further:
         of[PLACE] = PLACE
@@ -61,7 +61,7 @@ def quarantined_rows(session: Session, step: Plan) -> DataFrame:
 
 
 def of_other_topics(session: Session, ingest: Table) -> dict[str, int]:
-    """Topic -> rows in the quarantine, of topics that the ingest table does not read any more: nothing says how to parse them."""
+    """Returns topic -> quarantined rows, for topics that the ingest table reads no more: no declaration can parse them."""
     read = [source.address for source in session.catalog.sources_of(ingest).values()]
     topic = F.col(f"{ARRIVAL}.topic")
     found = (

@@ -1,10 +1,10 @@
 """Replay: quarantined rows of an ingest table, judged again by its present declaration, and written if they are good
 now.
 
-Used after a parser was corrected or an expectation changed. The rows go through the same function
-as at their arrival, keep that arrival, so that they are as late as they were, and enter as a batch
-run's: no stream takes them for new. What was computed from their hours is computed again, inputs
-first.
+It is used after a parser was corrected or an expectation changed. The rows go through the same
+function as at their arrival. They keep that arrival, so they are as late as they were. They enter as
+rows of a batch run, so no stream takes them for new. Tables computed from their hours are computed
+again, inputs first.
 """
 
 import uuid
@@ -40,13 +40,13 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is replayed, or was: how many rows, what stays quarantined, and which ranges of which tables are computed
-    again.
+    """A replay, planned or done: the numbers of rows replayed and still quarantined, and the ranges of each table that
+    are computed again.
     """
 
     table: str
-    hours: Mapping[datetime, int]  # of event time -> how many rows
-    waiting: int  # good now, but what reads them has not closed yet, or the hour of their arrival is not over
+    hours: Mapping[datetime, int]  # hour of event time -> how many rows
+    waiting: int  # good now, but a table that reads them has not closed yet, or their hour of arrival is not over
     bad: Mapping[str, int]  # reason -> rows that stay quarantined
     arrivals: tuple[str, ...]  # the ingest table's partitions that they are written to
     follow: Mapping[str, tuple[Range, ...]]
@@ -57,14 +57,14 @@ class Replay:
 
 
 def planned(session: Session, ingest: Table) -> Replay:
-    """What `replay` would do; changes nothing. Raises RangeError."""
+    """Returns the plan of `replay`; changes nothing. Raises RangeError."""
     return _planned(session, ingest, _judged(session, ingest), _taken(session, ingest))
 
 
 def replay(session: Session, ingest: Table) -> Replay:
     """Writes the rows that are good now to the table.
 
-    Run again, it does what is left, after a crash for example: no row is written twice.
+    Another run, after a crash for example, does the rest: no row is written twice.
     """
     with propagate.alone(session, ingest):
         creation.create(session, ingest)  # refuses other columns than those on disk
@@ -90,9 +90,9 @@ def _judged(session: Session, ingest: Table) -> DataFrame:
 
 
 def _taken(lakehouse: Lakehouse, ingest: Table) -> Column:
-    """Whether a row is good, and all that streams compute from its hour has closed.
+    """Returns a condition: the row is good, and all that streams compute from its hour has closed.
 
-    Of what still arrives nothing is taken.
+    It excludes rows of the arrival partition that is still open.
     """
     derived = [t for t in propagate.derived(lakehouse, ingest) if t.kind.is_streamed]
     closed = min(
@@ -148,8 +148,8 @@ def _planned(session: Session, ingest: Table, judged: DataFrame, taken: Column) 
 
 
 def _put_in(session: Session, ingest: Table, rows: DataFrame, found: Replay) -> None:
-    """Rows, then the commit log's lines, then they are no longer quarantined: what a crash leaves
-    undone is done by the next run."""
+    """Writes the rows, then the commit log's lines, and then removes the rows from the quarantine.
+    After a crash the next run does the rest."""
     arrivals, run = list(found.arrivals), uuid.uuid4().hex
     metadata = {"run": run, "code_version": ingest.code_version, "replayed": found.rows}
     there = session.read(ingest).where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "batch"))

@@ -1,12 +1,12 @@
 """Maintenance: closed partitions in few files, and no more of the past than someone needs.
 
-Beside the stream, without a JVM.
+It runs beside the stream, without a JVM.
 
 Each Delta table has an oldest version: this one and all later ones can be read, and replayed by a
-stream. It lies `settings.history` back or `settings.versions`, whichever is less, or further where
-someone still needs more (`needs`, runs that hold it, `read_holds`). Older commits of the log go,
-and after the history the files that they alone hold. What is compacted keeps its rows, their order
-and their technical columns; to a stream that reads the table it is no change.
+stream. It lies `settings.history` or `settings.versions` back, whichever is less, or further if a
+reader still needs more (`needs`, runs that hold it, `read_holds`). Older commits of the log go, and
+after the history the files that they alone hold. Compaction keeps the rows, their order and their
+technical columns; a stream that reads the table sees no change.
 """
 
 import logging
@@ -40,30 +40,30 @@ class Place:
 
     name: str
     path: Path
-    # whether a partition is complete, by its key ("" of a table without partitions)
+    # whether a partition is complete, by its key ("" for a table without partitions)
     closed: Callable[[str], bool]
     needed: Mapping[str, int]  # who -> from which version on
-    # as above, by who does without what is past the history
+    # the same for readers that can do without versions older than the history
     wished: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """What is to be done at a place, or was done."""
+    """The maintenance of a place, planned or done."""
 
     table: str
     partitions: tuple[str, ...]  # closed ones with more than one small file
-    files: int  # small ones in them
+    files: int  # the small files in them
     oldest: int  # this version and all later ones stay
-    held_by: str  # who needs versions older than that; empty: nobody
-    commits: int  # of the log, older
-    obsolete: int  # files that no version kept has
+    held_by: str  # the reader that needs older versions than the settings ask for; empty if there is none
+    commits: int  # commits of the log that are older
+    obsolete: int  # files that no kept version has
 
 
 def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
-    """A table, its quarantine and the answers to its lookup, as far as they are on disk.
+    """Returns a table, its quarantine and the answers to its lookup, as far as they are on disk.
 
-    Of early results the streaming job takes care itself.
+    The streaming job itself maintains early results.
     """
     kind = table.kind
     # the partitions of an ingest table are hours of arrival
@@ -101,13 +101,13 @@ def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
 
 
 def log_tables(settings: Settings) -> list[Place]:
-    """The log tables, as far as they are on disk."""
+    """Returns the log tables, as far as they are on disk."""
     paths = (layout.log_table(settings, name) for name in get_args(layout.LogTable))
     return [Place(path.name, path, lambda _: True, {}) for path in paths if delta_log.exists(path)]
 
 
 def plan(settings: Settings, place: Place) -> Maintenance:
-    """What there is to do; changes nothing."""
+    """Returns what there is to do; changes nothing."""
     partitions, files = _scattered(place)
     oldest, held_by = _oldest(settings, place)
     log = [version for version in delta_log.versions(place.path) if version < oldest]
@@ -116,7 +116,7 @@ def plan(settings: Settings, place: Place) -> Maintenance:
 
 
 def maintain(settings: Settings, place: Place) -> Maintenance:
-    """Does it, and says what it did. Run again, it finds nothing to do.
+    """Maintains the place and returns what was done. Another run finds nothing to do.
 
     Raises CommitError if another run rewrote the same partitions meanwhile; the table is as that
     run left it.
@@ -138,7 +138,7 @@ def forget(place: Place) -> None:
 
 
 def _scattered(place: Place) -> tuple[tuple[str, ...], int]:
-    """The closed partitions that have more than one small file, and how many these are."""
+    """Returns the closed partitions that have more than one small file, and the number of these files."""
     counts: dict[str, int] = {}
     for file in delta_log.files(place.path):
         if file["size_bytes"] < _SMALL:
@@ -154,11 +154,11 @@ def _remove_obsolete(settings: Settings, place: Place, oldest: int, *, dry_run: 
 
 
 def _oldest(settings: Settings, place: Place) -> tuple[int, str]:
-    """The oldest version to keep, that of a checkpoint.
+    """Returns the oldest version to keep, that of a checkpoint.
 
-    And who needs it, if it is older than the settings ask for.
+    The second value is the reader that needs it, if it is older than the settings ask for.
 
-    Who needs a version that is gone already has lost it, and holds nothing.
+    A reader that needs a version that is gone already has lost it, and holds nothing.
     """
     versions = delta_log.versions(place.path)
     first, last = versions[0], versions[-1]

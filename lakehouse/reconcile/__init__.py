@@ -2,9 +2,9 @@
 
 reconciliation   the batch run of a closed range against the table
 keyed_tables     the same of a keyed or versioned table, which is computed whole
-coverage         how much is reconciled, and what is due
-invalidation     which reconciled partitions were changed since
-diagnosis        why a table differs
-provenance       who wrote the rows of a partition
+coverage         the reconciled share of a table, and the partitions that are due
+invalidation     reconciled partitions that were changed since
+diagnosis        the cause why a table differs
+provenance       the writers of a partition's rows
 verdicts         the certificates in sum
 """

@@ -1,5 +1,5 @@
-"""How much of a table's history is reconciled, and which partitions are to be reconciled next: by
-logs and certificates, without Spark.
+"""The reconciled share of a table's history, and the partitions to reconcile next: from logs and
+certificates, without Spark.
 
 A partition is computed again only if that can show something new.
 """
@@ -32,15 +32,15 @@ from lakehouse.storage.log import report_files
 from lakehouse.storage.log.certificates import Certificate, Verdict, certificates
 from lakehouse.storage.log.commit_log import frontier
 
-MOST = 200  # partitions of a table that are asked for at once
+MOST = 200  # partitions of a table that are reconciled in one go
 _INSTANT = timedelta(microseconds=1)
-# what is reconciled is reconciled again, one partition at a time, but not sooner
+# reconciled partitions are reconciled again, one at a time, but not sooner
 _SAMPLED_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the Delta log says of one partition: its rows, and whether a batch run wrote any of them."""
+    """The facts of one partition in the Delta log: its rows, and whether a batch run wrote any of them."""
 
     rows: int = 0
     by_batch: bool = False
@@ -52,7 +52,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A partition of which the table's log names files that are not on disk: the first of them, and the rows that they held."""
+    """A partition whose files in the table's log are not all on disk: the first missing one, and the rows that they held."""
 
     partition: str
     file: str
@@ -61,7 +61,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A closed partition that is to be reconciled, and why."""
+    """A closed partition that is due for reconciliation, and the reason."""
 
     partition: str
     why: str
@@ -69,7 +69,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What of a table is to be reconciled now, in this order; None stands for the whole of a table without ranges."""
+    """The ranges of a table to reconcile now, in this order; None stands for the whole of a table without ranges."""
 
     spans: tuple[Range | None, ...]
     due: tuple[Due, ...] = ()  # the partitions in these ranges, each with its reason
@@ -77,19 +77,19 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of a table's closed history is reconciled."""
+    """The reconciled share of a table's closed history."""
 
     table: str
     partitions: int  # closed ones, from the first row on
     reconciled: int  # the last verdict is EQUAL, and nothing was changed since
     reconciled_now: int  # under the present declaration; the others under the one that made them
     oldest_unreconciled: datetime | None  # the start of the first partition that is not reconciled
-    different: tuple[Certificate, ...]  # the last verdict of these is DIFFERENT
+    different: tuple[Certificate, ...]  # certificates of ranges whose last verdict is DIFFERENT
     pending: tuple[str, ...]
     unverifiable: tuple[str, ...]
-    changed: tuple[Due, ...]  # since they were reconciled
-    seconds: float  # that reconciling took within the last day
-    lost: tuple[Lost, ...] = ()  # partitions of which a data file is not there
+    changed: tuple[Due, ...]  # partitions that were changed since they were reconciled
+    seconds: float  # the time that reconciling took within the last day
+    lost: tuple[Lost, ...] = ()  # partitions of which a data file is missing
     unknown: tuple[str, ...] = ()  # partitions without a certificate
     before_since: int = 0  # partitions that begin before `settings.since`: the reconciliation of what is due leaves them alone
 
@@ -99,9 +99,9 @@ class Coverage:
 
 
 def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
-    """The table's Delta version and what each of its partitions holds.
+    """Returns the table's Delta version and the facts of each of its partitions.
 
-    (-1, {}) if it is not there.
+    Returns (-1, {}) if the table is not there.
     """
     version = delta_log.latest(table_path(settings, table))
     partitions: dict[str, Stored] = {}
@@ -114,7 +114,7 @@ def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
 
 
 def lost(settings: Settings, table: Table) -> dict[str, Lost]:
-    """The partitions of which a data file is not there, or the file that was drawn of a report."""
+    """Returns the partitions of which a data file, or the file that was drawn of a report, is missing."""
     path = table_path(settings, table)
     by_partition: dict[str, Lost] = {}
     for file in delta_log.lost(path, delta_log.files(path)):
@@ -129,7 +129,7 @@ def lost(settings: Settings, table: Table) -> dict[str, Lost]:
 
 
 def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Counter[str]]:
-    """Why the table has quarantined rows of each of the partitions: reason -> rows."""
+    """Returns, for each partition, the reasons why the table has quarantined rows of it: reason -> rows."""
     import pyarrow.compute as pc
 
     path = table_path(settings, table, "quarantine")
@@ -145,9 +145,9 @@ def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict
 def closed(
     settings: Settings, table: Table, known: Iterable[str] = (), first: datetime | None = None
 ) -> Range | None:
-    """The whole partitions from the table's first row, or the first of those `known`, to its frontier; None if none.
+    """Returns the range of whole partitions from the table's first row, or the first `known` one, to its frontier.
 
-    Not before `first`, by default `settings.since`.
+    It begins at `first` at the earliest, by default `settings.since`. Returns None if there is no such partition.
     """
     return _closed(settings, table, {*stored(settings, table)[1], *known}, first)
 
@@ -155,12 +155,12 @@ def closed(
 def _closed(
     settings: Settings, table: Table, keys: Iterable[str], first: datetime | None
 ) -> Range | None:
-    """As `closed`, of these partitions."""
+    """Returns the range as `closed` does, for these partitions."""
     ahead = frontier(settings, table)
     if ahead is None:
         return None
     length, first = PARTITION_LENGTHS[table.partition_by], first or settings.first_day
-    # Dagster does not know the partitions of the future, which a fast clock may close
+    # Dagster does not know partitions of the future, which a fast clock may close
     end = floor(min(ahead, datetime.now(UTC)), length)
     if end <= first:
         return None
@@ -173,9 +173,9 @@ def _closed(
 def latest(
     settings: Settings, table: Table, verdict: Verdict | None = None, first: datetime = BEGINNING
 ) -> dict[str, Certificate]:
-    """The last certificate of each whole partition, from `first` on: whatever it says, or the last with that verdict.
+    """Returns the last certificate of each whole partition from `first` on, or the last one with that verdict.
 
-    OPEN is none: it says nothing of a partition.
+    An OPEN certificate does not count: it says nothing about a partition.
     """
     by_partition: dict[str, Certificate] = {}
     length = PARTITION_LENGTHS[table.partition_by]
@@ -195,14 +195,14 @@ def latest(
 
 
 def reconcilable(catalog: Catalog) -> list[Table]:
-    """The tables that a batch run can be compared with, in the order in which they are reconciled."""
+    """Returns the tables that can be compared with a batch run, in the order in which they are reconciled."""
     return [*catalog.derived, *catalog.keyed]
 
 
 def chosen(lakehouse: Lakehouse, table: Table) -> Choice:
-    """What of a table is reconciled when nobody names a range: what is `due`, neighbours together.
+    """Returns the ranges of a table that are reconciled by default: the partitions that are `due`, neighbours together.
 
-    A keyed or versioned table has no ranges: the whole of it, each time.
+    A keyed or versioned table has no ranges: it is reconciled whole, each time.
     """
     if table.kind.is_upserted:
         begun = table.deterministic and frontier(lakehouse.settings, table) is not None
@@ -212,7 +212,7 @@ def chosen(lakehouse: Lakehouse, table: Table) -> Choice:
 
 
 def without_frontier(settings: Settings, table: Table) -> bool:
-    """Whether a table has rows and no frontier, because its commit log is gone: nothing of it is ever due."""
+    """Returns True if a table has rows but no frontier, because its commit log is gone: then nothing is ever due."""
     return (
         not table.kind.is_upserted
         and frontier(settings, table) is None
@@ -221,13 +221,13 @@ def without_frontier(settings: Settings, table: Table) -> bool:
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
-    """The closed partitions to reconcile now, in order, at most `MOST`.
+    """Returns the closed partitions to reconcile now, in order, at most `MOST`.
 
-    Looks at what was changed since it was asked last.
+    Reads the changes in the logs since the last call.
 
-    New ones; those whose rows, or rows of their input, were changed since; those that are pending;
-    those that were not EQUAL under another declaration; and of the others the one whose
-    reconciliation is the oldest.
+    Due are new partitions; those with a missing data file, or with changes of their rows or input since;
+    those that are PENDING; those that were DIFFERENT under another declaration; and, of those EQUAL under
+    this one, the one whose reconciliation is the oldest.
     """
     if not table.deterministic:
         return []
@@ -259,9 +259,9 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
 
 
 def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
-    """The share of history that is reconciled, what differs, and what the reconciliation cost within the last day.
+    """Returns the reconciled share of history, the differences, and the cost of the reconciliation within the last day.
 
-    Of all history, also of what lies before `settings.since`.
+    It covers all history, also the part before `settings.since`.
     """
     certified = latest(lakehouse.settings, table)
     keys, marks = _closed_and_changed(lakehouse, table, certified, BEGINNING)
@@ -299,9 +299,9 @@ def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
 def _closed_and_changed(
     lakehouse: Lakehouse, table: Table, known: Mapping[str, Certificate], first: datetime
 ) -> tuple[list[str], dict[str, Mark]]:
-    """The closed partitions in order, also those that somebody has emptied.
+    """Returns the closed partitions in order, also those that somebody has emptied.
 
-    And which of those reconciled were changed since.
+    The second value has the reconciled ones that were changed since.
     """
 
     _, partitions = stored(lakehouse.settings, table)
@@ -315,5 +315,5 @@ def _closed_and_changed(
 
 
 def ranges(found: Iterable[Due], table: Table) -> list[Range]:
-    """The partitions as ranges: neighbours are one."""
+    """Returns the partitions as ranges; neighbours make one range."""
     return joined(partition_range(each.partition, table.partition_by) for each in found)

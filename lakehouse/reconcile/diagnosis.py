@@ -1,4 +1,4 @@
-"""Why a table differs from its batch run: what its log, that of its input, the log tables and a second computation say."""
+"""The causes why a table differs from its batch run: by its log, its input's log, the log tables and a second computation."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -43,14 +43,14 @@ def causes(
     again: Callable[[], Mapping[str, Digest]],
     ties: Sequence[str],
 ) -> dict[str, str]:
-    """For each partition that differs the cause, as far as it can be known: the first that applies, and its evidence.
+    """Returns the cause for each partition that differs, as far as it can be known: the first that applies, with evidence.
 
-    `computed` are digests of the batch run, `again` computes it a second time. `ties` names what of
-    the function takes any of several rows that tie.
+    `computed` are digests of the batch run, `again` computes it a second time. `ties` names the
+    expressions of the function that take any of several rows that tie.
     """
     if not partitions:
         return {}
-    # an older certificate is about another table of that name
+    # a certificate from before the table was made is about another table of that name
     identity = delta_log.made(lakehouse.path(table))
     assert identity is not None  # it has partitions
     reconciled = {
@@ -58,7 +58,7 @@ def causes(
         for key, c in latest(lakehouse.settings, table, "EQUAL").items()
         if key in partitions and c.at >= identity[1]
     }
-    # evidence is what came after that
+    # only later changes are evidence
     wrote = {key: reconciled[key].version if key in reconciled else -1 for key in partitions}
     own = _changes(lakehouse, table, min(wrote.values()))
     inputs = [
@@ -113,7 +113,7 @@ def causes(
 
 
 def tied(expressions: Sequence[str]) -> str:
-    """The cause where the function takes one of several rows by an order in which they may tie."""
+    """Returns the cause if the function takes one of several rows by an order in which they may tie."""
     if not expressions:
         return ""
     return (
@@ -123,16 +123,16 @@ def tied(expressions: Sequence[str]) -> str:
 
 
 def unanswered(rows: int) -> str:
-    """The cause where rows have no answer to repeat."""
+    """Returns the cause if rows have no recorded answer that a batch run could repeat."""
     return f"{UNANSWERED}: {rows} rows have no recorded answer of the lookup; a backfill or repair asks for them"
 
 
 def of_files(
     lakehouse: Lakehouse, table: Table, rows: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """What is to be said of the partitions of a report whose rows are EQUAL and whose file is not of them.
+    """Returns the verdict and its cause for each partition of a report whose rows are EQUAL and whose file is of other rows.
 
-    `rows`: their checksum, by partition.
+    `rows`: the checksum of the rows, by partition.
     """
     done, faults = report_files.computed(lakehouse.settings, table), {}
     for key, held in rows.items():
@@ -145,7 +145,7 @@ def of_files(
 
 
 def of_states(certificate: Certificate, states: datetime | None) -> Certificate:
-    """The certificate, DIFFERENT if states are kept in its range that the rows before do not give."""
+    """Returns the certificate, as DIFFERENT if states kept in its range are not those that the earlier rows give."""
     if (
         states is None
         or certificate.verdict != "EQUAL"
@@ -160,7 +160,7 @@ def of_states(certificate: Certificate, states: datetime | None) -> Certificate:
 
 
 def lost(file: str) -> str:
-    """The cause where the table's log names a file that is not on disk."""
+    """Returns the cause if the table's log names a file that is not on disk."""
     return f"{LOST}: {file} is named by the table's log and is not there; a repair computes its rows again"
 
 
@@ -170,7 +170,7 @@ def _input_changes(
     reconciled: Mapping[str, Certificate],
     partitions: Sequence[str],
 ) -> Iterator[tuple[Change, Mapping[str, int]]]:
-    """The changes of an input, each with the version of it that is reconciled, by partition."""
+    """Yields the changes of an input, each with the reconciled versions of that input, by partition."""
     read = {
         key: version_of(reconciled[key], of.name) if key in reconciled else -1 for key in partitions
     }
@@ -179,7 +179,7 @@ def _input_changes(
 
 
 def _changes(lakehouse: Lakehouse, table: Table, after: int, column: str = "") -> list[Change]:
-    """Those later than `after`, as far back as the log goes."""
+    """Returns the changes later than version `after`, as far back as the log goes."""
     path = lakehouse.path(table)
     return delta_log.changes(path, max(after, delta_log.oldest(path) - 1), column) or []
 
@@ -197,7 +197,7 @@ def _unsteady(first: Digest, second: Digest) -> str:
 
 
 def _others(table: Table, made: Provenance) -> str:
-    """Whether its writers had other dimensions, or other code."""
+    """Returns the cause if the partition's writers had other dimensions or other code; empty if they had not."""
     if len(made.references) > 1:
         return f"{DIMENSION}: while it was written, from {dict(made.references[0])} to {dict(made.references[-1])}"
     if others := [each for each in made.code_versions if each != table.code_version]:

@@ -1,8 +1,8 @@
-"""Which reconciled partitions were changed since: by the logs of a table and of its input, looked at from where it was left off.
+"""Reconciled partitions that were changed since: by the logs of a table and of its input, each read on from the last look.
 
-`_commit_log/<table>.reconciliation.json` keeps up to which version each log was looked at, and what
-was found and is not reconciled since; and of each table its id, with the time since which another
-has its name, or an older copy its place.
+`_commit_log/<table>.reconciliation.json` keeps the version up to which each log was read, and the
+changes that are not reconciled since. It also keeps each table's id, and the time since which another
+table has its name, or an older copy its place.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -27,7 +27,7 @@ from lakehouse.transform import ranges_of
 
 
 def looked_at(settings: Settings, table: Table) -> dict[str, int]:
-    """Up to which version the log of `table` and that of its input were looked at."""
+    """Returns the version up to which the log of `table`, and that of each input, were looked at."""
     return _looks(settings, table).versions
 
 
@@ -40,13 +40,13 @@ class Mark:
     why: str
 
     def holds(self, last: Certificate) -> bool:
-        """Whether the certificate is older than the change."""
+        """Returns True if the certificate is older than the change."""
         return last.version < self.version or any(
             version_of(last, name) < version for name, version in self.inputs.items()
         )
 
     def with_(self, other: "Mark | None") -> "Mark":
-        """Both changes, described as this one."""
+        """Returns both changes as one, with the description of this one."""
         if other is None:
             return self
         names = self.inputs.keys() | other.inputs.keys()
@@ -56,11 +56,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What is kept of the looks at the logs of a table and of its inputs.
+    """The results of the looks at the logs of a table and of its inputs, as kept on disk.
 
-    :param versions: up to which version each was looked at.
-    :param marks: by the partition that was changed since it was reconciled.
-    :param tables: the id of each, since when certificates count, and its last commit then.
+    :param versions: the version up to which each log was looked at.
+    :param marks: the changes since the reconciliation, by partition.
+    :param tables: for each its id, the time since which certificates count, and its last commit at the look.
     """
 
     versions: dict[str, int] = field(default_factory=dict)
@@ -71,13 +71,13 @@ class Looks:
 def look(
     lakehouse: Lakehouse, table: Table, known: Mapping[str, Certificate], closed: Iterable[str]
 ) -> dict[str, Mark]:
-    """The partitions changed since they were reconciled, with what the logs say since the last look; kept for the next,
-    unless this user may only read.
+    """Returns the partitions changed since they were reconciled, after a look at the logs from the last look on. The
+    result is kept for the next look, unless this user may only read.
 
-    `known`: the last certificates. Of `closed` partitions without one a change is kept, too: a
-    reconciliation may be under way that has not seen it. A certificate from before the table, or
-    its input, was made again or put back from a copy counts as changed. What somebody removed is
-    kept of every partition (`emptied`): one without a row left is none that the table has.
+    `known`: the last certificates. A change of a `closed` partition without one is kept, too: a running
+    reconciliation may not have seen it. A partition counts as changed if its certificate is from before
+    the table, or its input, was made again or put back from a copy. A removal of rows is kept for every
+    partition (`emptied`), because the table does not list a partition without rows.
     """
     both = (table, *lakehouse.catalog.timed_inputs(table))
     candidates = known.keys() | set(closed)
@@ -90,7 +90,7 @@ def look(
             path, before = table_path(lakehouse.settings, each), versions.get(each.name)
             now = delta_log.latest(path)
             if before is not None and now < before:
-                marks.clear()  # they are by versions that are gone
+                marks.clear()  # they refer to versions that are gone
                 gone_back.add(each.name)
             if before is None:  # the first look: from the oldest certificate on
                 seen = (
@@ -115,7 +115,7 @@ def look(
 
 
 def emptied(settings: Settings, table: Table) -> Set[str]:
-    """Partitions that were changed and are not reconciled since, by the last look: there may be no row left in them."""
+    """Returns the partitions that were changed and not reconciled since, by the last look. They may have no row left."""
     return _looks(settings, table).marks.keys()
 
 
@@ -126,10 +126,10 @@ def _made_again(
     kept: dict[str, list[str]],
     gone_back: Set[str],
 ) -> dict[str, Mark]:
-    """The partitions whose certificate is about another table of that name, or about one that is not there.
+    """Returns the partitions whose certificate is about another table of that name, or about one that is not there.
 
-    `kept`: name -> the table's id, since when certificates count, and its last commit when it was
-    looked at; brought up to date. `gone_back`: tables with fewer versions than at the last look.
+    `kept`: name -> the table's id, the time since which certificates count, and its last commit at the
+    look; brought up to date. `gone_back`: tables with fewer versions than at the last look.
     """
     marks: dict[str, Mark] = {}
     for each in tables:
@@ -157,11 +157,11 @@ def _made_again(
 def _present(
     path: Path, kept: list[str], known: Mapping[str, Certificate], gone_back: bool
 ) -> list[str] | None:
-    """What `_made_again` keeps of a table, brought up to date; None if it is not there."""
+    """Returns the up-to-date entry that `_made_again` keeps of a table; None if the table is not there."""
     before, since, seen = kept
     now = delta_log.stamp(path, delta_log.latest(path))
     if seen and delta_log.stamp(path, int(seen.partition(" ")[0])) == seen:
-        return [before, since, now]  # the log goes on from there: the table is not opened
+        return [before, since, now]  # its log continues from there: the table is not opened
     if (made := delta_log.made(path)) is None:
         return None
     identity, at = made
@@ -193,7 +193,7 @@ def _marked(
         elif change.removes or not (change.ours and change.by_stream):
             touched = [key for key in candidates if reaches(change, changed, table, key)]
         else:
-            continue  # what a stream appends to its table is ahead of the frontier of each table that reads it, or late
+            continue  # rows that a stream appends are ahead of the frontier of each table that reads its table, or late
         marks |= dict.fromkeys(
             touched, mark(change.version, f"{changed.name} was changed by {change}")
         )
@@ -201,7 +201,7 @@ def _marked(
 
 
 def reaches(change: Change, changed: Table, table: Table, partition: str) -> bool:
-    """Whether rows of that partition of `table` may be computed from what was changed in its input."""
+    """Returns True if rows of that partition of `table` may be computed from the changed rows of its input."""
     spans = change.spans or [
         partition_range(key, changed.partition_by) for key in change.partitions
     ]
@@ -210,7 +210,7 @@ def reaches(change: Change, changed: Table, table: Table, partition: str) -> boo
 
 
 def version_of(certificate: Certificate, name: str) -> int:
-    """The version of an input that was read for the certificate."""
+    """Returns the version of an input that was read for the certificate; -1 if it names none."""
     return certificate.inputs.get("tables", {}).get(name, -1)
 
 

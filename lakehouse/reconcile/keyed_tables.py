@@ -21,7 +21,7 @@ from lakehouse.transform.versions import VALID
 
 
 def reconciled(session: Session, table: Table, span: Range | None, started: float) -> Certificate:
-    """The certificate, not recorded yet. Raises RangeError for a `span`, and before the first commit."""
+    """Returns the certificate, not recorded yet. Raises RangeError for a `span`, and before the first commit."""
     if span is not None:
         session.catalog.check_derived(table)  # raises
     last = next(session.commit_log(table).by_stream(), None)
@@ -74,5 +74,5 @@ def reconciled(session: Session, table: Table, span: Range | None, started: floa
 
 
 def counted(found: Difference) -> dict[str, Any]:
-    """The fields of a certificate that say how many rows differ, and which."""
+    """Returns the fields of a certificate that say how many rows differ, and which."""
     return {name: getattr(found, name) for name in ("missing", "extra", "changed", "examples")}

@@ -1,4 +1,4 @@
-"""Who wrote the rows of a partition: by the log tables of commits, under which declaration and with which reference tables."""
+"""The writers of a partition's rows, by the log table of commits: their declarations and their reference tables."""
 
 import json
 from bisect import bisect_right
@@ -18,21 +18,21 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import commits, log_tables
 
 _COLUMNS = ["role", "at", "code_version", "inputs", "frontier", "start", "end"]
-# of an instant, which name its partition
+# the leading characters of an instant that name its partition
 _DIGITS = {"hour": len("2026-01-01T00"), "day": len("2026-01-01")}
 _REFERENCES = r'"references": (?P<references>\{[^}]*\})'
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What the writers of one partition had: declarations and versions of reference tables, the last ones last."""
+    """The declarations and the versions of reference tables that one partition's writers had, the latest last."""
 
     code_versions: tuple[str, ...] = ()
     references: tuple[Mapping[str, int], ...] = ()
 
 
 class _Writer(NamedTuple):
-    """Commits that had the same, of one partition of the frontier (stream) or of one range (batch)."""
+    """Commits with the same declaration and references, of one partition of the frontier (stream) or one range (batch)."""
 
     ahead: str | None
     start: str | None
@@ -44,10 +44,10 @@ class _Writer(NamedTuple):
 def written_by(
     settings: Settings, table: Table, partitions: Iterable[str]
 ) -> dict[str, Provenance]:
-    """Of each of the `partitions` what wrote it: streams whose frontier crossed it, batch runs of it.
+    """Returns the writers of each of the `partitions`: streams whose frontier crossed it, and its batch runs.
 
-    Reads the Delta table `_commits`, brought up to date, once. A partition whose writers are not
-    recorded is not there.
+    Brings the Delta table `_commits` up to date, and reads it once. The result leaves out a partition
+    whose writers are not recorded.
     """
     log_tables.flush(settings, [table])
     first = _first(settings, table)
@@ -55,7 +55,7 @@ def written_by(
     for writer in sorted(first, key=first.__getitem__):
         if writer.ahead:
             crossed[writer.ahead].append(writer)
-        else:  # of late rows it may have rewritten some windows only, so those before count, too
+        else:  # a run for late rows may have rewritten some windows only, so earlier writers count, too
             ranges.append(writer)
     steps = sorted(crossed)
 
@@ -88,9 +88,9 @@ def written_by(
 
 
 def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
-    """The recorded writers, each with the time of its first commit.
+    """Returns the recorded writers, each with the time of its first commit.
 
-    Instants are ISO text in UTC, which sorts as they do.
+    Instants are ISO text in UTC, which sorts in the order of time.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -132,7 +132,7 @@ def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
 def by_references(
     lakehouse: Lakehouse, table: Table, span: Range
 ) -> Iterator[tuple[Range, Mapping[str, int]]]:
-    """The range in parts, each with the versions of reference tables that the writers of its rows read last."""
+    """Yields the range in parts, each with the versions of reference tables that the writers of its rows read last."""
     start, versions = span.start, None
     if lakehouse.catalog.pinned_inputs(table):
         _, stored = coverage.stored(lakehouse.settings, table)

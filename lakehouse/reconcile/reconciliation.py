@@ -1,4 +1,4 @@
-"""The reconciliation: the batch run of a closed range, compared with what the table holds of it, partition by partition."""
+"""The reconciliation: the comparison of a closed range of a table with its batch run, partition by partition."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,9 +33,9 @@ from lakehouse.transform.checks import judged_rows
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """What a table holds of a range behind its frontier, and what the batch run gives.
+    """A table's rows of a range behind its frontier, and those that the batch run gives.
 
-    Digests by partition.
+    Digests are by partition.
     """
 
     span: Range
@@ -45,7 +45,7 @@ class _Sides:
     ours: Mapping[str, Digest]
     theirs: Mapping[str, Digest]
     by_batch: Mapping[str, int]  # rows of the table that a batch run wrote
-    lost: Mapping[str, str]  # partitions of which a file is not there -> its name
+    lost: Mapping[str, str]  # partition of which a file is missing -> the name of that file
     states: datetime | None = None  # the instant of kept states that its rows do not give
 
     @property
@@ -62,9 +62,9 @@ class _Sides:
 
 
 def reconcile(session: Session, table: Table, span: Range | None = None) -> Certificate:
-    """`reconcile`, in sum: one certificate over the whole range, with the gravest of the verdicts.
+    """Reconciles `span` and returns one certificate over the whole range, with the gravest of the verdicts.
 
-    Only its parts are recorded.
+    Only the certificates of its parts are recorded.
     """
     return summed(reconcile_parts(session, table, span))
 
@@ -72,9 +72,9 @@ def reconcile(session: Session, table: Table, span: Range | None = None) -> Cert
 def reconcile_parts(session: Session, table: Table, span: Range | None = None) -> list[Certificate]:
     """Recomputes `span` (default: from the first row up to the frontier) and compares it with the table.
 
-    A certificate for each partition, in order; neighbours without a row on either side share one.
-    What lies ahead of the frontier is OPEN; of a row table's open partition only rows whose arrival
-    the frontier has passed are compared, the same on both sides. The input is read as it is now,
+    Returns a certificate for each partition, in order; neighbours without a row on either side share one.
+    The part ahead of the frontier is OPEN. In a row table's open partition, both sides are compared by
+    the rows alone whose arrival the frontier has passed. The input is read as it is now,
     reference tables as the writers of the rows read them. Nothing is changed; the verdicts are
     recorded in `_certificates`. A keyed or versioned table has no ranges: it is recomputed whole,
     from the ingest table at the version that its last commit had read. Raises RangeError.
@@ -86,7 +86,7 @@ def reconcile_parts(session: Session, table: Table, span: Range | None = None) -
 
 
 def _reconciled(session: Session, table: Table, span: Range | None) -> list[Certificate]:
-    """The certificates of `reconcile`, not recorded yet."""
+    """Returns the certificates of `reconcile_parts`, not recorded yet."""
     started = time.monotonic()
     if table.kind.is_upserted:
         return [keyed_tables.reconciled(session, table, span, started)]
@@ -120,7 +120,7 @@ def _reconciled(session: Session, table: Table, span: Range | None) -> list[Cert
     if span.end > ahead:
         detail = f"ahead of the frontier {ranges.text(ahead)}, where the stream is still to write"
         parts.append(replace(blank, start=max(span.start, ahead), verdict="OPEN", detail=detail))
-    # the time it took is shared among them by their rows
+    # the time taken is divided among the certificates by their rows
     share = (time.monotonic() - started) / sum(
         1 + c.rows_in_table + c.rows_recomputed for c in parts
     )
@@ -128,7 +128,7 @@ def _reconciled(session: Session, table: Table, span: Range | None) -> list[Cert
 
 
 def summed(found: Sequence[Certificate]) -> Certificate:
-    """One certificate for neighbouring ranges: counts and digests are those of all rows together."""
+    """Returns one certificate for neighbouring ranges: counts and digests are those of all rows together."""
     verdict = min((c.verdict for c in found), key=GRAVEST.index)
     gravest = [c for c in found if c.verdict == verdict]
     digests = ("checksum_in_table", "checksum_recomputed")
@@ -153,7 +153,7 @@ def summed(found: Sequence[Certificate]) -> Certificate:
 def _behind(
     session: Session, table: Table, span: Range, blank: Certificate
 ) -> Iterator[Certificate]:
-    """The certificates of a range behind the frontier, in order."""
+    """Yields the certificates of a range behind the frontier, in order."""
     if not table.deterministic:
         detail = "declared with deterministic=False: its runs may differ, so a difference would say nothing"
         yield replace(blank, end=span.end, verdict="UNVERIFIABLE", detail=detail)
@@ -172,10 +172,10 @@ def _behind(
             continue
         try:
             sides = _computed(session, table, part, references, blank)
-        except NotKept as err:  # of some rows, perhaps of some partitions only
+        except NotKept as err:  # for some rows, perhaps in some partitions only
             yield from _apart(session, table, part, blank, str(err))
             continue
-        # of all that there is: not read without need
+        # this looks at all of the input, so it is read only if a digest differs
         first = compute.first(session, table) if sides.unequal else None
         by_key = {key: c for key in sides.unequal if (c := _gone(table, key, sides, first, blank))}
         unequal = [key for key in sides.unequal if key not in by_key]
@@ -200,7 +200,7 @@ def _behind(
 def _pieces(
     table: Table, sides: _Sides, found: Mapping[str, Certificate], blank: Certificate
 ) -> Iterator[Certificate]:
-    """A certificate for each partition, and for neighbours without a row."""
+    """Yields a certificate for each partition with rows, and one for neighbours without a row."""
     reached, without_row = sides.span.start, replace(blank, inputs=sides.inputs)
     for key in sides.keys:
         piece = found.get(key) or _certificate(sides, table, key, blank)
@@ -215,7 +215,7 @@ def _pieces(
 def _apart(
     session: Session, table: Table, span: Range, blank: Certificate, why: str
 ) -> Iterator[Certificate]:
-    """As `_behind`, by halves, until a partition alone cannot be computed any more."""
+    """Yields the certificates as `_behind` does, by halves, until a single partition cannot be computed any more."""
     keys = list(span.partitions(table.partition_by))
     if len(keys) == 1:
         yield replace(blank, start=span.start, end=span.end, verdict="UNVERIFIABLE", detail=why)
@@ -254,7 +254,7 @@ def _computed(
         if origin == "batch":
             by_batch[key] = part.rows
     theirs = {key: part for (key, _), part in made.items()}
-    if table.kind.is_report:  # of a partition without rows there is a file, too
+    if table.kind.is_report:  # a partition without rows has a file, too
         theirs = dict.fromkeys(_wholes(table, span), EMPTY) | theirs
     states = kept_states.differing(session, computed.begun)
     return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_batch, lost, states)
@@ -263,7 +263,7 @@ def _computed(
 def _certificate(
     sides: _Sides, table: Table, key: str, blank: Certificate, **judged: Any
 ) -> Certificate:
-    """Returns the certificate of a partition, EQUAL unless `judged` otherwise."""
+    """Returns the certificate of a partition, EQUAL unless `judged` says otherwise."""
     span = _piece(key, table, sides.span)
     ours, theirs = sides.ours.get(key, EMPTY), sides.theirs.get(key, EMPTY)
     return replace(
@@ -288,7 +288,7 @@ def _compared(
     blank: Certificate,
     again: Callable[[], _Sides],
 ) -> dict[str, Certificate]:
-    """The certificates of partitions whose digests are not the same: row by row, and explained."""
+    """Returns the certificates of partitions whose digests differ, after a comparison row by row, with their causes."""
     asked = F.col(PARTITION).isin(keys)
     differ = _differences(table, sides.expected.where(asked), sides.actual.where(asked))
     waiting, differ = _pending(session, table, sides, differ)
@@ -300,7 +300,7 @@ def _compared(
     ties = validation.ties(session, table) if differ else []
     why = diagnosis.causes(session, table, list(differ), sides.theirs, lambda: again().theirs, ties)
     why |= {key: diagnosis.unanswered(unanswered[key]) for key in differ if key in unanswered}
-    # within the tolerance
+    # EQUAL within the tolerance
     judged: dict[str, dict[str, Any]] = {key: {"verdict": "EQUAL"} for key in keys}
     judged |= {
         key: keyed_tables.counted(difference) | {"verdict": "PENDING", "detail": d}
@@ -310,7 +310,7 @@ def _compared(
         key: keyed_tables.counted(difference) | {"verdict": "DIFFERENT", "cause": why[key]}
         for key, difference in differ.items()
     }
-    # whatever else it waits for: its rows cannot be read
+    # a lost file decides, whatever else the partition waits for: its rows cannot be read
     for key in sides.lost.keys() & judged.keys():
         judged[key] |= {"verdict": "DIFFERENT", "cause": diagnosis.lost(sides.lost[key])}
     return {
@@ -320,7 +320,7 @@ def _compared(
 
 
 def _wholes(table: Table, span: Range) -> list[str]:
-    """The partitions that end in a range."""
+    """Returns the partitions that end in a range."""
     keys = span.partitions(table.partition_by)
     return [key for key in keys if partition_range(key, table.partition_by).end <= span.end]
 
@@ -333,7 +333,7 @@ def _differences(table: Table, expected: DataFrame, actual: DataFrame) -> dict[s
 def _pending(
     session: Session, table: Table, sides: _Sides, found: dict[str, Difference]
 ) -> tuple[dict[str, tuple[Difference, str]], dict[str, Difference]]:
-    """What of the differences waits for a batch run, and for which; and what does not."""
+    """Returns the differences that wait for a batch run, each with a text of that run, and then the other differences."""
     if not found:
         return {}, {}
     if table.late != "update":
@@ -371,7 +371,7 @@ def _piece(key: str, table: Table, span: Range) -> Range:
 def _gone(
     table: Table, key: str, sides: _Sides, first: datetime | None, blank: Certificate
 ) -> Certificate | None:
-    """UNVERIFIABLE, if all that the partition was computed from is older than the first row that the input still has."""
+    """Returns an UNVERIFIABLE certificate if all of the partition's input is older than the input's first row now, else None."""
     context = ranges_of.context(_piece(key, table, sides.span), table)
     if key in sides.theirs or (first and context.end > first):
         return None

@@ -1,4 +1,4 @@
-"""The certificates in sum: of each table the last verdict, how far it is reconciled, which ranges are known to differ."""
+"""The certificates in sum: for each table the last verdict, the end of its reconciled range, and the ranges known to differ."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ _COLUMNS = ["table", "start", "end", "verdict", "at", *_COUNTS]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A difference: when it was first found, and what of."""
+    """A difference: the time when it was first found, and the counts of its rows."""
 
     at: datetime
     rows: str
@@ -25,25 +25,25 @@ class Found:
 
 @dataclass(slots=True)
 class Outcomes:
-    """What the certificates of one table say together."""
+    """The sum of one table's certificates."""
 
     at: datetime | None = None  # when the last verdict was given
     verdict: Verdict | None = None
     reconciled_until: datetime | None = None  # the latest end of a range that was EQUAL
-    different: dict[Span, Found] = field(default_factory=dict)  # and not EQUAL since
+    different: dict[Span, Found] = field(default_factory=dict)  # DIFFERENT, and not EQUAL since
     counts: Counter[str] = field(default_factory=Counter)  # by verdict
-    # ranges whose last verdict is not EQUAL; OPEN is none
+    # ranges whose last verdict is not EQUAL; OPEN does not count
     doubtful: dict[Span, Verdict] = field(default_factory=dict)
 
     @property
     def in_force(self) -> Verdict | None:
-        """The gravest of the last verdicts of all ranges."""
+        """Returns the gravest of the last verdicts of all ranges."""
         if self.doubtful:
             return min(self.doubtful.values(), key=GRAVEST.index)
         return "EQUAL" if self.counts["EQUAL"] else self.verdict
 
     def add(self, verdict: Verdict, span: Span, at: datetime, rows: str = "") -> None:
-        """One more, not older than those before."""
+        """Adds a verdict that is not older than the earlier ones."""
         self.at, self.verdict = at, verdict
         self.counts[verdict] += 1
         if verdict != "OPEN":
@@ -52,8 +52,8 @@ class Outcomes:
             }
             self.doubtful |= {span: verdict} if verdict != "EQUAL" else {}
         if verdict == "DIFFERENT":
-            # asked again, with hours that have closed since: if no more rows differ, it is the same
-            # difference
+            # reconciled again together with hours that have closed since: if no more rows differ, it is
+            # the same difference
             again = next(
                 (s for s, found in self.different.items() if (s[0], found.rows) == (span[0], rows)),
                 None,
@@ -67,13 +67,13 @@ class Outcomes:
 
 
 def _outside(span: Span, equal: Span) -> list[Span]:
-    """What is left of `span` without `equal`."""
+    """Returns the parts of `span` that lie outside of `equal`."""
     parts = [(span[0], min(span[1], equal[0])), (max(span[0], equal[1]), span[1])]
     return [(start, end) for start, end in parts if start < end]
 
 
 class Verdicts:
-    """The log tables of certificates, kept in sum: what was read once is not read again, for it grows by a file a verdict."""
+    """The log table of certificates in sum. It grows by a file for each verdict, so no file is read twice."""
 
     def __init__(self, settings: Settings) -> None:
         path = layout.log_table(settings, "_certificates")
@@ -81,7 +81,7 @@ class Verdicts:
         self._outcomes: dict[str, Outcomes] = {}
 
     def now(self) -> dict[str, Outcomes]:
-        """By table, of those that have a certificate."""
+        """Returns the outcomes by table, for tables that have a certificate."""
         rows, again = self._certificates.read()
         if again:
             self._outcomes = {}

@@ -1,4 +1,4 @@
-"""A lakehouse as one value: the settings and what is declared."""
+"""A lakehouse as one value: the settings and the catalog."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from lakehouse.storage.disk.layout import Side, table_path
 from lakehouse.storage.log.commit_log import CommitLog
 
 _INSTANT = timedelta(microseconds=1)
-_LOOK = 0.25  # of the freshness: how often a query behind the head looks for news
+_LOOK = 0.25  # of the freshness: how often a query downstream of the head looks for commits
 
 
 @dataclass(frozen=True, slots=True)
 class Lakehouse:
-    """The settings and what is declared: enough for whatever reads logs, and no rows. It needs no JVM."""
+    """The settings and the catalog: enough for code that reads logs and no rows. It needs no JVM."""
 
     settings: Settings
     catalog: Catalog
@@ -32,10 +32,10 @@ class Lakehouse:
         return table_path(self.settings, table, side)
 
     def pace(self, table: Table) -> timedelta:
-        """The least time between two micro-batches of the table's streaming query.
+        """Returns the least time between two micro-batches of the table's streaming query.
 
-        Only the queries at a pipeline's head wait: the others have nothing to do until these have
-        committed, and follow at once. A query of Spark's has to look for that.
+        Only the queries at a pipeline's head wait. The others have nothing to do until these have
+        committed, and follow at once. A query of Spark's has to look for such commits.
         """
         if self.catalog.at_head(table):
             return self.settings.pace(table.pipeline)
@@ -48,20 +48,20 @@ class Lakehouse:
         return delta_log.exists(self.path(table))
 
     def may_hold(self, table: Table, file: dict, span: Range) -> bool:
-        """Whether the statistics of a file of the table do not rule out that it has a row in the span of event time."""
-        # a window's result is placed by the last instant before the end that the statistics have
+        """Returns True unless the statistics of the table's file rule out a row in the span of event time."""
+        # the statistics have the end of a window; its result belongs to the last instant before that
         end = span.end + _INSTANT if table.window else span.end
         column = self.catalog.time_statistic(table)
         return delta_log.may_hold(file, column, Range(span.start, end))
 
     def least(self, table: Table, version: int | None = None) -> list[datetime | None]:
-        """The first event time of each file of the table, to a millisecond; None where its statistics do not say.
+        """Returns the first event time of each file of the table, to a millisecond; None where its statistics do not say.
 
-        Raises CommitError if one is not on disk: nobody else may look for it.
+        Raises CommitError if a file is not on disk, which a caller that reads no rows would not notice.
         """
         self.check_whole(table, version)
         column = self.catalog.time_statistic(table)
-        # a window's result is placed by the last instant before the end that the statistics have
+        # the statistics have the end of a window; its result belongs to the last instant before that
         before = _INSTANT if table.window else timedelta(0)
         minima = [file.get(f"min.{column}") for file in delta_log.files(self.path(table), version)]
         return [each and each - before for each in minima]
@@ -69,7 +69,7 @@ class Lakehouse:
     def lost(
         self, table: Table, keys: Collection[str], version: int | None = None, side: Side = ""
     ) -> dict[str, list[dict]]:
-        """Of these partitions the files that the table's log names and that are not on disk, by partition."""
+        """Returns the files of these partitions that the table's log names and that are not on disk, by partition."""
         path = self.path(table, side)
         by_partition: dict[str, list[dict]] = {}
         mine = (
@@ -82,7 +82,7 @@ class Lakehouse:
         return by_partition
 
     def check_reachable(self, table: Table, version: int) -> None:
-        """Raises CommitError if none of the table's files is there: that is an outage, and no verdict."""
+        """Raises CommitError if none of the table's files is on disk: that is an outage, and no verdict."""
         path = self.path(table)
         files = delta_log.files(path, version)
         if len(delta_log.lost(path, files)) == len(files):
@@ -99,12 +99,12 @@ class Lakehouse:
 
 
 def load(settings: Settings) -> Lakehouse:
-    """The lakehouse of the settings. Raises DeclarationError as `catalog.load`."""
+    """Returns the lakehouse of the settings. Raises DeclarationError as `catalog.load` does."""
     return Lakehouse(settings, catalog.load(settings))
 
 
 def gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> CommitError:
-    """What to say of data files that a table's log names and that are not on disk."""
+    """Returns the error, with its remedy, for data files that a table's log names and that are not on disk."""
     remedy = "restore it from a backup: an ingest table is computed from nothing else"
     if table.kind.is_derived:
         remedy = f"`lakehouse reconcile repair {table.name}` computes its partition again"

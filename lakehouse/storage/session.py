@@ -1,4 +1,4 @@
-"""A session on a lakehouse: what every run that reads or writes rows needs, as one value."""
+"""A session on a lakehouse: all that a run needs to read or write rows, as one value."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _INSTANT = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Session(Lakehouse):
-    """A lakehouse and Spark: what reads and writes rows."""
+    """A lakehouse with a Spark session, which reads and writes rows."""
 
     spark: SparkSession
 
@@ -33,7 +33,7 @@ class Session(Lakehouse):
         return cls(lakehouse.settings, lakehouse.catalog, spark)
 
     def read(self, table: Table, version: int | None = None, side: Side = "") -> DataFrame:
-        """The rows of a table, technical columns included, now or at a Delta version."""
+        """Returns the rows of a table, technical columns included, now or at a Delta version."""
         reader = self.spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
@@ -46,9 +46,9 @@ class Session(Lakehouse):
         version: int | None = None,
         within: Sequence[Range] | None = None,
     ) -> DataFrame:
-        """As `read`, of a table with event time: the rows of the span, and others of the same files.
+        """Returns the rows of a span of event time, as `read` does, and other rows of the same files.
 
-        `within`: only these parts of the span are asked for.
+        `within`: only these parts of the span are needed.
         """
 
         def needed(file: dict) -> bool:
@@ -68,9 +68,9 @@ class Session(Lakehouse):
         *,
         without_lost: bool = False,
     ) -> DataFrame:
-        """As `read`, of some partitions alone.
+        """Returns the rows of some partitions alone, as `read` does.
 
-        `without_lost` of their files that are there (`lost` names the others).
+        `without_lost`: files that are not on disk are left out (`lost` names them).
         """
         return self._of_files(
             table, lambda file: file[f"partition.{PARTITION}"] in keys, version, side, without_lost
@@ -84,11 +84,11 @@ class Session(Lakehouse):
         side: Side = "",
         without_lost: bool = False,
     ) -> DataFrame:
-        """The rows of the files that are needed.
+        """Returns the rows of the files that are needed, read without Delta.
 
-        Through Delta a table that has just changed costs most of a second to read.
+        Delta takes most of a second to read a table that has just changed.
 
-        Raises CommitError for a file that is not on disk, unless the caller knows and does without.
+        Raises CommitError for a file that is not on disk, unless `without_lost` leaves it out.
         """
         path = self.path(table, side)
         files = [file for file in delta_log.files(path, version) if needed(file)]
@@ -104,47 +104,54 @@ class Session(Lakehouse):
         )
 
     def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:
-        """The rows of these files of a table. Raises CommitError for one that is not on disk."""
+        """Returns the rows of these files of a table. Raises CommitError for one that is not on disk."""
         path = self.path(table)
-        if (kept := self.rows_here(files, schema)) is not None:
-            return in_spark(self.spark, kept, nullable(schema))
+        if (rows := self.rows_here(files, schema)) is not None:
+            return in_spark(self.spark, rows, nullable(schema))
         if lost := [{"path": str(file.relative_to(path))} for file in delta_log.missing(files)]:
             raise gone(self.catalog, table, path, lost)
         return self._read(path, files, schema)
 
     def rows_here(self, files: Sequence[Path], schema: StructType) -> pa.Table | None:
-        """The rows of these files if this process has just written them."""
-        kept = write_cache.rows_of(files)
-        return None if kept is None else kept.select(schema.names)
+        """Returns the rows of these files if this process has just written them, with all of these columns, else None."""
+        rows = write_cache.rows_of(files)
+        if rows is None or not set(schema.names) <= set(rows.column_names):
+            return None
+        return rows.select(schema.names)
 
     def few_spanning(
         self, table: Table, span: Range, schema: StructType, most: int
     ) -> pa.Table | None:
-        """Returns the rows of the span, read without Spark; None if they are more than `most`, or a file is not on disk.
+        """Returns the rows of the span, read without Spark; None if that cannot be, or they are more than `most`.
 
-        The partition, which stands in no file, is null in rows that this process has not just written.
+        It cannot be if a file is not on disk, or was written with types that only Spark reads as these. No file has
+        the partition column, so it is null in rows that this process has not just written.
         """
         path = self.path(table)
         named = [file for file in delta_log.files(path) if self.may_hold(table, file, span)]
         files = [delta_log.data_file(path, file) for file in named]
         if delta_log.missing(files):
             return None
-        shift = _INSTANT if table.window else timedelta()  # of a window its end is stored
+        shift = _INSTANT if table.window else timedelta()  # a window is found by its end
         condition = event_time_index.within(
             self.catalog.time_statistic(table), Range(span.start + shift, span.end + shift)
         )
-        kept = {file: self.rows_here([file], schema) for file in files}
-        read = event_time_index.chosen(
-            [file for file in files if kept[file] is None],
-            to_arrow_schema(schema, timezone="UTC"),
-            [condition],
-            schema.names,
-            most,
-        )
+        columns = to_arrow_schema(schema, timezone="UTC")
+        in_memory = {file: self.rows_here([file], schema) for file in files}
+        on_disk = [file for file in files if in_memory[file] is None]
+        try:
+            read = event_time_index.chosen(on_disk, columns, [condition], schema.names, most)
+            written = [
+                rows.cast(columns).filter(condition)
+                for rows in in_memory.values()
+                if rows is not None
+            ]
+        except pa.ArrowException:
+            return None
         if read is None:
             return None
-        written = [rows.filter(condition) for rows in kept.values() if rows is not None]
-        return pa.concat_tables([read, *written], promote_options="default")
+        rows = pa.concat_tables([read, *written])
+        return rows if rows.num_rows <= most else None
 
     def _read(self, path: Path, files: Sequence[Path], schema: StructType) -> DataFrame:
         if not files:
@@ -154,9 +161,9 @@ class Session(Lakehouse):
         )
 
     def references(self, versions: dict[str, int]) -> dict[str, DataFrame]:
-        """Inputs without event time, each at its pinned version.
+        """Returns the inputs without event time, each at its pinned version.
 
-        Through Delta only where rows are marked as replaced.
+        Only keyed and versioned tables are read through Delta, because it skips their replaced rows.
         """
         tables = {self.catalog.table(name): version for name, version in versions.items()}
         return {
@@ -168,5 +175,5 @@ class Session(Lakehouse):
 
 
 def nullable(schema: StructType) -> StructType:
-    """The columns as files have them."""
+    """Returns the columns as files have them, where each may be null."""
     return StructType([StructField(field.name, field.dataType) for field in schema])

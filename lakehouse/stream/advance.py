@@ -1,8 +1,8 @@
-"""A query of ours: one limited step after another over what a table's input has gained.
+"""A query of ours: one limited step after another over the new rows of a table's input.
 
-A step reads what lies behind the table's position, computes, and commits rows and position
-together, so that the table itself says how far it is. One thread for each table: one that fails or
-is slow falls behind alone. What users of a query of Spark's know is here by the same names:
+A step reads the input after the table's position, computes, and commits rows and position together.
+So the table itself holds its position. Each table has a thread: one that fails or is slow lags
+alone. Users of a query of Spark's find the same names here:
 `isActive`, `exception`, `stop`, `awaitTermination`, `processAllAvailable`, `recentProgress`.
 """
 
@@ -26,21 +26,21 @@ from lakehouse.stream.micro_batch import BatchLog, StreamRun
 
 _log = logging.getLogger(__name__)
 
-LOOK = 0.5  # seconds until the next look for commits of other processes
-IDLE = 10.0  # seconds without anything to do, after which that is reported
+LOOK = 0.5  # seconds between two polls for commits of other processes
+IDLE = 10.0  # seconds without work, after which an idle report is made
 _PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds until a service that did not answer is asked again
-_STOP = 60.0  # seconds for a step to end once it is asked to
+_STOP = 60.0  # seconds in which a step must end once it is asked to
 Take = Callable[[Any, int, BatchLog], None]
-"""Computes and writes what follows from some rows (of several inputs by their names), by the number of their batch."""
+"""Computes and writes the results of a step's rows, given with the number of their batch; several inputs come by name."""
 
 
 class StepFailed(Exception):
-    """A step failed; the text is the traceback of what it raised, the cause that itself."""
+    """The failure of a step: its text is the traceback of the exception, its cause the exception itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a report says of the input."""
+    """The input, as a report shows it."""
 
     endOffset: str
     latestOffset: str | None = None
@@ -49,7 +49,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one step did, by the names of Spark's own progress."""
+    """The progress of one step, by the names of Spark's own progress."""
 
     name: str
     batchId: int
@@ -77,7 +77,7 @@ class Report:
 
 
 class Piece(Protocol):
-    """What one step reads: so many rows, up to a position."""
+    """The input of one step: a number of rows, up to a position."""
 
     @property
     def rows(self) -> int: ...
@@ -91,61 +91,61 @@ P = TypeVar("P", bound=Piece)
 
 
 class StepInput(ABC, Generic[P]):
-    """What a loop reads: it says what comes next, and how it is taken and kept."""
+    """The input of a loop: it finds the next piece, and computes and writes its rows."""
 
     loop: "StepLoop[P]"
 
     def attach(self, loop: "StepLoop[P]") -> None:
-        """Reads for a loop, before its thread starts."""
+        """Sets the loop that this input serves, before the loop's thread starts."""
         self.loop = loop
 
     @abstractmethod
     def resume(self) -> tuple[object, int]:
         """Returns the position of the table, and the number of its next batch.
 
-        One that a crash left unfinished is finished first.
+        A batch that a crash left unfinished is finished first.
         """
 
     @abstractmethod
     def next_batch(self) -> P | None:
-        """Returns what is to be read now, waiting for it; None when there will be nothing more."""
+        """Waits for the next piece and returns it; None when there will be no more."""
 
     @abstractmethod
     def take(self, piece: P, number: int, log: BatchLog) -> None:
-        """Computes and writes the rows of a step. Raises ServiceAway if it is to be taken again."""
+        """Computes and writes the rows of a step. Raises ServiceAway if the step is to be retried."""
 
     def taken(self) -> None:
-        """Called when a step is written."""
+        """Follows up on a step that is written."""
 
     @abstractmethod
     def offset(self, position: Any) -> dict[str, Any]:
-        """A position as it is kept with a commit."""
+        """Returns a position in the form that is kept with a commit."""
 
     @abstractmethod
     def reported(self, position: Any) -> tuple[Source, ...]:
-        """A position as reports have it."""
+        """Returns a position in the form of reports."""
 
     @abstractmethod
     def latest(self) -> object:
-        """Returns the position after all that the input has now. Another thread may ask."""
+        """Returns the position after all that the input has now. Another thread may call this."""
 
     @abstractmethod
     def is_past(self, position: Any) -> bool:
-        """Whether all up to that position is read."""
+        """Returns True if all up to that position is read."""
 
     def wake(self) -> None:
-        """Has a thread that waits for its input look again."""
+        """Makes a thread that waits for its input look again."""
 
     def close(self) -> None:
-        """Gives back what the thread held."""
+        """Releases what the thread held."""
 
     def explained(self, err: BaseException) -> BaseException:
-        """Returns what a failure means, where that can be said better than by what was raised."""
+        """Returns a clearer error for a failure, if there is one; else the error that was raised."""
         return err
 
 
 class StepLoop(Generic[P]):
-    """Fills one table by steps until it is stopped, fails, or, `available_now`, has read what there was when it began."""
+    """A loop of steps that fills one table until it is stopped or fails; `available_now`: until it has read what is there."""
 
     def __init__(
         self,
@@ -157,29 +157,29 @@ class StepLoop(Generic[P]):
     ) -> None:
         self.run, self.input, self.available_now, self.pace = run, input, available_now, pace
         self.name = run.table.name
-        # of the last hundred steps; replaced and never changed, for others read it
+        # the last hundred reports; replaced, never mutated, because other threads read it
         self.recentProgress: list[Report] = []
-        # the batch that is computed, or failed, and its range
+        # the batch that is being computed, or that failed, and its range
         self.in_flight: tuple[int, str] | None = None
-        self.trouble = ""  # why its input cannot be read just now; it goes on by itself
-        self.remark = ""  # what else is to be known of its input; it goes on
+        self.trouble = ""  # why the input cannot be read now; the loop retries by itself
+        self.remark = ""  # another remark on the input, which does not stop the loop
         self.stopping = threading.Event()
-        self.idle = threading.Event()  # all that it knows of is read
-        self.hurried = threading.Event()  # someone waits until all is read
+        self.idle = threading.Event()  # all known input is read
+        self.hurried = threading.Event()  # a caller waits until all is read
         self.at: Any = None  # the position; None before it is known
         self._error: StepFailed | None = None
-        self._began = time.monotonic() - pace.total_seconds()  # the last step
+        self._began = time.monotonic() - pace.total_seconds()  # when the last step began
         self._thread = InheritableThread(target=self._go_on, name=self.name, daemon=True)
         input.attach(self)
 
     @property
     def due_in(self) -> float:
-        """In how many seconds the next step is due by its pace; less than zero once it is."""
+        """Returns the seconds until the next step is due by the pace; negative once it is overdue."""
         return self._began + self.pace.total_seconds() - time.monotonic()
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether someone waits for what is there now."""
+        """Returns True if someone waits for what is there now: a run up to the present, a caller, or `stop`."""
         return self.available_now or self.hurried.is_set() or self.stopping.is_set()
 
     def start(self) -> "StepLoop[P]":
@@ -192,26 +192,26 @@ class StepLoop(Generic[P]):
 
     @property
     def status(self) -> dict[str, bool]:
-        """By Spark's name, whether a step is under way: waiting for rows, for its pace or for a broker is none."""
+        """Returns the status by Spark's name: active while a step runs, not while it waits for rows, its pace or a broker."""
         return {"isTriggerActive": self.isActive and self.in_flight is not None}
 
     @property
     def unanswered(self) -> Call | None:
-        """What its thread has waited for too long, of code that is not ours; None if nothing."""
+        """Returns the call of code that is not ours for which the thread has waited too long; None if there is none."""
         return unanswered(self._thread.ident)
 
     def exception(self) -> StepFailed | None:
         return None if self.isActive else self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Whether it has ended; raises what it failed with."""
+        """Waits for the end, at most `timeout` seconds, and returns True if it has come; raises what the query failed with."""
         self._thread.join(timeout)
         if error := self.exception():
             raise error
         return not self.isActive
 
     def stop(self) -> None:
-        """Ends it; a step under way is cut off, and is run again by the next life of the query."""
+        """Ends the query. A running step is interrupted, and the next life of the query runs it again."""
         self.stopping.set()
         self.input.wake()
         if self.run.service:
@@ -231,10 +231,12 @@ class StepLoop(Generic[P]):
         """Returns when all that the input has now is read; raises what the query failed with."""
         latest = self.input.latest()
         self.hurried.set()
-        self.input.wake()
-        while self.isActive and not (self.idle.is_set() and self.input.is_past(latest)):
-            time.sleep(0.02)
-        self.hurried.clear()
+        try:
+            self.input.wake()
+            while self.isActive and not (self.idle.is_set() and self.input.is_past(latest)):
+                time.sleep(0.02)
+        finally:
+            self.hurried.clear()
         if error := self.exception():
             raise error
 
@@ -255,7 +257,7 @@ class StepLoop(Generic[P]):
                 self.step(piece, number)
                 number += 1
         except BaseException as err:
-            # also the SystemExit of a function that calls sys.exit: the thread ends by it
+            # also the SystemExit of a function that calls sys.exit, which ends the thread
             if not self.stopping.is_set():
                 err = self.input.explained(err)
                 self._error = StepFailed("".join(traceback.format_exception(err)))
@@ -293,7 +295,7 @@ class StepLoop(Generic[P]):
         )
 
     def _take(self, piece: P, number: int, log: BatchLog) -> None:
-        """Takes the step; one that waits for the answers of a service again and again, unless it is to end at the present."""
+        """Takes the step; retries it while a service is away, unless the query ends at the present or is stopped."""
         flying, pause = self.in_flight, _PAUSE
         while True:
             try:
@@ -303,7 +305,7 @@ class StepLoop(Generic[P]):
                     raise
                 if str(err) != self.trouble:
                     _log.warning(f"table={self.name}: {err}; its step waits")
-                # it is at no work that could hang
+                # nothing that could hang is at work meanwhile
                 self.trouble, self.in_flight = str(err), None
                 if self.stopping.wait(pause):
                     raise

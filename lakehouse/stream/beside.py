@@ -1,4 +1,4 @@
-"""The stream of a table's other version, which is beside it (`storage.versions.upgrades`)."""
+"""The stream of the version beside a table (`storage.versions.upgrades`)."""
 
 from dataclasses import replace
 
@@ -9,6 +9,6 @@ from lakehouse.stream import queries
 
 
 def catch_up(session: Session, table: Table) -> None:
-    """Has the version beside the table read all that its inputs have now."""
+    """Makes the version beside the table read all that its inputs have now."""
     beside_session = replace(session, settings=upgrades.beside(session.settings, table))
     queries.start(beside_session, table, available_now=True).awaitTermination()

@@ -1,8 +1,8 @@
-"""A consistent cut of several inputs: versions that have read the same of each ingest table that more than one is computed from.
+"""A consistent cut of several inputs: versions that have read the same of each ingest table that they share.
 
-A table that joins the debits and the credits of one ingest table would else see a transfer on one
-side and not yet on the other. A version of an input has read what its commit log says, and what the
-inputs that it read had read.
+Without it, a table that joins the debits and the credits of one ingest table would see a transfer on
+one side and not yet on the other. The commit logs say what a version of an input has read: its own
+log for its inputs, and their logs for what those had read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ Read = Mapping[str, int]  # ingest table -> the version up to which it is read
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Which versions of a table's inputs may be read together."""
+    """The versions of a table's inputs that may be read together."""
 
     session: Session
     inputs: Sequence[Table]
-    # input -> the ingest tables that others are computed from, too
+    # input -> its ingest tables from which other inputs are computed as well
     shared: Mapping[str, frozenset[str]]
 
     @classmethod
@@ -37,9 +37,9 @@ class Cuts:
         return cls(session, inputs, shared)
 
     def newest(self, least: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
-        """The newest versions up to `most` that are consistent.
+        """Returns the newest consistent versions up to `most`.
 
-        At worst those of `least`, which are: -1 for an input of which nothing is read.
+        The versions of `least` are consistent, and the worst result; -1 stands for an input of which nothing is read.
         """
         waiting = {
             t.name: least[t.name] if self.shared[t.name] else most[t.name] for t in self.inputs
@@ -69,7 +69,7 @@ class Cuts:
                 at[name] = next(cuts[name], None)
 
     def _cuts(self, table: Table, least: int, most: int) -> Iterator[tuple[int, Read]]:
-        """The versions of an input, newest first, each with what it has read of the ingest tables that are shared."""
+        """Yields the versions of an input, newest first, each with the versions of the shared ingest tables that it has read."""
         shared = self.shared[table.name]
         if self.session.catalog.sources_of(table):
             yield from ((version, {table.name: version}) for version in range(most, least - 1, -1))
@@ -81,7 +81,7 @@ class Cuts:
             if later is None:
                 version = self._last_of(table, line.version, most)
             elif line.version < later:
-                version = later - 1  # others have committed since: a batch run, maintenance
+                version = later - 1  # a batch run or maintenance has committed since
             if version < least:
                 return
             read, later = self._read(table, line), line.version
@@ -90,7 +90,7 @@ class Cuts:
             yield -1, dict.fromkeys(shared, -1)
 
     def _last_of(self, table: Table, version: int, most: int) -> int:
-        """The last version before the stream's next commit, whose line in the commit log is yet to come."""
+        """Returns the last version before the stream's next commit, whose commit log line is not written yet."""
         path = self.session.path(table)
         while version < most:
             noted = (delta_log.commit_info(path, version + 1) or {}).get("userMetadata") or ""

@@ -1,15 +1,15 @@
-"""Where a streaming query begins: with its checkpoint if that fits the table, else in a new
-generation behind the table's last commit.
+"""The start of a streaming query: from its checkpoint if that fits the table, else in a new
+generation after the table's last commit.
 
-What the next generation begins with, by kind of table:
+The next generation begins with this, by kind of table:
 
     stepped          the position of the last commit that the table holds (`stream.strategy`); it has no checkpoint
     divided again    the checkpoint of the generation before, with its state in other partitions (`stream.rescaling`)
-    window (state)   its state built again: the input from the first version on that holds a row of a window still open
+    window (state)   its state built again: the input from the first version that holds a row of a window still open
     keyed, versions  all that its inputs have, as after `lakehouse backfill`
 
-A keyed or versioned table whose reference table has changed begins again as well: its rows are as of the reference tables of one
-moment. (A keyed table in steps of `stream.engines.groups` goes on, with all rows computed in its next step.)
+A keyed or versioned table whose reference table has changed begins again as well: all its rows see the reference tables as of one
+moment. (A keyed table in steps of `stream.engines.groups` goes on, and computes all rows in its next step.)
 """
 
 import logging
@@ -39,9 +39,9 @@ _log = logging.getLogger(__name__)
 def fit(session: Session, table: Table) -> str:
     """Makes sure that the newest checkpoint of the table's query fits the table.
 
-    What was done for it, empty if nothing.
+    Returns the message about what was done for it, empty if nothing was.
 
-    Raises CommitError where rows might be lost.
+    Raises CommitError where rows might be lost or doubled.
     """
     session.commit_log(table).read_on()  # what a crash kept from it
     standing = checkpoints.standing(session.settings, table)
@@ -82,7 +82,7 @@ def fit(session: Session, table: Table) -> str:
 def go_on_divided(lakehouse: Lakehouse, table: Table, checkpoint: Path, why: str) -> None:
     """Begins the next generation of a query of Spark's with this checkpoint: its own, with the state divided again.
 
-    Its micro-batches go on behind those of the generation before.
+    Its micro-batches continue the numbers of the generation before.
     """
     own = checkpoints.generation(lakehouse.settings, table)
     begun = checkpoints.beginning(lakehouse.settings, table, own)
@@ -102,7 +102,7 @@ def go_on_divided(lakehouse: Lakehouse, table: Table, checkpoint: Path, why: str
 
 
 def _fit_stepped(session: Session, table: Table, standing: Standing) -> str:
-    """Of a table that keeps its position itself only what was taken back is amiss: it goes on from what it holds."""
+    """Does the same for a table that keeps its position in its own commits: it resumes from what the table holds."""
     if checkpoints.forget(session.settings, table):
         _log.warning(
             f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed"
@@ -134,12 +134,12 @@ def _fit_stepped(session: Session, table: Table, standing: Standing) -> str:
 
 
 def _renewed(session: Session, table: Table, standing: Standing) -> str:
-    """Begins a keyed or versioned table again of which a reference table has changed; what is said of it, empty if none has."""
+    """Begins a keyed or versioned table again if a reference table of it has changed. Returns the message, empty if none has."""
     last = standing.last
     if not table.kind.is_upserted or last is None or strategy(session, table) == "groups":
         return ""
     if checkpoints.begins_whole(session.settings, table):
-        return ""  # as it is
+        return ""  # it begins with all rows anyway
     changed = [
         f"{name} was read at version {version} and is at {now}"
         for name, version in last.inputs["references"].items()
@@ -158,7 +158,7 @@ def _renewed(session: Session, table: Table, standing: Standing) -> str:
 
 
 def _beginning_gone(lakehouse: Lakehouse, table: Table) -> str:
-    """That it is not known how the generation began, without which a micro-batch that is run again could be written twice."""
+    """Returns the fault if the generation's beginning is unknown: a replayed micro-batch could be written twice. Else empty."""
     own = checkpoints.generation(lakehouse.settings, table)
     if own == 1 or checkpoints.beginning(lakehouse.settings, table, own):
         return ""
@@ -178,7 +178,7 @@ def _behind(table: Table, standing: Standing) -> str:
 
 
 def _position(lakehouse: Lakehouse, table: Table, last: Written | Commit) -> Mapping:
-    """What a micro-batch had read of the input that its query follows."""
+    """Returns how far a micro-batch had read the input that its query follows."""
     return last.inputs["tables"][lakehouse.catalog.driving(table).name]
 
 
@@ -202,7 +202,7 @@ def _begin(session: Session, table: Table, standing: Standing, why: str) -> Begi
 
 
 def _state_from(session: Session, table: Table, standing: Standing) -> dict[str, Any]:
-    """Up to where windows are in the table, and the version of the input with the first row of one that is not."""
+    """Returns up to when table and quarantine have their windows, and the input version with the first row of a later one."""
 
     def reached(of: Written | Commit | None) -> datetime:
         begun = handover.handover_of(session.settings, table)
@@ -214,7 +214,7 @@ def _state_from(session: Session, table: Table, standing: Standing) -> dict[str,
         pending
         and delta_log.committed(path, checkpoints.app(table, pending.generation)) < pending.batch
     ):
-        aside = reached(standing.noted)  # the crash came before it
+        aside = reached(standing.noted)  # the crash came before the write to the quarantine
     driving = session.catalog.driving(table)
     try:
         version = handover.first_version(
@@ -229,7 +229,7 @@ def _state_from(session: Session, table: Table, standing: Standing) -> dict[str,
 
 
 def _void(lakehouse: Lakehouse, table: Table, standing: Standing, generation: int) -> None:
-    """Notes that the lines of the commit log above what the table holds are of rows that it does not hold any more."""
+    """Notes in the commit log that the lines after the version that the table holds are of rows that it no longer has."""
     held = (
         standing.written.version
         if standing.written and not table.kind.is_upserted
@@ -242,9 +242,9 @@ def _void(lakehouse: Lakehouse, table: Table, standing: Standing, generation: in
 
 
 def _input_fault(lakehouse: Lakehouse, table: Table, last: Written | Commit) -> str:
-    """What is wrong if an input is not what was read of it any more, or lacks what comes next.
+    """Returns the fault of an input that is no longer what was read of it, or lacks what comes next.
 
-    Else empty.
+    Empty if there is none.
     """
     faults = (
         _fault_of(lakehouse, table, each, last) for each in lakehouse.catalog.followed_inputs(table)
@@ -277,17 +277,17 @@ def _fault_of(lakehouse: Lakehouse, table: Table, of: Table, last: Written | Com
 
 
 def _put_back_since(lakehouse: Lakehouse, table: Table, moment: datetime) -> bool:
-    """Whether rows of the table were taken back later than that, by the commit log as it is: `CommitLog` hides such lines."""
+    """Returns True if rows of the table were taken back after that. Reads all lines: iterating a `CommitLog` hides such lines."""
     lines = takewhile(lambda line: line.at > moment, lakehouse.commit_log(table).lines())
     return any(line.role == "void" for line in lines)
 
 
 def _check_readers(lakehouse: Lakehouse, table: Table, standing: Standing) -> None:
-    """Raises CommitError if rows that are written again would enter a table that a stream fills from this one twice."""
+    """Raises CommitError if rows that are written again would enter twice a table that a stream fills from this one."""
     begun = ", ".join(_begun_behind(lakehouse, table))
     if not begun:
         return
-    assert standing.taken_back is not None  # it is asked of no other
+    assert standing.taken_back is not None  # the callers have checked it
     whole = standing.taken_back.version
     what, remedy = (
         "it was put back to that",
@@ -304,7 +304,7 @@ def _check_readers(lakehouse: Lakehouse, table: Table, standing: Standing) -> No
 
 
 def _begun_behind(lakehouse: Lakehouse, table: Table) -> list[str]:
-    """The tables that a stream has begun to fill from this one, and from these, each after its input."""
+    """Returns the tables that a stream has begun to fill from this one, directly or through others, each after its input."""
     begun: list[str] = []
     for reader in lakehouse.catalog:  # inputs come first
         inputs = lakehouse.catalog.timed_inputs(reader)
@@ -319,7 +319,7 @@ def _begun_behind(lakehouse: Lakehouse, table: Table) -> list[str]:
 
 
 def _put_back_aside(lakehouse: Lakehouse, table: Table, standing: Standing) -> None:
-    """The quarantine as it was at the table's last commit: what was quarantined later is judged again."""
+    """Restores the quarantine to the table's last commit: rows that were quarantined later are judged again."""
     path = table_path(lakehouse.settings, table, "quarantine")
     if not table.kind.has_partitions or not delta_log.exists(path):
         return

@@ -1,8 +1,8 @@
 """The handover: where a new table's batch run over history ends and its stream begins, at a frontier of its input.
 
-Behind it no row is still to come that is not late, so a batch run may compute all of history there.
-Ahead of it the stream computes every window, reading the input from the first version that holds a
-row of one. So nothing is left out and nothing is there twice, whenever either of them runs.
+Every row still to come behind it is late, so a batch run may compute all of history there.
+Ahead of it the stream computes every window, and reads the input from the first version that holds a
+row of one. So no row is left out and none is doubled, whenever either of them runs.
 """
 
 import logging
@@ -43,12 +43,12 @@ _log = logging.getLogger(__name__)
 def begin(session: Session, table: Table) -> Handover:
     """Sets the table's handover at the last full partition behind its input's frontier.
 
-    The one that is set, if it is of use.
+    Returns it, or the one that is set already, if that is still of use.
 
     Raises RangeError for an ingest table or a reference table, JobError if the stream has begun
     without one, if the input has no frontier yet, if rows ahead of it are in versions of the input
-    that a stream cannot read any more, or if it has several inputs with event time,
-    DeclarationError if the table was begun as another (`begun_with`).
+    that a stream can no longer read, or if the table has several inputs with event time,
+    DeclarationError if the stream started under another declaration (`declared_state`).
     """
     session.catalog.check_streamed(table)
     if len(inputs := session.catalog.timed_inputs(table)) > 1:
@@ -57,7 +57,7 @@ def begin(session: Session, table: Table) -> Handover:
             "stream of one input; a table of several begins with all that its inputs' logs have, so start its job"
         )
     declared_state.begin(session, table)
-    # of two at once the second finds what the first has set
+    # the second of two concurrent calls finds what the first has set
     with alone(layout.note(session.settings, table, "handover.json").with_suffix(".lock")):
         return _begin(session, table)
 
@@ -113,10 +113,10 @@ def _begin(session: Session, table: Table) -> Handover:
 
 
 def check(lakehouse: Lakehouse, table: Table) -> None:
-    """Puts the file of the handover back if it is gone and the stream has begun there: it would write what lies before it.
+    """Restores the handover's file if it is gone and the stream has begun: else the stream would write rows from before it.
 
-    Raises JobError if it has not begun, and batch runs have filled the table up to a handover of
-    which the file is gone.
+    Raises JobError if the stream has not begun, and the file of the handover up to which batch runs
+    have filled the table is gone; also if the file and the note of the declaration differ.
     """
     if began(lakehouse.settings, table):
         _put_back(lakehouse, table)
@@ -138,7 +138,7 @@ def _put_back(lakehouse: Lakehouse, table: Table) -> None:
     path = layout.note(lakehouse.settings, table, "handover.json")
     noted = declared_state.noted_handover(lakehouse.settings, table)
     if exists(path):
-        if not noted:  # by an earlier version
+        if not noted:  # an earlier version did not note it
             declared_state.note_handover(lakehouse.settings, table, read_json(path))
         elif noted != read_json(path):
             raise JobError(
@@ -153,9 +153,9 @@ def _put_back(lakehouse: Lakehouse, table: Table) -> None:
 
 
 def history(session: Session, table: Table) -> Range | None:
-    """The whole partitions from the input's first row up to the handover.
+    """Returns the range of whole partitions from the input's first row up to the handover.
 
-    None if there is no row behind it.
+    None if there is no row behind the handover.
     """
     set_at = handover_of(session.settings, table)
     assert set_at is not None  # `begin` has set it
@@ -163,10 +163,10 @@ def history(session: Session, table: Table) -> Range | None:
 
 
 def reads_from(session: Session, table: Table, ahead: datetime) -> datetime:
-    """The first event time of the input that what lies after `ahead` is computed from."""
+    """Returns the first event time of the input from which results after `ahead` are computed."""
     if table.window is None or table.window.kind != "session":
         return ranges_of.context(Range(ahead, OPEN_END), table).start
-    # a session that is open there may have begun at any time before
+    # a session that is open at that time may have begun at any time before
     references = session.references(compute.pinned(session, table))
     sessions = compute.preview(
         session, plan.plan_of(session, table), Range(ahead, OPEN_END), references
@@ -176,7 +176,7 @@ def reads_from(session: Session, table: Table, ahead: datetime) -> datetime:
 
 
 def first_version(lakehouse: Lakehouse, driving: Table, reads: datetime) -> int:
-    """The first version of the input that may hold a row from the instant `reads` on, by the statistics of its files."""
+    """Returns the first version of the input that may hold a row from `reads` on, by the statistics of its files."""
     path, column = lakehouse.path(driving), lakehouse.catalog.time_statistic(driving)
     oldest = delta_log.oldest(path)
     kept = delta_log.changes(path, oldest or -1, column)

@@ -1,16 +1,16 @@
-"""What Spark's queries do not know without rows: how far their input is complete. Windows close by it.
+"""The frontier of an input, handed on to Spark's query also when no row comes. It closes the query's windows.
 
-A row bears the watermark that was in force when it arrived, so by rows alone Spark is one commit of
-the input behind: what a first load, or a topic that falls silent, has closed stays open. So each
+A row bears the watermark that was in force when it arrived, so by rows alone Spark lags one commit of
+the input: windows that a first load, or a topic that falls silent, has closed stay open. So each
 micro-batch hands on how far the input is complete by all that was read, and commits without rows move
 the watermark as well. That is safe at any moment: rows still to be read arrived under a watermark
 that was not lower.
 
-Spark closes windows without a row only after it has run a micro-batch in this process. Where there is
+Spark closes windows without a row only after it has run a micro-batch in this process. If there is
 none to run, the last one is run again (`begin`), as after a crash before its own commit file.
 
-The keyed tables of Spark's queries have no windows to close: their last line is noted once more, with
-the frontier that holds by now.
+The keyed tables of Spark's queries have no windows to close: their last commit log line is written
+again, with the present frontier.
 """
 
 import logging
@@ -32,19 +32,19 @@ from lakehouse.stream.positions import Position
 
 _log = logging.getLogger(__name__)
 
-_LOOK = 2.0  # seconds until the next look for commits of other processes
+_LOOK = 2.0  # seconds between two polls for commits of other processes
 _MILLISECOND = timedelta(milliseconds=1)  # Spark's watermark has no finer instants
 
 
 class InputFrontier:
-    """Hands the frontier of a table's input on to the table's query, which is Spark's."""
+    """The frontier of a table's input, handed on to the table's query, which is Spark's."""
 
     def __init__(self, run: StreamRun) -> None:
         self._run, self._input = run, run.plan.driving
         self._path = run.session.path(run.session.catalog.table(self._input))
 
     def begin(self, *, available_now: bool) -> None:
-        """Hands on, before the query starts, what it would not without a row that is still to be read."""
+        """Hands the frontier on before the query starts, if no row is left to read: without one, no micro-batch would do it."""
         checkpoint = self._run.checkpoint
         done = checkpoint_files.done(checkpoint)
         if not done or checkpoint_files.begun(checkpoint)[-1] != done[-1]:
@@ -58,11 +58,11 @@ class InputFrontier:
             checkpoint_files.take_back(checkpoint, done[-1])
 
     def follow(self, query: StreamingQuery) -> None:
-        """Hands it on to a running query whenever the input goes on without rows for it."""
+        """Hands the frontier on to a running query whenever the input goes on without rows for it."""
         threading.Thread(target=self._follow, args=(query,), daemon=True).start()
 
     def advance(self, offset: Mapping[str, Any]) -> None:
-        """Moves the watermark to where the input is complete, by all that is read up to the offset: within a micro-batch."""
+        """Moves the watermark, within a micro-batch, to where the input is complete by all that is read up to the offset."""
         milliseconds = self._complete(offset)
         query = self._run.spark_query()
         if milliseconds is not None and query is not None:
@@ -85,7 +85,7 @@ class InputFrontier:
             news.wait([self._input], seen, _LOOK)
 
     def _advance_idle(self, query: StreamingQuery) -> None:
-        """Hands it on between two micro-batches; one that runs does it at its end."""
+        """Hands the frontier on between two micro-batches; a running micro-batch does so at its end."""
         checkpoint, execution = self._run.checkpoint, query._jsq.streamingQuery()
         done = checkpoint_files.done(checkpoint)
         ended = checkpoint_files.ended(checkpoint, done[-1]) if done else None
@@ -103,18 +103,18 @@ class InputFrontier:
             if self._run.table.kind.is_upserted:
                 self._note(ended, done[-1])
             elif _raise(execution, milliseconds):
-                # as it asked whether to run a micro-batch, Spark noted the watermark of the next one
+                # Spark noted the watermark of the next micro-batch when it asked whether to run one
                 last.watermarkPropagator().purge(last.currentBatchId() + 1)
         finally:
             lock.unlock()
 
     def _complete(self, offset: Mapping[str, Any]) -> int | None:
-        """How far the input is complete by all that is read up to the offset, in Spark's milliseconds."""
+        """Returns how far the input is complete by all that is read up to the offset, in Spark's milliseconds."""
         complete = complete_at(self._run, offset)
         return None if complete is None else (complete - EPOCH) // _MILLISECOND
 
     def _note(self, offset: Mapping[str, Any], batch: int) -> None:
-        """Notes the line of a keyed table's last micro-batch again, with the frontier that holds by now."""
+        """Writes the commit log line of a keyed table's last micro-batch again, with the present frontier if it is further."""
         last, complete = (
             next(self._run.commit_log.by_stream(), None),
             complete_at(self._run, offset),
@@ -131,7 +131,7 @@ class InputFrontier:
             news.announce(last.table)
 
     def _waits(self, offset: Mapping[str, Any]) -> bool:
-        """Whether the input is complete further than the table, in the milliseconds that Spark knows."""
+        """Returns True if the input is complete further than the table, in the milliseconds that Spark knows."""
         complete = self._complete(offset)
         before = next(self._run.commit_log.by_stream(), None)
         start = (before and before.frontier) or self._run.start
@@ -139,7 +139,7 @@ class InputFrontier:
         return complete is not None and complete > max(0, (start - EPOCH) // _MILLISECOND)
 
     def _can_run_again(self, batch: int) -> bool:
-        """Whether the state before the micro-batch and the files that it read are still there."""
+        """Returns True if the state before the micro-batch and the files that it read still exist."""
         checkpoint, oldest = self._run.checkpoint, delta_log.oldest(self._path)
         ended = checkpoint_files.ended(checkpoint, batch)
         if ended is None or (batch and checkpoint_files.state_gone(checkpoint, batch - 1)):
@@ -157,19 +157,19 @@ class InputFrontier:
 
 
 def complete_at(run: StreamRun, offset: Mapping[str, Any]) -> datetime | None:
-    """How far the input of a query of Spark's is complete by an offset, which stays before commits that have no rows."""
+    """Returns how far the input of Spark's query is complete at an offset. Commits without rows, which it stays before, count."""
     driving = run.plan.driving
     end = _unread(run.session.path(run.session.catalog.table(driving)), offset).end
     return run.complete({driving: end.offset("")})
 
 
 def _unread(path: Path, offset: Mapping[str, Any]) -> positions.Piece:
-    """The next file after the offset; without one, how far there is none."""
+    """Returns the next file after the offset; without one, the position up to which there is none."""
     return positions.following(path, Position.of(offset), 1)
 
 
 def _raise(execution: Any, milliseconds: int) -> bool:
-    """Whether the watermark was lower, and is that now."""
+    """Sets the watermark if it was lower, and returns True; else False."""
     tracker = execution.watermarkTracker()
     if tracker is None or milliseconds <= tracker.currentWatermark():
         return False

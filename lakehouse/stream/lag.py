@@ -1,4 +1,4 @@
-"""How far streaming queries are behind what they read: by commit logs alone."""
+"""The lag of streaming queries after their inputs, by commit logs alone."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,9 +14,9 @@ from lakehouse.storage.log.commits import Commit
 
 
 def lag(lakehouse: Lakehouse, now: datetime) -> timedelta:
-    """How long the oldest commit of an input waits to be read by a streaming query that runs continuously; nothing if none waits.
+    """Returns how long the oldest unread commit of an input waits for a query that runs continuously; zero if none waits.
 
-    A query that has committed nothing for `batch_within` is not at work, and waits for nothing.
+    A query that has committed nothing for `batch_within` is not at work, and no commit waits for it.
     """
     pipelines = (
         t for t in lakehouse.catalog if lakehouse.settings.freshness_of(t.pipeline) == CONTINUOUS
@@ -36,7 +36,7 @@ def _lag(settings: Settings, table: Table, inputs: Sequence[Table], now: datetim
 
 
 def _unread(settings: Settings, table: Table, last: Commit) -> list[datetime]:
-    """When the commits of an input with rows were made that a commit had not read yet."""
+    """Returns the times of an input's commits with rows that the commit `last` had not read yet."""
     read = last.version_read(table.name)
     later = takewhile(lambda c: c.version > read, CommitLog(settings, table).by_stream())
     return [c.at for c in later if c.written]

@@ -1,4 +1,4 @@
-"""How many rows a step's inputs brought, and how many of them were late."""
+"""The counts of the rows that a step's inputs brought, and of the late ones among them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from lakehouse.transform import lateness, observing
 
 
 def counted(run: StreamRun, rows: Mapping[str, InputRows]) -> dict[str, Any]:
-    """What arrived of all inputs, how much of it late, and the furthest watermark that it brought."""
+    """Returns how many rows arrived from all inputs, how many and from when to when late, and the furthest watermark of them."""
     seen = [_counted_of(run, name, each) for name, each in rows.items()]
     bounds = {
         name: bound((each[name] for each in seen if each[name] is not None), default=None)
@@ -37,12 +37,12 @@ def _counted_of(run: StreamRun, name: str, rows: InputRows) -> dict[str, Any]:
 
 
 def in_micros(seen: Mapping[str, Any]) -> dict[str, Any]:
-    """What `lateness.counts` gave, with instants as Python has them."""
+    """Returns the result of `lateness.counts`, with instants as Python has them."""
     bounds = {bound: ranges.micros(seen[bound]) for bound in ("late_from", "late_to")}
     return {**seen, **bounds, "watermark": seen["watermark"] and ranges.utc(seen["watermark"])}
 
 
 def of_late_filter(run: StreamRun) -> dict[str, Any]:
     seen = run.late_filter_counts()
-    del seen["watermark"]  # the query's own is in force
+    del seen["watermark"]  # the query's own watermark is in force
     return seen

@@ -1,8 +1,8 @@
 """One life of a table's streaming query, and how one micro-batch or step of it is written: exactly once, one commit log line.
 
 Commit points of a micro-batch, in order; a crash between any two is resumed by running the batch
-again: `begin` - rows - `rows` - quarantine - `quarantine` - commit log - `commit_log` - of a query
-of Spark's its own commit file.
+again: `begin` - rows - `rows` - quarantine - `quarantine` - commit log - `commit_log` - and, for a
+query of Spark's, its own commit file.
 """
 
 import json
@@ -43,13 +43,13 @@ from lakehouse.transform.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class BatchLog:
-    """What Spark wrote down before it ran a micro-batch: the same when the batch is replayed."""
+    """The record of a micro-batch that is made before it runs: the same when the batch is replayed."""
 
     watermark: datetime
     at: datetime
     inputs: dict[str, Any]
     rows: int | None = None  # of the input, if known
-    # no row has come, and event time goes on: of an ingest table by so much
+    # set if no row has come and event time goes on; for an ingest table, by how much
     quiet: timedelta | None = None
 
 
@@ -63,12 +63,12 @@ class StreamRun:
     generation: int
     checkpoint: Path
     pinned: dict[str, int]  # pinned inputs: the versions read
-    handover: Handover | None  # where it begins, if not with all that its input has
+    handover: Handover | None  # its start, unless it begins with all that its input has
     begun: Beginning | None  # how the generation began, if it is not the first
     # the last batch already in the table when this run began: at most that one is replayed
     committed: int
     reached: Callable[[str], None]  # called at each commit point
-    service: Service | None  # what the table's lookup asks
+    service: Service | None  # the service that the table's lookup asks
     prepared: PreparedSteps
 
     @property
@@ -76,14 +76,14 @@ class StreamRun:
         return self.session.commit_log(self.table)
 
     def references(self) -> dict[str, DataFrame]:
-        """The pinned inputs, kept in memory: else each micro-batch would look for their files again."""
+        """Returns the pinned inputs, kept in memory: else each micro-batch would look for their files again."""
         return {name: rows.persist() for name, rows in self.session.references(self.pinned).items()}
 
     def stream(self) -> DataFrame:
-        """The rows of the driving input: from the handover on, if the table has one, from the beginning if not.
+        """Returns the rows of the driving input: from the handover on, if the table has one, from the beginning if not.
 
-        Those that a batch run wrote are left out: they replace what already went downstream. A
-        keyed or versioned table reads all of its ingest table, first as it is.
+        Rows that a batch run wrote are left out: they replace what already went downstream. A
+        keyed or versioned table reads its whole ingest table, first as it is.
         """
         session = self.session
         path = str(session.path(session.catalog.table(self.plan.driving)))
@@ -95,20 +95,20 @@ class StreamRun:
 
     @property
     def since(self) -> int | None:
-        """The version of the driving input with which a query of Spark's begins; None: the first that has rows."""
+        """Returns the version of the driving input with which a query of Spark's begins; None: the first that has rows."""
         if self.begun and self.begun.version is not None:
             return self.begun.version
         return self.handover.version if self.handover else None
 
     def spark_query(self) -> StreamingQuery | None:
-        """The table's query, if it is Spark's and runs."""
+        """Returns the table's query, if it is Spark's and runs."""
         active = self.session.spark.streams.active
         return next((query for query in active if query.name == self.table.name), None)
 
     def late_filter_counts(self) -> dict[str, Any]:
-        """What the late filter counted of the batch just run, from the metrics of the query's own execution."""
+        """Returns the late filter's counts of the batch just run, from the metrics of the query's own execution."""
         query = self.spark_query()
-        assert query is not None  # it calls this
+        assert query is not None  # the query itself calls this
         metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
         row = metrics.get(f"late_filter_{self.table.name}").get()
         seen = {
@@ -125,32 +125,32 @@ class StreamRun:
         return seen
 
     def held(self, batch: DataFrame) -> DataFrame:
-        """The rows of an aggregate, few, in memory: the state behind them must not be computed twice.
+        """Returns the rows of an aggregate, few, in memory, so that their state is not computed twice.
 
-        The observation takes their order away, with which Spark could not keep them: it has one
-        where text or structs are aggregated, and names a column that is gone.
+        The observation takes their order away, because Spark could not keep them with it: where text
+        or structs are aggregated, the rows have an order, by a column that is gone.
         """
         return batch.observe(f"batch_{self.table.name}", F.count(F.lit(1)).alias("rows")).persist()
 
     def complete(self, offsets: Mapping[str, Any]) -> datetime | None:
-        """How far all inputs that are followed are complete by the commits before their offsets, that are read whole.
+        """Returns how far all followed inputs are complete, by the commits before their offsets, which are read whole.
 
-        None if that is not known of one. A micro-batch further than by the watermark of its rows, which
-        was in force when they arrived.
+        None if that is not known of one. It is a micro-batch further than the watermark of the rows,
+        which was in force when they arrived.
         """
         instants = [self._complete(name, offsets[name]) for name in self.plan.followed]
         known = [each for each in instants if each is not None]
         return min(known) if len(known) == len(instants) else None
 
     def _complete(self, name: str, offset: Mapping[str, Any]) -> datetime | None:
-        # of that version itself it may have read a part
+        # the version itself may have been read in part
         last, table = offset["reservoirVersion"] - 1, self.session.catalog.table(name)
         return checkpoints.frontier_at(self.session.settings, table, last)
 
     def noted_frontier(self, batch: int, start: datetime) -> datetime | None:
-        """The frontier of a micro-batch that an earlier life of the query got past.
+        """Returns the frontier of a micro-batch that an earlier life of the query has passed; None for a new one.
 
-        `start` if it wrote nothing then.
+        `start` if that life wrote nothing for it.
         """
         if batch > self.committed:
             return None
@@ -159,26 +159,26 @@ class StreamRun:
 
     @property
     def start(self) -> datetime:
-        """The frontier before the first micro-batch."""
+        """Returns the frontier before the first micro-batch."""
         ahead = self.handover.frontier if self.handover else BEGINNING
         return max(ahead, datetime.fromisoformat(self.again.frontier)) if self.again else ahead
 
     @property
     def again(self) -> Beginning | None:
-        """The generation's beginning, if it reads again what the one before had read, for the state that was lost."""
+        """Returns the generation's beginning, if it reads again what the one before had read, to rebuild lost state."""
         return self.begun if self.begun and self.begun.frontier else None
 
     def app(self, batch: int) -> str:
-        """Who writes that batch, to Delta.
+        """Returns the writer of that batch, as Delta knows it (`txnAppId`).
 
-        One that the generation before has written is still its own.
+        A batch that the generation before has written keeps that generation's.
         """
         of = self.begun.after if self.begun and self.begun.continues else None
         return checkpoints.app(self.table, of[0] if of and batch <= of[1] else self.generation)
 
     def due(self, judged: DataFrame) -> DataFrame:
-        """What of the judged rows is for this query to write: not what a batch run, or the generation before, has written."""
-        if self.handover:  # what lies behind it is the batch run's
+        """Returns the judged rows that this query writes: not those that a batch run or the generation before has written."""
+        if self.handover:  # rows behind it are the batch run's
             first = self.handover.frontier.strftime(partition_format(self.table.partition_by))
             judged = judged.where(F.coalesce(F.col(PARTITION) >= first, F.lit(True)))
         if self.again:
@@ -195,7 +195,7 @@ class StreamRun:
     def log(self, batch: int) -> BatchLog:
         """Reads the batch's line in the query's offset log."""
         noted = checkpoint_files.noted(self.checkpoint, batch)
-        # a line each source: of several topics, a topic each
+        # one line for each source: with several topics, one for each topic
         offsets = [json.loads(line) for line in checkpoint_files.sources(self.checkpoint, batch)]
         return BatchLog(
             _instant(noted["batchWatermarkMs"]) if noted["batchWatermarkMs"] else BEGINNING,
@@ -215,14 +215,13 @@ class StreamRun:
         counted_later: bool = False,
         **known: Any,
     ) -> None:
-        """Good rows to the table, in one commit with its record, and bad ones to its quarantine.
+        """Writes good rows to the table, in one commit with their record, and bad ones to its quarantine.
 
-        `rows`: of the input, if known; few are computed into this process's memory, and committed
-        from there. `counts` makes the rest of the record from what was `observed` of the judged
-        rows: in one place with the counts of good and bad, and before they are `completed`, since
-        each such place may cost a copy of every row; and of the `files` that have them. `noted`: with
-        the rows, besides. `counted_later`: rows can be read before they are counted. The record is not whole
-        then, nor before bad rows are quarantined: a line of the commit log follows.
+        `rows`: their number in the input, if known; few are computed into this process's memory, and committed from there.
+        `counts` makes the rest of the record from what was `observed` of the judged rows, and from the `files` that have them.
+        These and the good and bad rows are counted at one place, before the rows are `completed`: each such place may cost a
+        copy of every row. `noted`: what else is noted with the rows. `counted_later`: the rows can be read before they are
+        counted. The record is not whole then, nor before bad rows are quarantined: a line of the commit log follows.
         """
         started = time.monotonic()
         app = self.app(batch)
@@ -291,9 +290,9 @@ class StreamRun:
     def _quarantine_rows(
         self, judged: "DataFrame | pa.Table", aside: Path, app: str, batch: int, metadata: Mapping
     ) -> None:
-        """The bad rows to the quarantine.
+        """Writes the bad rows to the quarantine.
 
-        Of a large batch by a second pass over it, paid for only if there are any.
+        A large batch takes a second pass for it, which is paid for only if there are any.
         """
         if isinstance(judged, DataFrame):
             delta_writer.append(judged_rows.bad(judged), aside, app, batch, metadata)
@@ -305,7 +304,7 @@ class StreamRun:
         delta_writer.append_few(bad, aside, app, batch, metadata)
 
     def skip(self, batch: int, before: Commit | None, **known: Any) -> None:
-        """The commit log's line of a micro-batch that has nothing for the table: no commit, most of the time of a short one."""
+        """Adds the commit log's line of a batch with nothing for the table. It saves the commit, most of a short one's time."""
         for point in ("begin", "rows", "quarantine"):
             self.reached(point)
         version = before.version if before else delta_writer.version(self.session.path(self.table))
@@ -319,11 +318,11 @@ class StreamRun:
         batch: int,
         **known: Any,
     ) -> None:
-        """What a batch changes of a keyed or versioned table, in one commit with its record.
+        """Writes what a batch changes of a keyed or versioned table, in one commit with its record.
 
         `written`: how many rows it brings.
 
-        `write` is given the table's path, who writes, and what is to be noted, and returns the
+        `write` is given the table's path, the writer, and what is to be noted, and returns the
         version; None if there is nothing to write.
         """
         started, made = time.monotonic(), list[Commit]()
@@ -371,7 +370,7 @@ class StreamRun:
 def stream_run(
     session: Session, table: Table, reached: Callable[[str], None] = lambda point: None
 ) -> StreamRun:
-    """The next run of a table's streaming query: its last generation, the reference tables pinned to their present versions."""
+    """Returns the next run of a table's query: in its last generation, with reference tables pinned to their present versions."""
     generation = checkpoints.generation(session.settings, table)
     begun = checkpoints.beginning(session.settings, table, generation)
     pinned = {

@@ -1,6 +1,6 @@
 """Commits of this process: a step that waits for its input is woken by the step that feeds it.
 
-Commits of other processes are not announced; they are seen at the next look.
+Commits of other processes are not announced; they are found by polling.
 """
 
 import threading
@@ -12,9 +12,9 @@ _changed = threading.Condition()
 
 
 def announce(table: str) -> None:
-    """Wakes those who wait for a commit of the table.
+    """Wakes the threads that wait for a commit of the table.
 
-    Its line of the commit log is written, so that they know how far it is.
+    It is called once the commit log has its line, so that they see how far the table is.
     """
     with _changed:
         _commits[table] += 1
@@ -22,11 +22,11 @@ def announce(table: str) -> None:
 
 
 def commits(tables: Iterable[str]) -> int:
-    """How many commits of the tables were announced; what `wait` is given, before one looks."""
+    """Returns how many commits of the tables were announced. Ask before you look, and give the number to `wait`."""
     return sum(_commits[table] for table in tables)
 
 
 def wait(tables: Collection[str], since: int, seconds: float) -> None:
-    """Returns when a commit of one of the tables has been announced since then, or after so many seconds."""
+    """Returns when a commit of one of the tables has been announced since that number, or after `seconds`."""
     with _changed:
         _changed.wait_for(lambda: commits(tables) != since, seconds)

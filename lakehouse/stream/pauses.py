@@ -1,4 +1,4 @@
-"""For how long a stream may rest: its sources keep what it has not read for a while, and no longer."""
+"""The time for which a stream may rest: its sources keep unread records for a while, and no longer."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -7,17 +7,17 @@ from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
 
-_WITHIN = 5.0  # seconds for an answer of the broker: a command waits for it
+_WITHIN = 5.0  # seconds for an answer of the broker, while a command waits
 
 
 def remarks(lakehouse: Lakehouse, pipeline: str, now: datetime) -> list[str]:
-    """What each source of a pipeline that rests from `now` on says of the records that come meanwhile, a line each."""
+    """Returns a line for each source of a pipeline that rests from `now` on: for how long it keeps what comes meanwhile."""
     tables = lakehouse.catalog.of_pipeline(pipeline)
     sources = {
         source
         for each in tables
         for source in lakehouse.catalog.sources_of(each).values()
-        if not source.is_history  # to which nothing comes
+        if not source.is_history  # which gets no new records
     }
     said = {source.address: source.while_resting for source in sources}
     topics = [address for address, text in said.items() if not text]
@@ -27,7 +27,7 @@ def remarks(lakehouse: Lakehouse, pipeline: str, now: datetime) -> list[str]:
 
 
 def remark(known: Mapping[str, str] | str, now: datetime) -> str:
-    """By the configuration of a topic, or why that is not known."""
+    """Returns the line of a topic, by its configuration, or by the reason why that is not known."""
     if isinstance(known, str):
         return f"it is not known for how long it keeps what is not read, because its broker does not say ({known})"
     policy = known["cleanup.policy"].split(",")
@@ -56,7 +56,7 @@ def _configurations(
     configurations: dict[str, Mapping[str, str] | str] = {}
     if not resources:
         return configurations
-    client = kafka_client.admin(settings)  # without a name it would end before its answers come
+    client = kafka_client.admin(settings)  # unnamed, it would end before its answers come
     for resource, future in client.describe_configs(resources, request_timeout=_WITHIN).items():
         try:
             entries = future.result()

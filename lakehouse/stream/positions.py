@@ -1,4 +1,4 @@
-"""How far a table has read its input, and what comes next: files, commit by commit, by the input's log alone.
+"""The position of a table in its input, and the files that come next: commit by commit, by the input's log alone.
 
 A position is written with the rows that were computed up to it, in their commit, in the form of
 Spark's own offsets (`reservoirVersion`, `index`): a table whose query was Spark's goes on by steps,
@@ -17,10 +17,7 @@ from lakehouse.storage.delta import delta_log
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The next file to read: that behind `index` of a version of the input.
-
-    -1: the version's first.
-    """
+    """The next file to read: the one after `index` in a version of the input; -1: the version's first."""
 
     version: int
     index: int = -1
@@ -33,7 +30,7 @@ class Position:
         return cls(offset["reservoirVersion"], max(offset["index"], -1))
 
     def offset(self, identity: str) -> dict[str, Any]:
-        """As it is kept with a commit. `identity`: the input's id, which no other table has."""
+        """Returns the form that is kept with a commit. `identity`: the input's id, which no other table has."""
         return {
             "sourceVersion": 1,
             "reservoirId": identity,
@@ -45,7 +42,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one step reads: files of the input, the rows in them, and where the next step begins."""
+    """The part of the input that one step reads: files, the number of rows in them, and where the next step begins."""
 
     files: tuple[Path, ...]
     rows: int
@@ -60,7 +57,7 @@ class _Added:
 
 
 def whole(path: Path, version: int) -> Piece:
-    """The table as it is at that version."""
+    """Returns the table as it is at that version."""
     files = delta_log.files(path, version)
     rows = sum(file["num_records"] or 0 for file in files)
     return Piece(
@@ -69,10 +66,10 @@ def whole(path: Path, version: int) -> Piece:
 
 
 def following(path: Path, position: Position, files: int, until: int | None = None) -> Piece:
-    """What was added behind the position, at most so many `files`, in commits up to version `until`.
+    """Returns what was added after the position: at most so many `files`, in commits up to version `until`.
 
-    Without files it says how far the log has nothing to read. Raises CommitError if the log was
-    cut behind the position.
+    A piece without files says how far the log has nothing to read. Raises CommitError if the log
+    begins after the position, or ends before it.
     """
     taken: list[_Added] = []
     version = position.version
@@ -92,9 +89,9 @@ def following(path: Path, position: Position, files: int, until: int | None = No
 
 
 def changed(path: Path, position: Position, until: int | None = None) -> Piece:
-    """What came or went behind the position: the files that any commit added or removed, in whole commits.
+    """Returns what came or went after the position: the files that any commit added or removed, in whole commits.
 
-    `rows` are those that were added. Raises CommitError if the log was cut behind the position.
+    `rows` counts the added ones. Raises CommitError if the log begins after the position, or ends before it.
     """
     files: list[Path] = []
     rows, version = 0, position.version
@@ -110,16 +107,16 @@ def changed(path: Path, position: Position, until: int | None = None) -> Piece:
 
 
 def between(path: Path, start: Position, end: Position) -> Piece:
-    """What lies between two positions: what a step that was cut off had read."""
+    """Returns what lies between two positions: what an interrupted step had read."""
     last = end.version if end.index >= 0 else end.version - 1
     files = (file for version in range(start.version, last + 1) for file in _kept(path, version))
     return _piece([file for file in files if start < file.after <= end], end)
 
 
 def replaced(path: Path, piece: Piece) -> tuple[Path, ...]:
-    """Files of the piece that are not on disk, and whose rows a later commit has replaced: what it put there is read elsewhere.
+    """Returns files of the piece that are gone from disk and whose rows a later commit replaced: its rows are read elsewhere.
 
-    One that compaction has replaced is none of them: its rows are those of another file now, which
+    A file that compaction has replaced is not among them: its rows are in another file now, which
     no reader takes for new.
     """
     gone = set(delta_log.missing(piece.files))
@@ -133,12 +130,12 @@ def replaced(path: Path, piece: Piece) -> tuple[Path, ...]:
 
 
 def begins(path: Path) -> Position:
-    """The first commit that the input's log still has."""
+    """Returns the position of the first commit that the input's log still has."""
     return Position(delta_log.oldest(path))
 
 
 def another(path: Path, identity: str) -> str:
-    """What is wrong if the table there is not the one of that id; empty if it is."""
+    """Returns the fault if the table at the path is not the one of that id; empty if it is."""
     made = delta_log.made(path)
     if made is None:
         return f"input={path.name}: it is not there, and the table has read it"
@@ -151,10 +148,9 @@ def another(path: Path, identity: str) -> str:
 
 
 class Input:
-    """The table that is read, by its id: asked often whether it is still the one, at the cost of a look at one file.
+    """The table that is read, by its id. Frequent checks that it is still the same cost a look at one file.
 
-    A commit's file never changes, so as long as one that was there with the id is there, so is the
-    table.
+    A commit's file never changes: while one that was there with the id is there, the table is the same.
     """
 
     def __init__(self, path: Path) -> None:
@@ -169,7 +165,7 @@ class Input:
 
     def _look(self) -> None:
         version = delta_log.latest(self.path)
-        # before the id, so that it is not of a later table
+        # read before the id, so that it is not that of a later table
         vouches = (
             version,
             delta_log.stamp(self.path, version),
@@ -199,7 +195,7 @@ def _kept(path: Path, version: int) -> list[_Added]:
 def _check_kept(path: Path, version: int) -> None:
     """Raises CommitError if the version was cut from the log, or the log ends before it.
 
-    It may also be the next to come.
+    The version may also be the next one to come.
     """
     if delta_log.stamp(path, version - 1):
         return  # asked many times a second, so the log is not listed for it
@@ -218,12 +214,12 @@ def _check_kept(path: Path, version: int) -> None:
 
 
 def _added(path: Path, version: int) -> list[_Added] | None:
-    """The files of rows that a commit added, each with the position behind it.
+    """Returns the files of rows that a commit added, each with the position after it.
 
     None if the log does not have the commit.
 
-    A commit that also removed rows put others in their place: what it replaced went downstream
-    already, and what follows from the change is computed again by those who repair it.
+    A commit that also removed rows counts as empty: what it replaced went downstream already, and
+    whoever repairs rows computes again what follows from the change.
     """
     moved = delta_log.moved(path, version)
     if moved is None:

@@ -33,11 +33,11 @@ from lakehouse.transform import observing
 _log = logging.getLogger(__name__)
 
 ORDINARY_FIRST = 3  # steps of a function
-_SEEN = "step"  # what a prepared plan observes is called so
+_SEEN = "step"  # the name of a prepared plan's observation
 _MOST_PLANS = 8  # of one table: a topic whose partitions come one by one has one plan after another
 
 
-# of the inputs' rows; at instants that differ from step to step; and as what it observes something, if it does
+# by the inputs' rows, the instants that differ between steps, and the name or the object of its observation, if it has one
 Function = Callable[
     [Mapping[str, DataFrame], Sequence[datetime | Moment], str | Observation], DataFrame
 ]
@@ -73,7 +73,7 @@ class PreparedSteps:
         """Returns the function's rows; None if the step is to go the ordinary way.
 
         :param rows: those of each input; None if they are not in memory.
-        :param key: another one wherever the function is another.
+        :param key: differs wherever the function differs.
         """
         here = {name: each for name, each in rows.items() if each is not None}
         count = sum(map(len, here.values()))
@@ -92,7 +92,7 @@ class PreparedSteps:
         except (PySparkException, Py4JError, pa.ArrowException) as err:
             if self._interrupted:
                 raise
-            # what is wrong with the step is said by the ordinary way
+            # the ordinary way reports what is wrong with the step
             self._refuse(key, f"its run failed: {reason_of(err)}")
             return None
         if not small_commits.can_hold(made.schema):
@@ -101,11 +101,11 @@ class PreparedSteps:
         return Few(made, observed)
 
     def refusal(self, key: Hashable = None) -> str:
-        """Why a function's steps go the ordinary way; empty if they do not, or not yet."""
+        """Returns why a function's steps can have no prepared plan; empty if no reason is known so far."""
         return self._refusals.get(key, "") if self._local else "the executors are other processes"
 
     def interrupt(self) -> None:
-        """Ends a step that is under way, for good."""
+        """Interrupts a running step, which is then not repeated the ordinary way."""
         self._interrupted = True
         for plan in list(self._plans.values()):
             plan.interrupt()
@@ -147,7 +147,7 @@ def computed_here(
 ) -> Few | None:
     """Returns the completed rows, by the ordinary way, and what is observed of them.
 
-    None if they are more than memory is for, or of columns that only Spark writes.
+    None if they are too many for memory, or have columns that only Spark writes.
     """
     outcome = Observation()
     rows = in_memory(completed(judged.observe(outcome, *observed) if observed else judged))

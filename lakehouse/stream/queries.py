@@ -1,14 +1,13 @@
 """The stream: one query, of steps or of Spark's, fills one table.
 
-What its micro-batches hold, by kind of table.
+The module makes the query's micro-batches, by kind of table.
 
-Which of the two a table has, `strategy` decides; how a micro-batch is written, `micro_batch` says.
+`strategy` decides which of the two a table has; `micro_batch` writes a micro-batch.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -35,7 +34,6 @@ from lakehouse.transform.function_inputs import Inputs
 
 _log = logging.getLogger(__name__)
 
-_INSTANT = timedelta(microseconds=1)
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
 _PRUNING = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 
@@ -47,13 +45,13 @@ def start(
     available_now: bool = False,
     reached: Callable[[str], None] = lambda point: None,
 ) -> StreamingQuery | StepLoop:
-    """Starts the query that fills `table`, Spark's own or steps of ours (`stream.strategy`).
+    """Starts the query that fills `table`, Spark's own or steps of ours (`stream.strategy`), and returns it.
 
     Its tables must exist (`prepare`).
 
     `available_now` ends it at the present.
 
-    Raises DeclarationError if it began as another table (`begun_with`).
+    Raises DeclarationError if the stream started under another declaration (`declared_state`).
     """
     declared_state.begin(session, table)
     if table.kind.is_derived:
@@ -107,12 +105,11 @@ def start(
 
 @contextmanager
 def _late_filter_kept(session: Session) -> Iterator[None]:
-    """The late filter of a query that starts now stays in its plan.
+    """Keeps the late filter of a query that starts now in its plan.
 
-    Behind a filter that is never true Spark else removes it.
+    Otherwise Spark removes what a filter that is never true reads: the late filter, and the watermark.
 
-    So it does with the watermark. (A micro-batch of another kind is counted by itself then:
-    `Plan.late_filter_counts`.)
+    (A micro-batch of another kind is then counted by itself: `Plan.late_filter_counts`.)
     """
     excluded = session.spark.conf.get(_EXCLUDED, "") or ""
     session.spark.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _PRUNING))))
@@ -125,7 +122,7 @@ def _late_filter_kept(session: Session) -> Iterator[None]:
 def pinned_states(
     lakehouse: Lakehouse, table: Table, versions: Mapping[str, int]
 ) -> dict[str, str]:
-    """The keyed tables among the pinned inputs, and the reference tables that are made of one, and what the table sees of them.
+    """Returns the keyed tables among the pinned inputs, and the reference tables made of one, each with the version read.
 
     A state changes with each micro-batch; what is pinned does not.
     """
@@ -138,7 +135,7 @@ def pinned_states(
 
 
 def read_as_of(lakehouse: Lakehouse, table: Table, inputs: Mapping[str, Mapping]) -> dict[str, str]:
-    """`pinned_states`, and the refreshed reference tables as the last rows saw them, by the inputs of a commit."""
+    """Returns `pinned_states`, and the refreshed reference tables as the last rows saw them, by the inputs of a commit."""
     pinned = inputs["references"]
     seen = {**pinned, **{name: versions[-1] for name, versions in inputs[SEEN].items()}}
     tables = (lakehouse.catalog.tables.get(name) for name in seen)
@@ -152,21 +149,21 @@ def _dated(lakehouse: Lakehouse, table: Table, version: int) -> str:
 
 
 def _follows(lakehouse: Lakehouse, table: Table) -> bool:
-    """Whether the table changes with the stream: a state, or a reference table of one."""
+    """Returns True if the table changes with the stream: a state, or a reference table of one."""
     return table.kind.is_upserted or any(
         _follows(lakehouse, t) for t in lakehouse.catalog.pinned_inputs(table)
     )
 
 
 def _cut(lakehouse: Lakehouse, table: Table) -> bool:
-    """Whether a stream cannot read its inputs from the beginning any more."""
+    """Returns True if a stream can no longer read its inputs from the beginning."""
     return any(
         delta_log.oldest(lakehouse.path(each)) > 0 for each in lakehouse.catalog.timed_inputs(table)
     )
 
 
 def prepare(session: Session, tables: list[Table]) -> None:
-    """Makes the tables that are not there yet, in order, and adds the columns that they have not."""
+    """Makes the tables that do not exist yet, in order, and adds the columns that they lack."""
     for table in tables:
         creation.create(session, table, grows=True)
 

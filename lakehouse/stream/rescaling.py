@@ -1,7 +1,7 @@
-"""The state of Spark's queries is divided again, into as many partitions as the settings say, while their job is stopped.
+"""Divides the state of Spark's queries again, into as many partitions as the settings say, while their job is stopped.
 
 Spark itself moves the keys, in a copy of the query's checkpoint: neither an input nor the table is
-read. The copy begins the table's next generation once it holds what the state held.
+read. The copy begins the table's next generation if it holds what the state held.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,10 +24,10 @@ class Rescaled:
     """A table whose state was divided again.
 
     :param before: partitions of its state until then.
-    :param now: partitions that it has.
+    :param now: partitions asked for.
     :param rows: of the state: one for each key that Spark keeps.
     :param checksum: of these rows.
-    :param verdict: whether they are those of before; if DIFFERENT, the state stays as it was.
+    :param verdict: EQUAL if they are the rows of before; if DIFFERENT, the state stays as it was.
     """
 
     table: str
@@ -39,7 +39,7 @@ class Rescaled:
 
 
 def due(lakehouse: Lakehouse, tables: Iterable[Table]) -> Iterator[tuple[Table, int, int]]:
-    """The tables whose state is in another number of partitions than the settings say, with both numbers."""
+    """Yields the tables whose state has another number of partitions than the settings say, with both numbers."""
     for table in tables:
         checkpoint = checkpoint_files.newest(lakehouse.settings, table)
         before = state_partitions.divided(checkpoint)
@@ -54,7 +54,7 @@ def rescale(session: Session, table: Table, before: int, now: int) -> Rescaled |
     The table's job does not run. Killed at any step, this leaves the one checkpoint or the other.
 
     :returns: None if its state had to be built again: that has as many partitions as the settings say.
-    :raises CommitError: as a start of the query.
+    :raises CommitError: as a start of the query does.
     """
     with publishing(session.settings, table):
         generations.fit(session, table)
@@ -74,7 +74,7 @@ def rescale(session: Session, table: Table, before: int, now: int) -> Rescaled |
 
 
 def _in_flight(lakehouse: Lakehouse, table: Table) -> bool:
-    """Whether the last micro-batch was cut off: its state is not whole."""
+    """Returns True if the last micro-batch was interrupted: its state is not whole."""
     checkpoint = checkpoint_files.newest(lakehouse.settings, table)
     return (
         checkpoint is not None

@@ -1,4 +1,4 @@
-"""What a streaming query remembers between two micro-batches: its state, key by key, running or
+"""The state that a streaming query keeps between two micro-batches: key by key, while it runs or is
 stopped, by Spark's own reader."""
 
 from collections import Counter
@@ -23,11 +23,11 @@ from lakehouse.stream.strategy import is_stepped
 
 
 def state(session: Session, table: Table, key: Mapping[str, str] | None = None) -> DataFrame:
-    """The state after the last micro-batch that was committed: the columns of the key, then what Spark keeps for it.
+    """Returns the state after the last committed micro-batch: the columns of the key, then what Spark keeps for it.
 
-    Of a window of text, say, its partial aggregates, by their names in Spark. A keyed or versioned table that
-    is filled by steps is its own state. `key`: values of columns of the key, as text; only what has these.
-    Raises RangeError for a table whose streaming query has no state, or has not run.
+    For a window, say, these are its partial aggregates, by their names in Spark. A keyed or versioned table that
+    is filled by steps is its own state. `key`: values of columns of the key, as text; only rows with these count.
+    Raises RangeError for a table whose streaming query has no state, or has not run, and for other columns in `key`.
     """
     if table.kind.is_upserted and is_stepped(session, table):
         return _of_key(table, session.read(table).drop(KEY), table.keys, key)
@@ -48,7 +48,7 @@ def state(session: Session, table: Table, key: Mapping[str, str] | None = None) 
 
 
 def checksum(spark: SparkSession, checkpoint: Path) -> Digest:
-    """Of all that Spark keeps in a checkpoint after its last micro-batch, in whatever partitions."""
+    """Returns the checksum of all that Spark keeps in a checkpoint after its last micro-batch, in whatever partitions."""
     spark.streams.active  # noqa: B018 - the reader needs what this starts
     stores = spark.read.format("state-metadata").load(str(checkpoint))
     held = EMPTY
@@ -80,7 +80,7 @@ def _of_key(
 
 
 def _columns(found: DataFrame, side: str) -> list[tuple[str, Column]]:
-    """The fields of the key or value, by their place: two aggregates may have one name."""
+    """Returns the fields of the key or value, by their place: two aggregates may have one name."""
     fields = cast(StructType, found.schema[side].dataType).fields
     placed = StructType([StructField(f"_{n}", each.dataType) for n, each in enumerate(fields)])
     return [

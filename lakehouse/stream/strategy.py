@@ -1,4 +1,4 @@
-"""Which engine fills a table as its input grows: decided here, and nowhere else.
+"""The choice of the engine that fills a table as its input grows: made here, and nowhere else.
 
     ingest    steps of our own: ranges of offsets of its topics
     append    steps of our own: the function over the rows that came
@@ -8,7 +8,7 @@
     groups    steps of our own: the rows of a keyed table that belong to what changed in its inputs
     state     a query of Spark's, which keeps the state: long windows, sessions, another aggregate by keys
 
-What is stepped keeps its position in its own commits; only Spark's queries have a checkpoint beside
+A stepped table keeps its position in its own commits; only Spark's queries have a checkpoint beside
 the table.
 """
 
@@ -25,7 +25,7 @@ Strategy = Literal["ingest", "append", "close", "versions", "merge", "groups", "
 
 
 def strategy(session: Session, table: Table) -> Strategy:
-    """How a table that is not a reference table is filled."""
+    """Returns the engine that fills a table, which is not a reference table."""
     kind, step = table.kind, plan.plan_of(session, table)
     if kind.reads_sources:
         return "ingest"
@@ -41,14 +41,14 @@ def strategy(session: Session, table: Table) -> Strategy:
 
 
 def is_stepped(session: Session, table: Table) -> bool:
-    """Whether the table is filled by steps of our own, without a checkpoint of Spark's."""
+    """Returns True if steps of our own fill the table, without a checkpoint of Spark's."""
     return strategy(session, table) != "state"
 
 
 def closes_ranges(session: Session, step: Plan) -> bool:
-    """Whether the stream computes each range as it closes, without Spark's operators and their state.
+    """Returns True if the stream computes each range as it closes, without Spark's operators and their state.
 
-    Spark closes windows by the watermarks that rows carry, where these say how far the input is; and its own watermark
+    Spark closes windows by the watermarks that rows carry, so these must say how far the input is; and its own watermark
     begins in 1970.
     """
     table, window = step.table, step.table.window
@@ -60,12 +60,12 @@ def closes_ranges(session: Session, step: Plan) -> bool:
 
 
 def _may_precede(session: Session, table: Table) -> bool:
-    """Whether event times may be as early as Spark's first watermark, against which it would drop them."""
+    """Returns True if event times may be as early as Spark's first watermark, against which it would drop them."""
     return any(s.min_event_time <= EPOCH for s in session.catalog.origins_of(table))
 
 
 def in_batch_only(session: Session, step: Plan) -> bool:
-    """Whether Spark has what the table does in batch only, or not exactly."""
+    """Returns True if Spark can do what the table does only in batch, or not exactly in a stream."""
     table, window = step.table, step.table.window
     if window is None:
         return bool(table.context or table.as_of or table.ttl)

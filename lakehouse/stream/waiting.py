@@ -1,4 +1,4 @@
-"""Why a table waits, or is empty, in one line: by commit logs and the statistics of files alone, without a JVM."""
+"""The reason why a table waits or is empty, in one line: by commit logs and file statistics alone, without a JVM."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -8,12 +8,12 @@ from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import CommitLog, frontier
 
-_FAR = timedelta(minutes=10)  # of event time: by less a table may be behind between two steps
-_A_STEP = timedelta(minutes=1)  # since its last commit, in which a table may catch up
+_FAR = timedelta(minutes=10)  # of event time: a smaller lag is normal between two steps
+_A_STEP = timedelta(minutes=1)  # after its last commit, in which a table may catch up
 
 
 def waiting(lakehouse: Lakehouse, table: Table, rows: int | None) -> str:
-    """Why the table waits, or has no rows; empty if it does not wait. `rows`: that it has, if it is made."""
+    """Returns why the table waits or has no rows; empty if it does not wait. `rows`: how many it has, if it is made."""
     settings, catalog = lakehouse.settings, lakehouse.catalog
     if not table.kind.is_streamed:
         return ""
@@ -61,12 +61,12 @@ def _is_behind(table: Table, reached: datetime, ahead: datetime) -> bool:
 
 
 def _of_empty(lakehouse: Lakehouse, table: Table, reached: datetime) -> str:
-    """Why a table has no rows though it is as far as its input."""
+    """Returns why a table has no rows though it is as far as its input."""
     bounds = _bounds(lakehouse, table)
     if bounds is None:
         return "no rows: its input has none"
     counted = [line for line in CommitLog(lakehouse.settings, table).by_stream() if line.arrived]
-    # each row prolongs its session: what the last one does, is known
+    # each row prolongs its session, so the last known row decides
     is_session = table.window is not None and table.window.kind == "session"
     closes = _closes(table, bounds[is_session])
     if table.window is not None and closes > reached:
@@ -97,7 +97,7 @@ def _bounds(lakehouse: Lakehouse, table: Table) -> tuple[datetime, datetime] | N
 
 
 def _closes(table: Table, moment: datetime) -> datetime:
-    """When the first window that holds a row of that event time ends, at the earliest."""
+    """Returns the earliest end of the first window that holds a row of that event time."""
     window = table.window
     if window is None or window.kind == "count":
         length = PARTITION_LENGTHS[table.partition_by]

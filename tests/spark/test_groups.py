@@ -241,7 +241,7 @@ def test_a_table_whose_rows_were_found_by_other_columns_is_computed_whole(stage,
     """As by a version of this library that took other columns from the same function."""
     stage.feed("bids", [bid(1, 2, 10, 1), bid(2, 3, 5, 2)])
     with monkeypatch.context() as former:
-        former.setattr(keeping, "key_columns", lambda session, table: ["net"])
+        former.setattr(keeping, "key_columns", lambda step: ["net"])
         stage.run("debits", "credits", "net")
     assert values(stage, "net", "account", "net") == {(1, 10), (2, -5), (3, -5)}
     stage.feed("bids", [bid(3, 1, 7, 3)])

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, Field, QueryBuilder
+from deltalake.schema import PrimitiveType
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from typer.testing import CliRunner
@@ -509,6 +510,18 @@ def test_nested_values_differ_where_an_instant_differs_by_a_microsecond(spark):
     assert hashlib.sha256(first.encode()).digest()[:16] == bytes(
         found[0].select(row_keys.column(found[0].schema, ["s"])).head()[0]
     )
+
+
+def test_a_reader_that_stays_follows_other_keys_and_columns(spark, tmp_path):
+    path = table(tmp_path / "accounts")
+    upsert(path, 0, [(("a", 1), 1)])
+    assert [row["n"] for row in point_reads.get(path, list(TYPES), "a", "1")] == [1]
+    stored = DeltaTable(path)
+    stored.alter.add_columns(Field("more", PrimitiveType("string")))
+    stored.alter.set_table_properties({table_creation.FOUND_BY: '["account"]'}, False)
+    assert point_reads.get(path, list(TYPES), "a") == [], "rows were written by the keys of before"
+    with pytest.raises(RangeError):
+        point_reads.get(path, list(TYPES), "a", "1")
 
 
 def test_a_point_read_says_what_it_cannot_find(spark, tmp_path):

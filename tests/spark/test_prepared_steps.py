@@ -8,6 +8,7 @@ from types import ModuleType
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from lakehouse import (
     around,
@@ -21,9 +22,14 @@ from lakehouse import (
     versioned_table,
     window_table,
 )
+from lakehouse.ranges import Range
+from lakehouse.storage.delta import delta_log, write_cache
+from lakehouse.storage.session import nullable
 from lakehouse.stream import prepared_steps, queries
 from lakehouse.stream.prepared_steps import PreparedSteps
 from lakehouse.testing import Stage, assert_stream_equals_batch
+from lakehouse.transform import lateness
+from lakehouse.transform.plan import plan_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 STEPS = 8
@@ -106,9 +112,12 @@ PREPARED = {
 NAMES = tuple(PREPARED)
 
 
+def order_at(n: int) -> datetime:
+    return AT + timedelta(seconds=3 * n)
+
+
 def order(n: int, **more) -> dict:
-    at = AT + timedelta(seconds=3 * n)
-    return {"id": str(n), "shop": "abc"[n % 3], "cents": n, "at": at.isoformat()} | more
+    return {"id": str(n), "shop": "abc"[n % 3], "cents": n, "at": order_at(n).isoformat()} | more
 
 
 def test_running_queries_go_on_by_prepared_plans(spark, tmp_path, monkeypatch):
@@ -163,3 +172,35 @@ def test_a_function_that_is_another_each_time_goes_the_ordinary_way(
         in caplog.text
     )
     assert stage.rows("marked").count() == 2
+
+
+def test_few_rows_of_a_span_are_those_that_spark_reads(spark, tmp_path, monkeypatch):
+    module = ModuleType(__name__)
+    module.order_topic, module.orders = order_topic, orders
+    stage = Stage(spark, tmp_path, module)
+    session, table = stage.session, stage.session.catalog.table("orders")
+    with monkeypatch.context() as small:
+        small.setattr(write_cache, "_BYTES", 0)
+        stage.feed("orders", [order(n, shop=None if n % 7 == 0 else "a") for n in range(20)])
+    for begin in (20, 30):
+        stage.feed("orders", [order(n, cents=None) for n in range(begin, begin + 10)])
+    columns = nullable(plan_of(session, table).schema)
+    added = StructType([*columns, StructField("more", StringType())])  # as after a new declaration
+    other = StructType(
+        [StructField("cents", BinaryType()) if f.name == "cents" else f for f in columns]
+    )
+    asked = [
+        Range(order_at(a), order_at(b)) for a, b in ((0, 40), (3, 17), (12, 33), (39, 40), (90, 99))
+    ]
+    for span in asked:
+        by_spark = session.spanning(table, span).where(lateness.between(F.col("at"), span))
+        wanted = sorted(map(str, by_spark.select("id", "shop", "cents").toArrow().to_pylist()))
+        for schema in (columns, added):
+            few = session.few_spanning(table, span, schema, 40)
+            assert few.column_names == schema.names
+            assert sorted(map(str, few.select(["id", "shop", "cents"]).to_pylist())) == wanted
+    assert session.few_spanning(table, asked[0], columns, 39) is None, "more than that"
+    assert session.few_spanning(table, asked[0], other, 40) is None, "Arrow has no such cast"
+    [file, *_] = delta_log.files(session.path(table))
+    delta_log.data_file(session.path(table), file).unlink()
+    assert session.few_spanning(table, asked[0], columns, 40) is None, "a file is gone"

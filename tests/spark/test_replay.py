@@ -230,8 +230,8 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
     )
     assert aside == {"2026-01-02-00": told["bad"], "2026-01-03-00": {}}
     shown = of_partition(coverage.Stored(7), aside["2026-01-02-00"])
-    assert shown["rows_quarantined"].value == sum(told["bad"].values())
-    assert shown["quarantined: not a JSON object of the declared types: it is not JSON"].value == 1
+    assert shown["rows_quarantined"] == sum(told["bad"].values())
+    assert shown["quarantined: not a JSON object of the declared types: it is not JSON"] == 1
     assert (
         told["rows"] == 0
         and told["bad"]["not a JSON object of the declared types: it is not JSON"] == 1

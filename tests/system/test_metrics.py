@@ -136,7 +136,7 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
         sent = produce(settings, 0, 3)
         # the job's process takes as long to start as the other tables to be filled
         with ThreadPoolExecutor() as beside:
-            job = beside.submit(supervisor.start, settings, "sensors", wait=180)
+            job = beside.submit(supervisor.start, settings, "sensors", wait=400)
             views_and_visits(Stage(spark, root, ads, visits))
             read_a_database(Stage(spark, root, changed_accounts))
             job.result()

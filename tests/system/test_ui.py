@@ -9,9 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from assets.demo import lineage
 from benchmarks import beside
 from lakehouse.declare import catalog
+from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.ads.producer import PRODUCER
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import TOPIC
 from lakehouse.ranges import Range, partition_range
@@ -114,9 +117,8 @@ def test_the_location_loads_without_error(ui):
 
 
 def test_the_browser_sees_the_graph(ui, page, tmp_path):
-    page.goto(f"{ui.address}/asset-groups")
-    page.get_by_text("streaming_jobs").first.wait_for()
-    page.keyboard.press("Alt+KeyE")  # all groups open
+    tables = catalog.catalog_of([sensors, ads])
+    page.goto(lineage(ui.address, tables))  # all groups open
     for name in ("sensor_topic", "sensors", "sensor_readings", "valid_readings", "sensor_averages"):
         page.get_by_text(name, exact=True).first.wait_for()
     page.screenshot(path=tmp_path / "graph.png")

@@ -3,18 +3,18 @@
 delta_log              which files a table has, and what changed them, by its log alone
 log_state              the same at the newest version, with deletion vectors
 delta_tables           rows and columns of tables, without a JVM
-table_creation         tables are made
+table_creation         the creation of tables
 housekeeping           fewer files and fewer versions of a table
-delta_stream           a Delta table as a streaming query of Spark's reads it
+delta_stream           rows added to a Delta table, as a streaming query of Spark's reads them
 delta_writer           exactly-once appends, replacements of ranges, tables replaced whole
 small_commits          commits without a Spark job
-write_cache            what this process has just written, kept in memory
+write_cache            rows that this process has just written, kept in memory
 arrow                  rows between Spark and this process
-version_rows           the rows that a version took away and brought
+version_rows           the rows that a version removed and added
 row_keys               the technical column `_key`
 json_texts             nested values as JSON, with instants whole
-deletion_vectors       which rows of a data file are dead, as Delta has it on disk
-deletion_vector_files  which files of deletion vectors no version needs
+deletion_vectors       the dead rows of a data file, as Delta has them on disk
+deletion_vector_files  files of deletion vectors that no version needs
 digest                 checksums of sets of rows, and their differences
-python_years           instants and dates that Python has, and rows with others named
+python_years           instants and dates that Python has, and errors that name a row with others
 """

@@ -12,9 +12,9 @@ _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def in_memory(rows: DataFrame) -> pa.Table | None:
-    """The rows here.
+    """Returns the rows as an Arrow table in this process.
 
-    None if they are more than the driver may be sent, or of columns that only Spark writes.
+    None if they are more than the driver may be sent, or have columns that only Spark writes.
     """
     try:
         table = rows.toArrow()
@@ -26,22 +26,22 @@ def in_memory(rows: DataFrame) -> pa.Table | None:
 
 
 def in_spark(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
-    """The rows there, by default each column of the type that it came with: a timestamp without a zone would else be given one.
+    """Returns the rows in Spark, by default with each column's own type: else a timestamp without a zone would be given one.
 
-    In one piece: rows behind an empty one Spark leaves out without a word, and pyarrow makes such
-    where it filters by an expression, or appends tables.
+    They are sent in one piece. Spark silently leaves out rows after an empty piece, and pyarrow makes
+    such pieces where it filters by an expression or appends tables.
     """
     schema = schema or from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     return spark.createDataFrame(rows.combine_chunks() if len(rows) else [], schema)
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """The rows in Spark's types, without Arrow's encodings: delta-rs writes files of views, of which Arrow takes no rows."""
+    """Returns the rows in Spark's types, without Arrow's encodings: delta-rs writes views, from which Arrow cannot take rows."""
     return rows.cast(plain_types(rows.schema))
 
 
 def plain_types(columns: pa.Schema) -> pa.Schema:
-    """The columns without dictionaries and views, also within others: these are encodings, and no types of Spark's."""
+    """Returns the columns without dictionaries and views, nested ones included: these are encodings, not types of Spark's."""
     return pa.schema(map(_plain, columns))
 
 

@@ -1,4 +1,4 @@
-"""Which deletion vectors the versions of a table have: deltalake's vacuum takes their files for nobody's (1.6.6)."""
+"""Files of deletion vectors that versions of a table have: the vacuum of deltalake 1.6.6 treats them as unused."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,12 +11,12 @@ _FILES = "deletion_vector_*.bin"
 
 
 def any_of(path: Path) -> bool:
-    """Whether the table has deletion vectors."""
+    """Returns True if the table has files of deletion vectors."""
     return next(path.glob(_FILES), None) is not None
 
 
 def removed(path: Path, candidates: Iterable[str], oldest: int, *, dry_run: bool) -> list[str]:
-    """Removes, or lists, those of the candidates that hold no vector of the version `oldest`, of a checkpoint, or a later one."""
+    """Removes, or only lists, the candidates without a vector of the version `oldest`, which has a checkpoint, or a later one."""
     used = of_files(path, log_state.files_since(path, oldest))
     gone = [name for name in candidates if within(path, unquote(name)) not in used]
     for name in gone if not dry_run else ():
@@ -25,7 +25,7 @@ def removed(path: Path, candidates: Iterable[str], oldest: int, *, dry_run: bool
 
 
 def of_files(path: Path, files: Iterable[Mapping]) -> set[Path]:
-    """Where the deletion vectors of these data files are."""
+    """Returns the files that hold the deletion vectors of these data files."""
     from lakehouse.storage.delta import deletion_vectors
 
     return {

@@ -1,9 +1,9 @@
-"""Deletion vectors, as Delta's protocol has them on disk: which rows of a data file are dead.
+"""Deletion vectors, as Delta's protocol has them on disk: the places of the dead rows of a data file.
 
-A file `deletion_vector_<uuid>.bin` holds the vectors of one commit: a version byte, then of each
-vector its size, its data and a checksum. The data are a magic number and a roaring bitmap of 64-bit
-positions, in its portable form. The log names file, place and cardinality of a vector beside the
-data file that it belongs to (`descriptor`).
+A file `deletion_vector_<uuid>.bin` holds the vectors of one commit: a version byte, then the size,
+the data and a checksum of each vector. The data are a magic number and a roaring bitmap of 64-bit
+positions, in its portable form. The log names the file, place and cardinality of a vector beside
+its data file (`descriptor`).
 """
 
 import struct
@@ -26,17 +26,17 @@ _ID = 20  # characters of a UUID in Z85
 
 
 def marks(places: np.ndarray) -> BitMap:
-    """A vector of these places."""
+    """Returns a vector of these places."""
     return BitMap(places.astype(np.uint32, copy=False))
 
 
 def places(vector: BitMap) -> np.ndarray:
-    """The places of a vector in order."""
+    """Returns the places of a vector in order."""
     return np.frombuffer(vector.to_array(), dtype=np.uint32) if vector else np.empty(0, np.uint32)
 
 
 def write(path: Path, vectors: Sequence[BitMap]) -> list[dict[str, object]]:
-    """Writes the vectors of one commit into one file; their descriptors."""
+    """Writes the vectors of one commit into one file, and returns their descriptors."""
     name = uuid.uuid4()
     body, descriptors = [_VERSION], []
     place = len(_VERSION)
@@ -58,7 +58,7 @@ def write(path: Path, vectors: Sequence[BitMap]) -> list[dict[str, object]]:
 
 
 def read(path: Path, descriptor: Mapping) -> BitMap:
-    """The vector. Raises CommitError if the vector is not what the log says."""
+    """Returns the vector. Raises CommitError if it is not what the log says."""
     if descriptor["storageType"] == "i":
         return _decoded(path, descriptor, _bytes(descriptor["pathOrInlineDv"]))
     file = file_of(path, descriptor)
@@ -76,7 +76,7 @@ def read(path: Path, descriptor: Mapping) -> BitMap:
 
 
 def file_of(path: Path, descriptor: Mapping) -> Path:
-    """The file that holds a vector of the table at `path`."""
+    """Returns the file that holds a vector of the table at `path`."""
     if descriptor["storageType"] == "p":
         return Path(str(descriptor["pathOrInlineDv"]).removeprefix("file://"))
     text = str(descriptor["pathOrInlineDv"])
@@ -86,7 +86,7 @@ def file_of(path: Path, descriptor: Mapping) -> Path:
 
 
 def identity(descriptor: Mapping | None) -> str:
-    """The identity of a vector of a data file; empty without one."""
+    """Returns the identity of a data file's vector; empty without one."""
     return (
         "" if descriptor is None else f"{descriptor['pathOrInlineDv']}@{descriptor.get('offset')}"
     )
@@ -97,7 +97,7 @@ def _file(folder: Path, name: uuid.UUID) -> Path:
 
 
 def _encoded(vector: BitMap) -> bytes:
-    # a data file has fewer than 2**32 rows: of 64 bits there is one part, whose upper half is 0
+    # a data file has fewer than 2**32 rows, so its bitmap of 64 bits has one part, whose upper half is 0
     return struct.pack("<IQI", _MAGIC, 1, 0) + vector.serialize()
 
 

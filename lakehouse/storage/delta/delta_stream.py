@@ -1,4 +1,4 @@
-"""What is added to a Delta table, as a streaming query of Spark's reads it."""
+"""Rows added to a Delta table, as a streaming query of Spark's reads them."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from lakehouse.storage.delta import delta_log
 
 
 def whole_table_stream(spark: SparkSession, path: str) -> DataFrame:
-    """All rows of a Delta table in one micro-batch, then those that are added to it.
+    """Returns all rows of a Delta table in one micro-batch, then those that are added to it.
 
-    What is removed from it is not reported.
+    Rows that are removed from it are not reported.
     """
     options: dict[str, str | int] = {"skipChangeCommits": "true", "maxFilesPerTrigger": 2**31 - 1}
     return spark.readStream.format("delta").options(**options).load(path)
@@ -20,10 +20,10 @@ def whole_table_stream(spark: SparkSession, path: str) -> DataFrame:
 def table_stream(
     spark: SparkSession, settings: Settings, path: str, since: int | str | None = None
 ) -> DataFrame:
-    """The rows added to a Delta table, commit by commit, so that stored watermarks come in order.
+    """Returns the rows added to a Delta table, commit by commit, so that stored watermarks come in order.
 
-    From the first commit with rows that is kept (`maintenance`), or `since` a version or "latest"; a
-    checkpoint goes on where it is. (Before its first rows a table may have had other columns.)
+    They begin at the first commit with rows that is kept (`maintenance`), or `since` a version or "latest".
+    A checkpoint goes on where it is. (A table may have had other columns before its first rows.)
     """
     if since is None:
         first = delta_log.rows_from(Path(path))

@@ -1,4 +1,4 @@
-"""Delta tables as they are read without a JVM: by deltalake, their rows as Arrow."""
+"""Delta tables, read without a JVM: by deltalake, with their rows as Arrow."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 def fields(path: Path) -> list[dict[str, Any]]:
-    """The columns as Delta writes them, each with its name and type; none before the table is made."""
+    """Returns the columns as Delta writes them, each with its name and type; none before the table is made."""
     if not delta_log.exists(path):
         return []
     return json.loads(delta_log.open_table(path).schema().to_json())["fields"]
 
 
 def rows_of(files: Sequence[Path]) -> "pyarrow.dataset.Dataset":
-    """The rows of some of a table's files, without their partition."""
+    """Returns the rows of some of a table's files, without their partition."""
     import pyarrow.dataset as ds
 
     return ds.dataset([str(file) for file in files], format="parquet")
 
 
 def select(sql: str, tables: Mapping[str, Path], versions: Mapping[str, int]):
-    """What a SELECT gives over the tables by these names, now or at their `versions`, as batches of Arrow.
+    """Returns the result of a SELECT over the tables of these names, now or at their `versions`, as batches of Arrow.
 
-    DataFusion's errors are raised as they are: as DeltaError and as bare Exception.
+    DataFusion's errors are raised unchanged: as DeltaError and as bare Exception.
     """
     from deltalake import QueryBuilder
 
@@ -42,7 +42,7 @@ def select(sql: str, tables: Mapping[str, Path], versions: Mapping[str, int]):
 def rows(
     table: "DeltaTable", columns: Sequence[str] = (), where: str = "true"
 ) -> list[dict[str, Any]]:
-    """The rows of a log table, whose columns are texts and numbers."""
+    """Returns the rows of a log table, whose columns are texts and numbers."""
     from deltalake import QueryBuilder
 
     names = ", ".join(f'"{name}"' for name in columns) or "*"
@@ -60,9 +60,9 @@ class NewRows:
         self._read: set[str] = set()
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """What came since the last time, and whether it is instead all that the table has.
+        """Returns the rows added since the last call, and False; or all rows of the table, and True.
 
-        All after it was compacted, or removed and made again.
+        It returns all after the table was compacted, or removed and made again.
         """
         files, again = self._files(), False
         if not self._read <= files:

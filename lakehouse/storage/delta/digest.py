@@ -1,9 +1,9 @@
 """Checksums of sets of rows, and the differences between two of them.
 
-A digest is free of order: the count of rows and two sums over salted 64-bit hashes of each row.
-Sums, because an exclusive or cancels duplicates; hashes over the values and which of them are null,
-because xxhash64 ignores nulls. Equal digests mean equal multisets of rows (a chance of about 2^-100
-for an accident); unequal ones only ask for the comparison of rows.
+A digest does not depend on order: it is the count of rows and two sums over salted 64-bit hashes of
+each row. These are sums because an exclusive or cancels duplicates. A hash covers the values and which
+of them are null, because xxhash64 ignores nulls. Equal digests mean equal multisets of rows (a chance
+of about 2^-100 for an accident). Unequal digests only call for the comparison of rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ class Digest:
         return cls(int(rows), int(sums[:16], 16), int(sums[16:], 16))
 
     def __add__(self, other: "Digest") -> "Digest":
-        """The digest of both sets of rows together."""
+        """Returns the digest of both sets of rows together."""
         return Digest(
             self.rows + other.rows, (self.a + other.a) % 2**64, (self.b + other.b) % 2**64
         )
@@ -63,7 +63,7 @@ EMPTY = Digest(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Rows by key: only in the batch result (missing), only in the table (extra), or with other values (changed)."""
+    """Counts of rows, by key: only in the batch result (missing), only in the table (extra), with other values (changed)."""
 
     missing: int
     extra: int
@@ -79,24 +79,24 @@ NONE = Difference(0, 0, 0, ())
 
 
 def reconciled_columns(rows: DataFrame) -> list[str]:
-    """The columns that are compared: all but the technical ones, which start with `_`."""
+    """Returns the columns that are compared: all but the technical ones, which start with `_`."""
     return sorted(c for c in rows.columns if not c.startswith("_"))
 
 
 def digest(rows: DataFrame) -> Digest:
-    """The checksum of `rows`, technical columns left out."""
+    """Returns the checksum of `rows`, technical columns left out."""
     return digests(rows)[0]
 
 
 def digests(*sets: DataFrame) -> list[Digest]:
-    """As `digest`, of each set of rows, by one query."""
+    """Returns the `digest` of each set of rows, by one query."""
     return [by_group.get(1, EMPTY) for by_group in digests_by(*((rows, F.lit(1)) for rows in sets))]
 
 
 def digests_by(*sets: tuple[DataFrame, Column]) -> list[dict]:
-    """Of each set of rows one digest for each value of a column, all of one type.
+    """Returns, for each set of rows, the digest of each value of its column; all these columns have one type.
 
-    By one query, one pass over each.
+    One query computes them, in one pass over each set.
     """
     tagged = (
         _hashed(rows, group).withColumn("_of", F.lit(n)) for n, (rows, group) in enumerate(sets)
@@ -110,7 +110,7 @@ def digests_by(*sets: tuple[DataFrame, Column]) -> list[dict]:
 
 
 def row_hashes(rows: DataFrame) -> list[Column]:
-    """Two 64-bit hashes of each row, the same for equal rows; technical columns are left out."""
+    """Returns two 64-bit hashes of each row, the same for equal rows; technical columns are left out."""
     leaves = [
         leaf
         for name in reconciled_columns(rows)
@@ -121,7 +121,7 @@ def row_hashes(rows: DataFrame) -> list[Column]:
 
 
 def _hashed(rows: DataFrame, group: Column) -> DataFrame:
-    """A row for each value of `group` (`_group`): the count, and the sums of hashes."""
+    """Returns a row for each value of `group` (`_group`): the count, and the sums of hashes."""
     hashes = row_hashes(rows)
     # the two halves are summed apart: a sum of 64-bit values would overflow, one of decimals would
     # be slow
@@ -143,7 +143,7 @@ def _joined(high: int, low: int) -> int:
 
 
 def _leaves(column: Column, kind: DataType) -> Iterator[tuple[Column, Column]]:
-    """What is hashed of a column, and of each field of a struct: its value, and whether it is null."""
+    """Yields two columns to hash for a column, and for each field of a struct: its value, and whether it is null."""
     value = column
     if isinstance(kind, StructType):
         yield F.lit(0), column.isNull()
@@ -158,7 +158,7 @@ def _leaves(column: Column, kind: DataType) -> Iterator[tuple[Column, Column]]:
 
 
 def _compared(column: Column, kind: DataType) -> Column:
-    """The column, with each map in it as the array of its entries by key: a map has no order, and Spark compares none."""
+    """Returns the column, with each map in it as an array of entries by key: a map has no order, and Spark compares none."""
     if not any(isinstance(each, MapType) for each in _within(kind)):
         return column
     if isinstance(kind, StructType):
@@ -176,7 +176,7 @@ def _compared(column: Column, kind: DataType) -> Column:
 
 
 def _within(kind: DataType) -> Iterator[DataType]:
-    """The type, and all that it is made of."""
+    """Yields the type, and all types that it is made of."""
     yield kind
     parts: list[DataType] = []
     if isinstance(kind, StructType):
@@ -190,7 +190,7 @@ def _within(kind: DataType) -> Iterator[DataType]:
 
 
 def _bits(flags: Sequence[Column]) -> list[Column]:
-    """The flags as bits of as few numbers as hold them: cheaper to hash than each by itself."""
+    """Returns the flags as bits of as few numbers as hold them, which are cheaper to hash than each flag by itself."""
     numbered = [flag.cast("bigint") * (1 << i % 63) for i, flag in enumerate(flags)]
     return [reduce(add, numbered[i : i + 63]) for i in range(0, len(numbered), 63)]
 
@@ -204,10 +204,10 @@ def differences(
     most: int = 20,
     names: tuple[str, str] = ("batch", "table"),
 ) -> dict[Any, Difference]:
-    """The rows that differ, for each value of the column `group` where any do, `most` examples of it.
+    """Returns the rows that differ, for each value of the column `group` where any do, with up to `most` examples.
 
-    As multisets, paired by `keys`; doubles within the relative `tolerance` are the same. `names`:
-    what the examples call the two.
+    Rows are compared as multisets and paired by `keys`. Doubles within the relative `tolerance` are
+    the same. `names`: the names of the two sides in the examples.
     """
     columns = reconciled_columns(expected)
     keys = [k for k in keys if k in columns] or columns
@@ -220,8 +220,8 @@ def differences(
         )
         for rows in (expected, actual)
     )
-    # tagged and grouped, not joined: both sides come from the same tables, in a join their columns
-    # would be ambiguous
+    # tagged and grouped, not joined: both sides come from the same tables, so their columns would be
+    # ambiguous in a join
     only_expected = _shown_alone(expected.exceptAll(actual), keys, values, ours=True)
     only_actual = _shown_alone(actual.exceptAll(expected), keys, values, ours=False)
     sides = {_EXPECTED: F.when(ours, F.col(_ROW)), _ACTUAL: F.when(~ours, F.col(_ROW))}
@@ -246,7 +246,7 @@ def differences(
 def _shown_alone(
     rows: DataFrame, keys: Sequence[str], values: Sequence[str], *, ours: bool
 ) -> DataFrame:
-    """Rows of one side, instants and dates as text, for Python has not all of them."""
+    """Returns rows of one side, with instants and dates as text, because Python does not have all of them."""
     texts = {
         name: _with_texts(F.col(quoted(name)), rows.schema[name].dataType)
         for name in (*keys, *values)
@@ -257,7 +257,7 @@ def _shown_alone(
 
 
 def _with_texts(column: Column, kind: DataType) -> Column:
-    """The column, each instant and date in it as text."""
+    """Returns the column, with each instant and date in it as text."""
     if isinstance(kind, TimestampType):
         seconds = F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss")
         fraction = F.date_format(column, ".SSSSSS")
@@ -284,7 +284,7 @@ def _counted(
     most: int,
     names: tuple[str, str],
 ) -> Difference:
-    """`before`, and what the rows of one more key differ by."""
+    """Returns `before`, with the difference between the rows of one more key added."""
     expected, actual = pair[_EXPECTED] or [], pair[_ACTUAL] or []
     same = min(len(expected), len(actual))
     far = sum(not _close(e, a, tolerance) for e, a in zip(expected, actual, strict=False))
@@ -318,7 +318,7 @@ def _close(expected: Row, actual: Row, tolerance: float) -> bool:
 def _near(expected: float, actual: float, tolerance: float) -> bool:
     if isnan(expected) or isnan(actual):
         return isnan(expected) and isnan(actual)
-    return isclose(expected, actual, rel_tol=tolerance)  # nothing is to infinity but itself
+    return isclose(expected, actual, rel_tol=tolerance)  # only infinity is close to infinity
 
 
 def _all(rows: Sequence[Row]) -> str:

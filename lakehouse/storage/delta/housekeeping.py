@@ -1,6 +1,6 @@
-"""Fewer files and fewer versions of a table, beside the stream that writes it, without a JVM.
+"""Compaction and removal of files and versions of a table, beside the stream that writes it, without a JVM.
 
-Which versions have to stay is for the caller to know (`maintenance`).
+The caller decides which versions have to stay (`maintenance`).
 """
 
 import math
@@ -19,9 +19,9 @@ _NUMBERED = re.compile(r"\.?(\d{20})\.")
 
 
 def compact(path: Path, partitions: Sequence[str]) -> None:
-    """Puts the small files of these partitions together ("" of a table without partitions).
+    """Compacts the small files of these partitions ("" for a table without partitions).
 
-    Raises CommitError if another run rewrote them meanwhile; the table is as that run left it.
+    Raises CommitError if another run rewrote them meanwhile. The table stays as that run left it.
     """
     from deltalake.exceptions import CommitFailedError
 
@@ -37,7 +37,7 @@ def _compact(table, partitions: Sequence[str]) -> None:
     from deltalake import WriterProperties
 
     chosen = [(PARTITION, "in", list(partitions))] if list(partitions) != [""] else None
-    # one core, for the stream goes on; the better compression costs nothing where it is done once
+    # one core, because the stream goes on; better compression costs nothing where it is done once
     table.optimize.compact(
         chosen,
         max_concurrent_tasks=1,
@@ -47,12 +47,12 @@ def _compact(table, partitions: Sequence[str]) -> None:
 
 
 def remove_obsolete(path: Path, oldest: int, history: timedelta, *, dry_run: bool) -> list[str]:
-    """Removes, or lists, the data files that no version from `oldest` on has, those of crashed writers among them.
+    """Removes, or only lists, the data files that no version from `oldest` on has, including those of crashed writers.
 
-    A reader that has listed a file may read it for the `history`, though the log is shorter.
+    A reader that has listed a file may read it for the `history`, even if the log is shorter.
     """
     age = max(datetime.now(UTC) - _written(path, oldest), history)
-    # one more, for a file is written before its commit
+    # one hour more, because a file is written before its commit
     hours = math.ceil(age / timedelta(hours=1)) + 1
     marked = deletion_vector_files.any_of(path)
     gone = open_table(path).vacuum(
@@ -65,19 +65,19 @@ def remove_obsolete(path: Path, oldest: int, history: timedelta, *, dry_run: boo
     )
     if marked:
         gone = deletion_vector_files.removed(path, gone, oldest, dry_run=dry_run)
-    # Hadoop's checksums go along
+    # Hadoop's checksums are removed as well, and not listed
     return [file for file in gone if not file.rpartition("/")[2].startswith(".")]
 
 
 def _commit_only():
-    """Checkpoints are for the table's own writer to make, and to clean up before them is what is done here."""
+    """Returns properties of a commit without checkpoint and cleanup: the table's writer makes checkpoints, `cut` cleans up."""
     from deltalake import PostCommitHookProperties
 
     return PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def last_before(path: Path, instant: datetime) -> int:
-    """The last version that was on disk before the instant; the first that is kept, if none was."""
+    """Returns the last version that was on disk before the instant; the first that is kept, if none was."""
     versions = delta_log.versions(path)
     return next((v for v in reversed(versions) if _written(path, v) < instant), versions[0])
 
@@ -89,10 +89,10 @@ def begin_with(path: Path, version: int) -> None:
 
 
 def cut(path: Path, oldest: int) -> None:
-    """Removes from the log what is older than the checkpoint `oldest`, oldest first: as Delta's protocol has it.
+    """Removes files of the log that are older than the checkpoint `oldest`, oldest first, as Delta's protocol has it.
 
-    And Delta's summaries (`.crc`) of versions before the last checkpoint, half of the files that
-    each reader lists: they are there to be compared with when that very version is read.
+    It also removes Delta's summaries (`.crc`) of versions before the last checkpoint, which are half of
+    the files that each reader lists: a summary is only compared when that very version is read.
     """
     last = max(delta_log.checkpoints(path), default=oldest)
     numbered = (
@@ -106,5 +106,5 @@ def cut(path: Path, oldest: int) -> None:
 
 
 def _written(path: Path, version: int) -> datetime:
-    """When the version came to this disk: a copy of the table has versions as old as the copy."""
+    """Returns the time at which the version came to this disk: versions of a copied table are as old as the copy."""
     return datetime.fromtimestamp(delta_log.commit_file(path, version).stat().st_mtime, UTC)

@@ -14,9 +14,9 @@ _SHORTER = r'(T\d\d:\d\d:\d\d\.\d{3})000(?=Z?")'
 
 
 def json_of(value: "Column", kind: "DataType", **options: str) -> "Column":
-    """A struct, array or map as `to_json` has it, but with instants whole: that cuts them to milliseconds.
+    """Returns a struct, array or map as JSON, with instants whole: `to_json` cuts them to milliseconds.
 
-    Where nothing is cut the text is that of `to_json`, by which rows of tables were found before.
+    Where nothing is cut, the text is that of `to_json`, by which rows of tables were found before.
     """
     from pyspark.sql import functions as F
 

@@ -1,4 +1,4 @@
-"""What a Delta log says of a table at its newest version: each data file with its deletion vector, and the last batches.
+"""The state of a table by its Delta log, at the newest version: each data file with its deletion vector, and the last batches.
 
 deltalake does not hand out the descriptors of deletion vectors, and a commit that changes one has
 to name the one before.
@@ -19,7 +19,8 @@ _OF_FILES = ("path", "partitionValues", "size", "modificationTime", "stats", "de
 class LogState:
     """The log as it was read last.
 
-    `files` by their paths as the log writes them, `batches` by application.
+    `files`: by their paths as the log writes them. `batches`: the last one of each application.
+    `declared`: how often the commits that were applied one by one declared columns or properties.
     """
 
     path: Path
@@ -27,39 +28,47 @@ class LogState:
     stamp: str = ""
     files: dict[str, dict] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
+    declared: int = 0
 
     def apply(self, actions: Iterable[Mapping]) -> bool:
-        """Takes in the actions of one commit; whether they changed the files."""
+        """Applies the actions of one commit. Returns True if they changed the files."""
         actions = list(actions)
         removed = [action["remove"]["path"] for action in actions if action.get("remove")]
         added = [action["add"] for action in actions if action.get("add")]
-        # before what is added: a file that gets another vector is removed with the old one
+        # removals first: a file that gets another vector is removed with the old one, and added again
         for name in removed:
             self.files.pop(name, None)
         self.files |= {file["path"]: _kept(file) for file in added}
         self.batches |= {
             txn["appId"]: txn["version"] for action in actions if (txn := action.get("txn"))
         }
+        self.declared += any(action.get("metaData") for action in actions)
         return bool(removed or added)
 
     def committed(self, version: int, actions: Iterable[Mapping]) -> None:
-        """Notes a commit that this process has made."""
+        """Applies a commit that this process has made, and notes its version."""
         self.apply(actions)
         self.version, self.stamp = version, delta_log.stamp(self.path, version)
 
 
 def newest(path: Path) -> LogState:
-    """Reads the log, from its last checkpoint on. Raises CommitError if commits are missing."""
+    """Returns the log, read from its last checkpoint on. Raises CommitError if commits are missing."""
     state = _read(path, None)
-    if state.version < delta_log.latest(path):
-        raise CommitError(
-            f"table={path.name}, version={state.version + 1}: its log lacks this commit, and has later ones; put it back"
-        )
+    _check_whole(path, state.version)
     return state
 
 
+def _check_whole(path: Path, read: int) -> None:
+    """Raises CommitError if the log, read up to a version, has later ones and not the next."""
+    # the next one may have come since
+    if read < delta_log.latest(path) and delta_log.actions(path, read + 1) is None:
+        raise CommitError(
+            f"table={path.name}, version={read + 1}: its log lacks this commit, and has later ones; put it back"
+        )
+
+
 def at(path: Path, version: int) -> LogState:
-    """The log up to a version. Raises CommitError if it does not have that any more."""
+    """Returns the log up to a version. Raises CommitError if it does not have that version any more."""
     state = _read(path, version)
     if state.version != version:
         raise CommitError(
@@ -69,12 +78,12 @@ def at(path: Path, version: int) -> LogState:
 
 
 def rows(path: Path) -> int:
-    """How many rows the table has, without those that are dead."""
+    """Returns the number of the table's rows, without those that are dead."""
     return sum(_living(file) for file in newest(path).files.values())
 
 
 def renewed(state: LogState) -> tuple[LogState, bool]:
-    """The log up to now, and whether the files may be others than in `state`."""
+    """Returns the log up to now, and True if the files may differ from those in `state`."""
     if not state.stamp or state.stamp != delta_log.stamp(state.path, state.version):
         return newest(state.path), True
     changed = False
@@ -85,7 +94,7 @@ def renewed(state: LogState) -> tuple[LogState, bool]:
 
 
 def commits(path: Path, first: int) -> Iterator[tuple[int, list[dict]]]:
-    """The commits from a version on, as far as they follow one another."""
+    """Yields the commits from a version on, as far as they follow one another."""
     version = first
     while (actions := delta_log.actions(path, version)) is not None:
         yield version, actions
@@ -93,15 +102,20 @@ def commits(path: Path, first: int) -> Iterator[tuple[int, list[dict]]]:
 
 
 def files_at(path: Path, version: int) -> list[dict]:
-    """The data files of that version."""
-    return list(_read(path, version).files.values())
+    """Returns the data files of that version. Raises CommitError as `at`."""
+    return list(at(path, version).files.values())
 
 
 def files_since(path: Path, oldest: int) -> list[dict]:
-    """The data files of the version `oldest`, of a checkpoint or the first one, and those that any later commit added."""
-    files = files_at(path, oldest)
-    for _, actions in commits(path, oldest + 1):
+    """Returns the data files of `oldest`, a version with a checkpoint or the first one, and those that later commits added.
+
+    Raises CommitError as `newest`.
+    """
+    files, read = files_at(path, oldest), oldest
+    for version, actions in commits(path, oldest + 1):
         files += [action["add"] for action in actions if action.get("add")]
+        read = version
+    _check_whole(path, read)
     return files
 
 
@@ -142,9 +156,9 @@ def _living(file: Mapping) -> int:
 
 
 def _kept(file: Mapping) -> dict:
-    """Of a data file what a later commit has to name.
+    """Returns the part of a data file's action that a later commit has to name.
 
-    In a checkpoint a map is a list of pairs, and what is missing is null.
+    In a checkpoint, a map is a list of pairs, and a missing value is null.
     """
     kept = {name: file[name] for name in _OF_FILES if file.get(name) is not None}
     vector = kept.get("deletionVector")

@@ -1,4 +1,4 @@
-"""Instants and dates that Python has, those of the years 1 to 9999: a row with another is named, not left to an OverflowError."""
+"""The years 1 to 9999, all that Python has for instants and dates: a row with another is named, not left to an OverflowError."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ def check(
 ) -> None:
     """Raises `error` for the first row with an instant or a date of another year.
 
-    It names the row by its `keys`, or its number behind the rows `before`. `where`: which rows these are.
+    It names the row by its `keys`, or its number after the rows `before`. `where`: a text that says which rows these are.
     """
     found = _first(rows)
     if found is None:
@@ -35,15 +35,15 @@ def check(
 
 
 def are_in_python(rows: "pa.Table") -> bool:
-    """Whether Python has all instants and dates of the rows."""
+    """Returns True if Python has all instants and dates of the rows."""
     return _first(rows) is None
 
 
 def _first(rows: "pa.Table") -> tuple[str, int] | None:
-    """The first column with a value beyond, and its first such row."""
+    """Returns the first column with a value of another year, and its first such row; None if there is none."""
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if any(_has_beyond(part) for part in column.chunks):
-            # of a part of a map more than its own entries were looked at
+            # the check of a sliced map includes entries outside the slice, so this chunk may have none
             for row, value in enumerate(column):
                 if not _is_in_python(value):
                     return name, row
@@ -51,7 +51,7 @@ def _first(rows: "pa.Table") -> tuple[str, int] | None:
 
 
 def _has_beyond(values: "pa.Array") -> bool:
-    """Whether there is an instant or a date beyond, at any depth."""
+    """Returns True if there is an instant or a date of another year, at any depth."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -82,7 +82,7 @@ def _is_in_python(value: "pa.Scalar") -> bool:
 
 
 def _shown(value: "pa.Scalar") -> str:
-    """A value as text, also where Python has none for it."""
+    """Returns a value as text, even if Python has no value for it."""
     import pyarrow as pa
 
     if _is_in_python(value):
@@ -91,7 +91,7 @@ def _shown(value: "pa.Scalar") -> str:
 
 
 def text_of(value: "pa.Scalar") -> str:
-    """An instant or a date as text: Arrow writes another year for one above 32,767."""
+    """Returns an instant or a date as text, by NumPy: Arrow writes another year for one above 32,767."""
     import numpy as np
     import pyarrow as pa
 

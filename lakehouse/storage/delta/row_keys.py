@@ -1,7 +1,7 @@
 """The technical column `_key`: 16 bytes that stand for the key of a row, by which it is found.
 
-They are the first half of SHA-256 over a text in which each value of the key has its length, so
-that equal bytes mean equal keys. Spark computes them with the rows (`column`); a point read
+They are the first half of SHA-256 over a text that has the length before each value of the key, so
+that equal bytes mean equal keys. Spark computes them with the rows (`column`). A point read
 computes the same without Spark (`of_text`).
 """
 
@@ -26,12 +26,12 @@ _WHOLE = ("byte", "short", "integer", "long")
 
 
 def keyed(rows: "DataFrame", keys: Sequence[str]) -> "DataFrame":
-    """The rows with their `_key`, the last column."""
+    """Returns the rows with their `_key` as the last column."""
     return rows.drop(KEY).withColumn(KEY, column(rows.schema, keys))
 
 
 def column(schema: "StructType", keys: Sequence[str]) -> "Column":
-    """The `_key` of rows of that schema, as an expression of Spark's."""
+    """Returns the `_key` of rows of that schema, as an expression of Spark's."""
     from pyspark.sql import functions as F
 
     texts = F.concat(*(_text(name, schema[name].dataType) for name in keys))
@@ -48,7 +48,7 @@ def _text(name: str, of: "DataType") -> "Column":
 
 
 def _as_grouped(value: "Column", of: "DataType") -> "Column":
-    """The value, with nought for each minus nought in it: the two are one key for Spark, which groups by them."""
+    """Returns the value with 0.0 in place of each -0.0 in it: Spark groups by both as one key."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -56,7 +56,7 @@ def _as_grouped(value: "Column", of: "DataType") -> "Column":
         return value
     if isinstance(of, ArrayType):
         return F.transform(value, lambda each: _as_grouped(each, of.elementType))
-    if isinstance(of, MapType):  # Spark makes keys of maps so by itself
+    if isinstance(of, MapType):  # Spark does so by itself for the keys of maps
         return F.transform_values(value, lambda _, each: _as_grouped(each, of.valueType))
     if isinstance(of, StructType):
         parts = (_as_grouped(value[each.name], each.dataType).alias(each.name) for each in of)
@@ -67,11 +67,11 @@ def _as_grouped(value: "Column", of: "DataType") -> "Column":
 
 
 def of_text(table: str, types: Mapping[str, str], values: Sequence[str | None]) -> bytes:
-    """The `_key` of a key given as text, None for null.
+    """Returns the `_key` of a key given as text, None for null.
 
     `types`: the columns of the key, and their types as Delta names them.
 
-    Raises RangeError for another number of values, or one that is none of its column's type.
+    Raises RangeError for another number of values, or for a value that is not of its column's type.
     """
     if len(values) != len(types):
         raise RangeError(
@@ -92,7 +92,7 @@ def _text_bytes(table: str, name: str, kind: str, value: str | None) -> bytes:
 
 
 def _shown(table: str, name: str, kind: str, value: str) -> str:
-    """The value as Spark shows one of that type."""
+    """Returns the value as Spark shows one of that type."""
     try:
         if kind == "string":
             return value

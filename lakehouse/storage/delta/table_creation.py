@@ -1,4 +1,4 @@
-"""Delta tables are made, with the properties that they need here: without a JVM."""
+"""The creation of Delta tables with the properties that they need here, without a JVM."""
 
 import json
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from lakehouse.declare.columns import PARTITION
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.delta.row_keys import KEY
 
-FOUND_BY = "lakehouse.keys"  # the property that names, as JSON, the columns whose `_key` a row has
+FOUND_BY = "lakehouse.keys"  # the property with the columns of the key, as JSON: `_key` is computed from these
 CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 PLAIN = {
-    "delta.enableDeletionVectors": "false",  # pyarrow, by which side tables are read, refuses them
-    # the default, 10, would be one every few seconds
+    "delta.enableDeletionVectors": "false",  # pyarrow, which reads side tables, refuses them
+    # the default, 10, would make a checkpoint every few seconds
     "delta.checkpointInterval": str(CHECKPOINTS),
-    # each checkpoint names all files removed within it, by compaction one a micro-batch, and each
-    # reader reads it; how long they stay is by what is on disk (`maintenance`)
+    # each checkpoint names all files removed within this time, one a micro-batch by compaction, and each
+    # reader reads it; how long files stay follows from what is on disk (`maintenance`)
     "delta.deletedFileRetentionDuration": "interval 10 minutes",
 }
-# what a step replaces is marked (`keyed_files`)
+# a step marks the rows that it replaces (`keyed_files`)
 KEYED = PLAIN | {"delta.enableDeletionVectors": "true"}
-# replaced every second or so; its files go by what the log names (`delta_writer.tidy`)
+# replaced every second or so; files that the log no longer needs are removed (`delta_writer.tidy`)
 PASSING = PLAIN | {
     "delta.logRetentionDuration": "interval 1 hour",
     "delta.deletedFileRetentionDuration": "interval 1 day",
@@ -32,7 +32,7 @@ PASSING = PLAIN | {
 
 
 def found_by(keys: Sequence[str]) -> dict[str, str]:
-    """The properties of a table whose rows are found by these columns."""
+    """Returns the properties of a table whose rows are found by these columns."""
     return KEYED | {FOUND_BY: json.dumps(list(keys))}
 
 
@@ -43,8 +43,8 @@ def create(
     searched: str,
     properties: dict[str, str] = PLAIN,
 ) -> None:
-    """Makes the table unless it is there. `searched`: the columns of which each file records least and greatest value."""
-    # the plan judges NOT NULL
+    """Makes the table unless it is there. `searched`: the columns whose least and greatest value each file records."""
+    # the plan checks NOT NULL, not the table
     nullable = StructType([StructField(f.name, f.dataType) for f in schema])
     # by delta-rs: an empty commit costs Spark half a second, and a pipeline has many tables
     table = DeltaTable.create(
@@ -54,7 +54,7 @@ def create(
         configuration=properties
         | ({"delta.dataSkippingStatsColumns": searched} if searched else {}),
         partition_by=[PARTITION] if partitioned else None,
-        raise_if_key_not_exists=False,  # a property of our own is none that delta-rs knows
+        raise_if_key_not_exists=False,  # delta-rs does not know our own property
     )
     # a table of this type lists its features, and Delta looks for this one if a field of a struct is required
     if '"timestamp_ntz"' in nullable.json() and "invariants" not in (
@@ -64,9 +64,9 @@ def create(
 
 
 def prepare_keyed(path: Path, keys: Sequence[str]) -> None:
-    """Notes by which columns rows of a keyed table are found, and lets one of an earlier version have what `keyed_files` writes.
+    """Notes by which columns rows of a keyed table are found, and adds to an older table what `keyed_files` needs.
 
-    The next step of such a one writes it whole.
+    The next step of such an older table writes it whole.
     """
     table = delta_log.open_table(path)
     if KEY not in {field.name for field in table.schema().fields}:
@@ -81,13 +81,13 @@ def prepare_keyed(path: Path, keys: Sequence[str]) -> None:
 
 
 def is_found_otherwise(path: Path, keys: Sequence[str]) -> bool:
-    """Whether the rows of a keyed table were written to be found by other columns than these."""
+    """Returns True if the rows of a keyed table were written to be found by other columns than these."""
     named = delta_log.open_table(path).metadata().configuration.get(FOUND_BY)
     return named not in (None, found_by(keys)[FOUND_BY])
 
 
 def redeclared(path: Path, columns: StructType, keys: Sequence[str]) -> list[dict]:
-    """The action by which a keyed table has these columns and keys from a commit on; none if it has them."""
+    """Returns the action by which a keyed table has these columns and keys from a commit on; none if it has them."""
     table = delta_log.open_table(path)
     nullable = StructType([StructField(f.name, f.dataType) for f in columns])
     about, named = table.metadata(), found_by(keys)[FOUND_BY]

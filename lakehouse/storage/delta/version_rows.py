@@ -1,7 +1,7 @@
-"""The rows that a version of a table took away and brought, and all that it has: from data files, without a JVM.
+"""The rows that a version of a table removed and added, and all rows that it has: from data files, without a JVM.
 
-A file whose deletion vector changes is removed and added in one commit: only the rows in which the
-two vectors differ count.
+One commit removes and adds a file whose deletion vector changes: only the rows in which the two
+vectors differ count.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,12 +16,12 @@ from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import deletion_vectors, delta_log, log_state
 
-# the columns of each table as they were read last, and the stamp of that version: to open a log costs 7 to 30 ms
+# the columns of each table as they were read last, and the stamp of that version: opening a log costs 7 to 30 ms
 _known: dict[Path, tuple[str, pa.Schema]] = {}
 
 
 def moved(path: Path, version: int) -> tuple[pa.Table, pa.Table]:
-    """The rows that went and those that came, `_arrival` included where there is one; other technical columns are not.
+    """Returns the rows that went and those that came, with `_arrival` if there is one, but no other technical columns.
 
     Rows that were only moved to another file are in both. Raises CommitError if the log does not
     have the version any more, or a file is not on disk.
@@ -47,14 +47,14 @@ def moved(path: Path, version: int) -> tuple[pa.Table, pa.Table]:
 
 
 def all_at(path: Path, version: int) -> pa.Table:
-    """The rows of a version, with the columns of `moved`. Raises CommitError as that does."""
+    """Returns the rows of a version, with the columns of `moved`. Raises CommitError as that does."""
     files = log_state.at(path, version).files
     schema = _schema(path, version)
     return _joined([_living(path, files[name], schema) for name in sorted(files)], schema)
 
 
 def columns(path: Path, version: int) -> pa.Schema:
-    """The columns of the rows of a version, without technical ones."""
+    """Returns the columns of the rows of a version, without technical ones."""
     return pa.schema([field for field in _schema(path, version) if field.name != ARRIVAL])
 
 
@@ -62,7 +62,7 @@ def _schema(path: Path, version: int) -> pa.Schema:
     stamp = delta_log.stamp(path, version)
     known, schema = _known.get(path, ("", None))
     if schema is None or not _same_columns(path, version, known, stamp):
-        # of the files themselves a column may be missing that was added since
+        # not from the files: these may lack a column that was added since
         stored = pa.schema(delta_log.open_table(path, version).schema().to_arrow())
         schema = pa.schema(
             [field for field in _plain(stored) if field.name == ARRIVAL or field.name[0] != "_"]
@@ -73,7 +73,7 @@ def _schema(path: Path, version: int) -> pa.Schema:
 
 
 def _same_columns(path: Path, version: int, known: str, stamp: str) -> bool:
-    """Whether a version has the columns of the one with the stamp `known`: it is that, or the next one and changes none."""
+    """Returns True if the version is the one with the stamp `known`, or the next one and changes none of its columns."""
     if known == stamp:
         return True
     found = (

@@ -3,9 +3,9 @@
 layout        where everything lies below the root
 root          the root itself
 files         small files: lines that are added, values that are replaced as a whole
-text_logs     logs of text, and those before
-locks         what one process at a time has
-publish_lock  which process rewrites a table, and which reconciles what is due of it
-typed_values  values of dataclasses of what a file held
-full_disk     a disk that is full under a command is named
+text_logs     logs of text, and the older ones beside them
+locks         locks between processes
+publish_lock  the process that rewrites a table, and the one that reconciles what is due of it
+typed_values  values of dataclasses, made of the JSON of a file
+full_disk     the error of a command whose disk is full
 """

@@ -1,4 +1,4 @@
-"""A disk that is full under a command, which says so in one line, whoever found it: Python, Delta or the JVM."""
+"""The error of a command whose disk is full, in one line, whether Python, Delta or the JVM found it."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -9,15 +9,15 @@ from lakehouse.settings import Settings
 from lakehouse.storage.disk import root
 
 _FULL = re.compile(r"[^\n]*(No space left on device|Disk quota exceeded)[^\n]*", re.IGNORECASE)
-_SHOWN = 300  # characters of what was found
+_SHOWN = 300  # characters of the line found
 
 
 @contextmanager
 def named(settings: Settings, doing: str, stands: Callable[[], str]) -> Iterator[None]:
-    """Raises JobError in place of what a full disk ended.
+    """Raises JobError in place of an error that comes from a full disk.
 
     :param doing: what is written, for the message.
-    :param stands: how things are then.
+    :param stands: returns the state after that, for the message.
     """
     try:
         yield
@@ -31,7 +31,7 @@ def named(settings: Settings, doing: str, stands: Callable[[], str]) -> Iterator
 
 
 def _found(err: BaseException | None) -> str:
-    """What the error, or one behind it, says of a full disk; empty if nothing."""
+    """Returns the line of the error, or of one that led to it, about a full disk; empty if there is none."""
     seen: set[int] = set()
     while err is not None and id(err) not in seen:
         seen.add(id(err))

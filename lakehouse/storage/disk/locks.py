@@ -1,4 +1,4 @@
-"""Locks between processes: a lock is a file, and goes with the process that has it."""
+"""Locks between processes: a lock is on a file, and ends with the process that has it."""
 
 import errno
 import fcntl
@@ -11,12 +11,12 @@ READ_ONLY = (
     errno.EACCES,
     errno.EPERM,
     errno.EROFS,
-)  # of an OSError: another user's folder, or a disk to read
+)  # the number of an OSError: another user's folder, or a disk that is read-only
 _LOOK = 0.25  # seconds between two attempts to take a lock that another has
 
 
 class Locked(Exception):
-    """Another process has the lock. `holder` is what that noted in the file."""
+    """Another process has the lock. `holder` is what that process noted in the file."""
 
     def __init__(self, path: Path, holder: str) -> None:
         super().__init__(
@@ -26,10 +26,10 @@ class Locked(Exception):
 
 
 def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractContextManager[object]:
-    """Takes the lock. One process at a time has the file, and with it what it stands for, until the context ends.
+    """Takes the lock: until the context ends, no other process has the file, or what the file stands for.
 
-    `wait`: for so many seconds, by default without limit. `note`: what others read of this process
-    (`holder`). Raises Locked if another has it for longer.
+    `wait`: the seconds to wait, by default without limit. `note`: what others read of this process
+    (`holder`). Raises Locked if another process has it for longer.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+")
@@ -43,7 +43,7 @@ def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractCont
             file.truncate(0)
             file.write(note)
             file.flush()
-        except OSError:  # the disk is full, say: who did not get it must not have it
+        except OSError:  # a full disk, say: who gets an error must not have the lock
             with suppress(OSError):
                 file.close()
             raise
@@ -51,9 +51,9 @@ def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractCont
 
 
 def alone_if_allowed(path: Path) -> AbstractContextManager[object]:
-    """As `alone`; of one who may only read there the context has None: he changes nothing, and waits for nobody.
+    """Takes the lock as `alone` does. A process that may only read there gets None: it changes nothing and waits for no other.
 
-    So it is where there is no root yet, which is around the folder: a command that looks makes none.
+    It also gets None if there is no root yet, around the lock's folder: a command that only reads makes none.
     """
     if not path.parents[1].exists():
         return nullcontext()
@@ -66,7 +66,7 @@ def alone_if_allowed(path: Path) -> AbstractContextManager[object]:
 
 
 def holder(path: Path) -> str:
-    """What the process that has the lock noted; empty if none has it."""
+    """Returns what the process that has the lock noted; empty if none has it."""
     try:
         file = path.open()
     except FileNotFoundError:

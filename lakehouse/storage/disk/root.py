@@ -1,4 +1,4 @@
-"""The root itself, below which all lies."""
+"""The root itself, below which everything lies."""
 
 import os
 import shutil
@@ -8,32 +8,32 @@ from lakehouse.settings import Settings
 
 
 def nearest(settings: Settings) -> Path:
-    """The root, or the folder in which it is going to be made."""
+    """Returns the root, or the nearest folder that exists above it."""
     folders = (settings.root, *settings.root.parents)
     return next(folder for folder in folders if folder.exists())
 
 
 def make(settings: Settings) -> None:
-    """Makes the root, if there is none, for this user alone: it has the rows, and what decides who writes them."""
+    """Makes the root, if there is none, for this user alone: it has the rows, and the files that decide who writes them."""
     settings.root.parent.mkdir(parents=True, exist_ok=True)
     settings.root.mkdir(mode=0o700, exist_ok=True)
 
 
 def others_read(settings: Settings) -> bool:
-    """Whether other users of this machine may list the root."""
+    """Returns True if other users of this machine may list or enter the root."""
     return settings.root.exists() and bool(settings.root.stat().st_mode & 0o055)
 
 
 def can_write(settings: Settings) -> bool:
-    """Whether this process may write there, or make it."""
+    """Returns True if this process may write in the root, or make it."""
     return os.access(nearest(settings), os.W_OK)
 
 
 def free(settings: Settings) -> int:
-    """How many bytes there is room for."""
+    """Returns the number of bytes that are free on the root's disk."""
     return shutil.disk_usage(nearest(settings)).free
 
 
 def copy_root(settings: Settings, to: Path) -> None:
-    """Copies all that is there, beside what `to` has already."""
+    """Copies everything in the root, beside what `to` has already."""
     shutil.copytree(settings.root, to, dirs_exist_ok=True)

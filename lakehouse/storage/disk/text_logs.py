@@ -1,4 +1,4 @@
-"""Logs of text: those before are kept beside the present one, the newest of them with the ending `.1`."""
+"""Logs of text: older logs are kept beside the present one, the newest of them with the ending `.1`."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def set_aside(log: Path, kept: int) -> None:
-    """Makes the log the newest of those before, of which so many are kept, and its folder if that is not there."""
+    """Makes the log the newest of the older logs, up to `kept` of which stay. Makes its folder if that is not there."""
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists():
         _make_room(log, kept)
@@ -14,9 +14,9 @@ def set_aside(log: Path, kept: int) -> None:
 
 
 def shorten(log: Path, longest: int, kept: int) -> None:
-    """As `set_aside`, of a log longer than that which a running process keeps open.
+    """Sets aside, as `set_aside` does, a log of more than `longest` bytes that a running process keeps open.
 
-    Copied and emptied; a line written in between is lost.
+    The log is copied and emptied. A line written in between is lost.
     """
     if size(log) > longest:
         _make_room(log, kept)
@@ -25,12 +25,12 @@ def shorten(log: Path, longest: int, kept: int) -> None:
 
 
 def size(log: Path) -> int:
-    """Its bytes; 0 if it is not there."""
+    """Returns the log's size in bytes; 0 if it is not there."""
     return log.stat().st_size if log.exists() else 0
 
 
 def tail(log: Path, lines: int) -> list[str] | None:
-    """The last lines; None if it is not there."""
+    """Returns the last lines of the log; None if it is not there."""
     return log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else None
 
 

@@ -1,4 +1,4 @@
-"""Values of dataclasses made of the JSON that a file held: a field of another type is an error, and not found out later."""
+"""Values of dataclasses, made of the JSON of a file: a field of another type is an error at once, not found out later."""
 
 import reprlib
 from collections.abc import Hashable, Mapping
@@ -21,11 +21,11 @@ _WORDS = {
 
 
 def typed(kind: type[Value], values: object, *, later: bool = False) -> Value:
-    """A value of the dataclass. Raises TypeError with the field, the rule and what is there.
+    """Returns a value of the dataclass. Raises TypeError with the field, the rule and what is there.
 
-    A list becomes a tuple, a text in ISO 8601 an instant, and an object a dataclass, where the field is of that type.
+    Where the field has that type, a list becomes a tuple, a text in ISO 8601 an instant, and an object a dataclass.
 
-    :param later: leaves out fields of a later version of the lakehouse, which may be at work beside this one.
+    :param later: leaves out unknown fields, of a later version of the lakehouse that may run beside this one.
     """
     if not isinstance(values, Mapping):
         raise TypeError(f"{values!r} is no JSON object")
@@ -43,17 +43,17 @@ def typed(kind: type[Value], values: object, *, later: bool = False) -> Value:
 
 
 def checked(hint: Any, value: Any, name: str = "value", *, later: bool = False) -> Any:
-    """The value as one of the type. Raises TypeError with its name and the rule."""
+    """Returns the value as one of the type. Raises TypeError with its name and the rule."""
     try:
         return _made(hint, value, later)
     except (TypeError, ValueError) as err:
-        if isinstance(err, TypeError) and err.args:  # of a dataclass within, which names its field
+        if isinstance(err, TypeError) and err.args:  # from a nested dataclass: names its field
             raise TypeError(f"{name}.{err}") from None
         raise TypeError(f"{name}={reprlib.repr(value)} is no {_words(hint)}") from None
 
 
 def _words(hint: Any) -> str:
-    """The type in words of JSON."""
+    """Returns the type in words of JSON."""
     kind, inner = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
         return " or ".join(map(_words, inner))
@@ -75,7 +75,7 @@ def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def _made(hint: Any, value: Any, later: bool) -> Any:
-    """The value as one of the type. Raises TypeError or ValueError if it is none."""
+    """Returns the value as one of the type. Raises TypeError or ValueError if it is none."""
     kind, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
@@ -104,7 +104,7 @@ def _made(hint: Any, value: Any, later: bool) -> Any:
 
 
 def _plain(hint: Any, value: Any) -> Any:
-    if hint is datetime:  # which is compared with others
+    if hint is datetime:  # with a zone, because it is compared with others
         instant = datetime.fromisoformat(value) if isinstance(value, str) else value
         return _one_of(isinstance(instant, datetime) and instant.tzinfo is not None, instant)
     if hint in (int, float):

@@ -16,16 +16,16 @@ from lakehouse.ranges import Range
 
 
 def within(column: str, span: Range, known: datetime | None = None) -> pc.Expression:
-    """Whether a row's instant (a column, or a field of a struct by its path) is in the span.
+    """Returns the condition that a row's instant (a column, or a field of a struct by its path) is in the span.
 
-    `known`: and it arrived under a watermark before that instant.
+    `known`: the row must also have arrived under a watermark before that instant.
     """
     chosen = (_field(column) >= pa.scalar(span.start)) & (_field(column) < pa.scalar(span.end))
     return chosen & (_watermark() < pa.scalar(known)) if known else chosen
 
 
 def entering(column: str, span: Range, late: datetime | None) -> pc.Expression:
-    """Whether a row's instant is in the span, or before its end and it arrived under a watermark from `late` on."""
+    """Returns the condition that a row is in the span, or before its end and arrived under a watermark from `late` on."""
     if late is None:
         return within(column, span)
     new = (_field(column) >= pa.scalar(span.start)) | (_watermark() >= pa.scalar(late))
@@ -39,9 +39,9 @@ def chosen(
     columns: Sequence[str],
     most: int,
 ) -> pa.Table | None:
-    """Some columns of the rows for which one of the conditions holds; None if they are more than `most`.
+    """Returns some columns of the rows for which one of the conditions holds; None if they are more than `most`.
 
-    `schema`: of the table. Row groups whose statistics rule that out are not read.
+    `schema`: of the table. Row groups whose statistics rule out such rows are not read.
     """
     rows = _dataset(files, schema).head(
         most + 1, columns=list(columns), filter=reduce(or_, conditions)
@@ -50,7 +50,7 @@ def chosen(
 
 
 def last_watermark(file: Path) -> datetime:
-    """The last watermark under which a row of a file arrived, by the file's statistics; the end of time if these do not say."""
+    """Returns the last watermark under which a row of the file arrived, by its statistics; the end of time without these."""
     metadata = pq.read_metadata(file)
     latest = datetime(1, 1, 1, tzinfo=UTC)
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -65,7 +65,7 @@ def last_watermark(file: Path) -> datetime:
 
 
 def count_late(files: Sequence[Path], schema: pa.Schema, column: str, by: timedelta) -> int:
-    """How many rows that a stream wrote were more than `by` behind the watermark when they arrived."""
+    """Returns the number of rows written by a stream that were more than `by` earlier than the watermark on arrival."""
     least = pc.subtract(_watermark(), pa.scalar(by, pa.duration("us")))
     late = (_field(column) < least) & (_field(ORIGIN) == pa.scalar("stream"))
     return _dataset(files, schema).count_rows(filter=late)
@@ -80,5 +80,5 @@ def _field(column: str) -> pc.Expression:
 
 
 def _dataset(files: Sequence[Path], schema: pa.Schema) -> ds.Dataset:
-    """A file that lacks a column, as those before it was added, has null there."""
+    """Returns the files as a dataset. A file from before a column was added has null there."""
     return ds.dataset([str(file) for file in files], schema=schema, format="parquet")

@@ -1,7 +1,7 @@
-"""Where the rows of each key are: of every data file of a keyed table its keys in order, and which of its rows are dead.
+"""The places of the rows of each key: for every data file of a keyed table its keys in order, and its dead rows.
 
 In memory are 16 bytes for the key of each row, and the deletion vectors. The keys are read from the
-column `_key` alone when the job starts, and follow each commit of this process; if somebody else
+column `_key` alone when the job starts, and follow each commit of this process. If another process
 has committed, what changed is read again.
 """
 
@@ -29,19 +29,19 @@ _BYTES = 16
 class Keys:
     """Keys as two numbers each, sorted by them.
 
-    `order`: their places in what they were taken from, None if it is sorted.
+    `order`: their places in the column that they come from, None if that is sorted.
     """
 
     high: np.ndarray
     low: np.ndarray
     order: np.ndarray | None = None
-    missing: bool = False  # whether rows have none, for others have written them
+    missing: bool = False  # True if rows have no key, because others have written them
 
     def __len__(self) -> int:
         return len(self.high)
 
     def places(self, wanted: "Keys") -> np.ndarray:
-        """The places, in order, at which any of the `wanted` keys is."""
+        """Returns the places, in order, at which any of the `wanted` keys is."""
         first = np.searchsorted(self.high, wanted.high, "left")
         counts = np.searchsorted(self.high, wanted.high, "right") - first
         hit = np.flatnonzero(counts)
@@ -54,7 +54,7 @@ class Keys:
 
 
 def keys_of(column: pa.ChunkedArray | pa.Array) -> Keys:
-    """The keys of a column `_key`, sorted."""
+    """Returns the keys of a column `_key`, sorted."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
     missing = whole.null_count > 0
@@ -75,7 +75,7 @@ def keys_of(column: pa.ChunkedArray | pa.Array) -> Keys:
 
 @dataclass
 class File:
-    """A data file of the table, as the log names it, and what is in it."""
+    """A data file of the table, as the log names it, with its keys and its dead rows."""
 
     path: Path  # of the table
     named: dict
@@ -104,19 +104,19 @@ class File:
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """Where each row group begins, and the last one ends."""
+        """Returns the place at which each row group begins, and the one at which the last ends."""
         rows = [self.metadata.row_group(n).num_rows for n in range(self.metadata.num_row_groups)]
         return np.concatenate([[0], np.cumsum(rows)])
 
     def find(self, wanted: Keys) -> np.ndarray:
-        """The places, in order, of the living rows of these keys."""
+        """Returns the places, in order, of the living rows of these keys."""
         places = self.keys.places(wanted)
         if not len(places) or not self.dead:
             return places
         return deletion_vectors.places(deletion_vectors.marks(places) - self.dead).astype(np.int64)
 
     def live(self, without: np.ndarray) -> pa.Table:
-        """Its living rows, without those at these places."""
+        """Returns the living rows, without those at these places."""
         living = np.ones(len(self.keys), bool)
         living[deletion_vectors.places(self.dead)] = False
         living[without] = False
@@ -124,7 +124,7 @@ class File:
         return plain(stored).filter(pa.array(living))
 
     def rows(self, places: np.ndarray) -> pa.Table:
-        """The rows at these places; only the row groups that have one are read."""
+        """Returns the rows at these places; only the row groups that have one are read."""
         file = pq.ParquetFile(within(self.path, unquote(self.name)), metadata=self.metadata)
         of = np.searchsorted(self.groups, places, "right") - 1
         groups = np.unique(of)
@@ -146,16 +146,16 @@ class Index:
 
     @property
     def complete(self) -> bool:
-        """Whether every row has its key."""
+        """Returns True if every row has its key."""
         return not any(file.keys.missing for file in self)
 
     def found(self, wanted: Keys) -> dict[str, np.ndarray]:
-        """Of each file that has living rows of these keys, their places in order."""
+        """Returns, for each file that has living rows of these keys, their places in order."""
         by_file = ((file.name, file.find(wanted)) for file in self)
         return {name: places for name, places in by_file if len(places)}
 
     def renew(self) -> None:
-        """Follows the log; files that are known are not read again."""
+        """Follows the log. Files that are known are not read again."""
         self.state, changed = log_state.renewed(self.state)
         if changed:
             self.files = {name: self._file(named) for name, named in self.state.files.items()}
@@ -170,7 +170,7 @@ class Index:
 
 
 def read(path: Path, version: int | None = None, known: Index | None = None) -> Index:
-    """The index of the table as it is now, or was at a version. Files of a `known` one are not read again."""
+    """Returns the index of the table as it is now, or was at a version. Files of a `known` index are not read again."""
     state = log_state.newest(path) if version is None else log_state.at(path, version)
     index = Index(state, dict(known.files) if known else {})
     index.files = {name: index._file(named) for name, named in index.state.files.items()}
@@ -184,7 +184,7 @@ def _read(path: Path, named: Mapping, known: File | None) -> File:
         stored = pq.ParquetFile(within(path, unquote(named["path"])))
         if KEY in stored.schema_arrow.names:
             keys = keys_of(stored.read(columns=[KEY])[KEY])
-        else:  # of a version that had none
+        else:  # a file by an earlier version of the library, without keys
             nothing = np.zeros(stored.metadata.num_rows, np.uint64)
             keys = Keys(nothing, nothing, None, True)
     vector = named.get("deletionVector")

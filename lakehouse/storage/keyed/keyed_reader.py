@@ -1,7 +1,7 @@
 """A keyed table as another table reads it, version by version: the rows of some keys, and the rows that came and went.
 
 Both are at a version that the reader chose, however far the table is by then. The index of that
-version is kept (`key_index`), so that only what changed is read.
+version is kept (`key_index`), so that only changes are read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,14 @@ class KeyedReader:
         self._index: Index | None = None
 
     def move(self, version: int) -> None:
-        """Goes to that version. Raises CommitError if the log does not have it any more."""
+        """Moves to that version. Raises CommitError if the log does not have it any more."""
         if self._index is None or self._index.state.version != version:
             self._index = key_index.read(self.path, version, self._index)
 
     def changed(self, version: int) -> tuple[pa.Table, pa.Table]:
-        """Goes on to a later version, and returns the rows that went on the way and those that came, in no order.
+        """Moves to a later version, and returns the rows that went on the way and those that came, in no order.
 
-        Rows that were only moved to another file may be among both.
+        Rows that were only moved to another file may be in both.
         """
         assert self._index is not None, "it has been moved to the version before"
         before = self._index.files
@@ -43,13 +43,13 @@ class KeyedReader:
         )
 
     def files(self) -> dict[Path, BitMap]:
-        """The data files, with the places of those rows of each that are deleted."""
+        """Returns the data files, each with the places of its deleted rows."""
         assert self._index is not None, "it has been moved to a version"
         found = self._index.files.values()
         return {within(each.path, unquote(each.name)): each.dead for each in found}
 
     def rows_of(self, keys: pa.ChunkedArray) -> pa.Table | None:
-        """The rows of these keys; None if there are none."""
+        """Returns the rows of these keys; None if there are none."""
         assert self._index is not None, "it has been moved to a version"
         by_file = self._index.found(keys_of(keys)).items()
         rows = [self._index.files[name].rows(places) for name, places in by_file]
@@ -61,7 +61,7 @@ def _joined(parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def _only(here: File | None, there: File | None) -> Iterator[pa.Table]:
-    """The rows of a file that live here and not there."""
+    """Yields the rows of a file that live here and not there."""
     if here and there:
         died = there.dead - here.dead
         if died:

@@ -1,7 +1,7 @@
-"""What services answered, beside the table that asked: `<table>__answers`, to which answers are only added.
+"""Answers of services, beside the table that asked: `<table>__answers`, to which answers are only added.
 
-An answer belongs to a row of the table's input, by `_row`: of several to one row the one asked last
-counts. It is read with the partition of that row.
+An answer belongs to a row of the table's input, by `_row`. If one row has several answers, the one
+asked last counts. It is read with the partition of that row.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def columns(key: StructType, answer: StructType) -> StructType:
-    """The columns of such a table."""
+    """Returns the columns of a table of answers."""
     schema = StructType().add(ROW, BinaryType()).add("key", key).add("answer", answer)
     schema = schema.add("failure", StringType()).add("asked", TimestampType())
     return (
@@ -42,9 +42,9 @@ def columns(key: StructType, answer: StructType) -> StructType:
 
 
 def checker(answer: StructType) -> Callable[[object], dict[str, Any] | None]:
-    """Makes of what a function returned an answer of these columns.
+    """Returns a function that makes an answer of these columns from the result of a lookup.
 
-    Raises TypeError, or pyarrow's errors, for what is none.
+    It raises TypeError, or pyarrow's errors, for a result that is no answer.
     """
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
@@ -73,7 +73,7 @@ def checker(answer: StructType) -> Callable[[object], dict[str, Any] | None]:
 def recorded(
     path: Path, files: Iterable[dict], schema: "pyarrow.Schema", rows: "pyarrow.Array"
 ) -> "pyarrow.Table":
-    """What these files of the table at `path` have of the `rows`: `_row`, `answer`, `failure`, the last asked of each row."""
+    """Returns the last asked answer to each of the `rows` in these files of the table at `path`: `_row`, `answer`, `failure`."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
@@ -88,7 +88,7 @@ def recorded(
 
 
 def asked_again(settings: Settings, table: Table) -> list[str]:
-    """The partitions whose lookups were asked again, and that do not show it yet."""
+    """Returns the partitions whose lookups were asked again, and that do not show the answers yet."""
     doubt = f"what a killed `--ask-again` of {table.name} asked may not be shown: `lakehouse reconcile run` finds what differs"
     partitions = read_value(
         layout.note(settings, table, "asked_again.json"), partial(checked, list[str]), doubt
@@ -97,13 +97,13 @@ def asked_again(settings: Settings, table: Table) -> list[str]:
 
 
 def note_again(settings: Settings, table: Table, partitions: Iterable[str]) -> None:
-    """Notes that these partitions are asked again, before they are."""
+    """Notes that the lookups of these partitions are asked again, before they are."""
     noted = sorted({*asked_again(settings, table), *partitions})
     replace_file(layout.note(settings, table, "asked_again.json"), noted)
 
 
 def note_shown(settings: Settings, table: Table, partitions: Iterable[str]) -> None:
-    """Notes that a batch run has computed these partitions with the answers that are recorded now."""
+    """Notes that a batch run has computed these partitions with the answers recorded now."""
     noted = asked_again(settings, table)
     left = sorted(set(noted).difference(partitions))
     if left != noted:
@@ -111,5 +111,5 @@ def note_shown(settings: Settings, table: Table, partitions: Iterable[str]) -> N
 
 
 def record(path: Path, app: str, rows: "pyarrow.Table") -> int:
-    """Adds answers, and returns the version that has them. `app`: the one writer of that name at a time."""
+    """Adds answers, and returns the version that has them. `app`: the name of the writer, one at a time."""
     return delta_writer.append_few(rows, path, app, delta_log.committed(path, app) + 1, {})

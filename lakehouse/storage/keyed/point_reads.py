@@ -1,7 +1,7 @@
-"""The rows of one key of a keyed table at its newest version: without a scan, and without a JVM.
+"""The rows of one key of a keyed table at its newest version, without a scan and without a JVM.
 
-The log says which files there are; their footers say which row group may hold the key; that one is
-read. Footers are kept: a data file never changes.
+The log names the files. Their footers say which row groups may hold the key, and only these are
+read. Footers are kept, because a data file never changes.
 """
 
 import json
@@ -25,28 +25,29 @@ from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.delta.row_keys import KEY, of_text
 from lakehouse.storage.delta.table_creation import FOUND_BY
 
-_FILES = 512  # whose footers are kept
-_known: dict[Path, tuple[LogState, dict[str, str], list[str]]] = {}
-_reading = Lock()  # of a log: threads that read rows share what is known of it
+_FILES = 512  # the number of files whose footers are kept
+# with `LogState.declared` as it was when the columns were read
+_known: dict[Path, tuple[LogState, int, dict[str, str], list[str]]] = {}
+_reading = Lock()  # held while a log is read, because threads share its state
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The rows that a key has at a version of its table, versions in their order; none if there is no such key."""
+    """The rows of a key at a version of its table, versions in their order; none if there is no such key."""
 
     version: int
     rows: list[dict[str, object]]
 
 
 def get(path: Path, columns: Sequence[str], *values: str | None) -> list[dict[str, object]]:
-    """The rows of `find`."""
+    """Returns the rows of `find`."""
     return find(path, columns, *values).rows
 
 
 def find(path: Path, columns: Sequence[str], *values: str | None) -> Found:
-    """The rows of the key whose columns have these `values`, as text, None for null. Threads may call it.
+    """Returns the rows of the key whose columns have these `values`, as text, None for null. Threads may call it.
 
-    Raises RangeError for a table that is not keyed, for another number of values, or a value that
+    Raises RangeError for a table that is not keyed, for another number of values, or for a value that
     its column cannot have.
     """
     with _reading:
@@ -69,16 +70,16 @@ def find(path: Path, columns: Sequence[str], *values: str | None) -> Found:
 
 
 def _state(path: Path) -> tuple[LogState, dict[str, str], list[str]]:
-    """The log up to now, the types of the columns, and those by which rows are found."""
-    before, types, by = _known.get(path, (LogState(path), {}, []))
+    """Returns the log up to now, the types of the columns, and the columns by which rows are found."""
+    before, declared, types, by = _known.get(path, (LogState(path), 0, {}, []))
     state, _ = log_state.renewed(before)
-    if state is not before:  # new here, or made again, perhaps of other columns
+    if state is not before or state.declared != declared:  # of a table that was made again, too
         table = open_table(path)
         types = {
             field.name: getattr(field.type, "type", "struct") for field in table.schema().fields
         }
         by = json.loads(table.metadata().configuration.get(FOUND_BY) or "[]")
-    _known[path] = state, types, by
+    _known[path] = state, state.declared, types, by
     return state, types, by
 
 
@@ -109,9 +110,9 @@ def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
 
 @lru_cache(_FILES)
 def _footer(file: Path) -> tuple[pq.FileMetaData, list[tuple[bytes, bytes] | None]]:
-    """A file's footer, and the least and greatest key of each row group.
+    """Returns a file's footer, and the least and greatest key of each row group.
 
-    None if it does not say.
+    None in place of keys that the footer does not say.
     """
     try:
         metadata = pq.read_metadata(file)

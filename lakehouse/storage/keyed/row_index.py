@@ -1,7 +1,7 @@
-"""Where the rows with some values are in a table: of each data file a hash of these columns for each row, in order.
+"""The places of a table's rows by the values of some columns: for each data file the rows' hashes of these, in order.
 
-It is in memory, 16 bytes a row for each set of columns, and made as files are first asked for. A hash says where to look;
-whoever asks holds what is found against the values.
+The index takes 16 bytes of memory a row for each set of columns, and is made as files are first asked for. A hash says
+where to look. The caller compares the rows found with the values.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,26 +22,26 @@ _NULL = np.uint64(0xD1B54A32D192ED03)
 
 
 def can_index(types: Iterable[pa.DataType]) -> bool:
-    """Whether values of these types have a hash of their own: a float may be no number, and a struct is several values."""
+    """Returns True if values of these types have one hash: a float may be no number, and a struct is several values."""
     return not any(pa.types.is_floating(each) or pa.types.is_nested(each) for each in types)
 
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """The day, hour or the like in which an instant of a column lies."""
+    """The day, hour or other unit in which an instant of a column lies."""
 
     column: str
     unit: str  # of Spark's date_trunc; "date" for the day as a date
 
     def of(self, instants: pa.ChunkedArray) -> pa.ChunkedArray:
-        """As Spark has it, in UTC."""
+        """Returns the instants truncated as Spark does it, in UTC."""
         if self.unit == "date":
             return pc.floor_temporal(instants, unit="day").cast(pa.date32())
         return pc.floor_temporal(instants, unit=self.unit)
 
 
 Value = str | Truncated
-"""What rows are found by: a column as it is, or truncated."""
+"""The value by which rows are found: a column as it is, or truncated."""
 
 
 def column_of(value: Value) -> str:
@@ -56,7 +56,7 @@ class _File:
     places: np.ndarray
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
-        """The places of the rows that have one of the `wanted` hashes."""
+        """Returns the places of the rows that have one of the `wanted` hashes."""
         first = np.searchsorted(self.hashes, wanted, "left")
         last = np.searchsorted(self.hashes, wanted, "right")
         parts = [self.places[a:b] for a, b in zip(first, last, strict=True) if b > a]
@@ -71,10 +71,10 @@ class RowIndex:
         self._files: dict[Path, list[_File]] = {}
 
     def rows_of(self, files: Mapping[Path, BitMap], wanted: pa.Table, most: int) -> pa.Table | None:
-        """The rows of these files that may have the values of a row of `wanted`, whose columns are those of each use.
+        """Returns the rows of these files that may have the values of a row of `wanted`, whose columns are those of each use.
 
-        None if they are more than `most`. Files that are not named are forgotten. `files`: with the places of those rows of
-        each that are deleted.
+        None if they are more than `most`. Files that are not named are forgotten. `files`: each with the places of its
+        deleted rows.
         """
         hashes = np.unique(_hashes(wanted))
         self._files = {file: self._known(file, wanted.schema) for file in files}
@@ -109,7 +109,7 @@ class RowIndex:
 
 
 def _taken(file: Path, places: np.ndarray) -> pa.Table:
-    """The rows at these places; only the row groups that have one are read."""
+    """Returns the rows at these places; only the row groups that have one are read."""
     stored = pq.ParquetFile(file)
     sizes = np.array(
         [stored.metadata.row_group(n).num_rows for n in range(stored.metadata.num_row_groups)]
@@ -132,7 +132,7 @@ def _hashes(rows: pa.Table) -> np.ndarray:
 
 
 def _of_values(column: pa.ChunkedArray) -> np.ndarray:
-    """A hash of each value: the same in this process for the same value."""
+    """Returns a hash of each value: the same in this process for the same value."""
     if pa.types.is_temporal(column.type):
         column = column.cast(pa.int64() if column.type.bit_width == 64 else pa.int32())
     if pa.types.is_integer(column.type):

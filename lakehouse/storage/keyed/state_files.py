@@ -1,7 +1,7 @@
-"""The states that a table's process function keeps, on disk: of one instant a folder of Parquet, and a note that names it.
+"""The states that a table's process function keeps on disk: for each instant a folder of Parquet, and a note that names it.
 
-The note is written last, in one step: a folder without one is what a crash left. States can be
-computed again, so what cannot be read is left out, with a warning.
+The note is written last, in one step: a crash left a folder without one. States can be computed
+again, so states that cannot be read are left out, with a warning.
 """
 
 import json
@@ -33,7 +33,7 @@ _IN_USE = 3_600.0  # seconds for which a run may still read states whose note is
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The states of all keys at an instant: what rows and timers before it have made of them."""
+    """The states of all keys at an instant, made by the rows and timers before it."""
 
     at: datetime
     folder: str
@@ -44,12 +44,12 @@ class Kept:
 
     @property
     def note(self) -> str:
-        """The name of the note, beside the folder."""
+        """Returns the name of the note, beside the folder."""
         return f"{self.at:%Y%m%dT%H%M%S.%f}.json"
 
 
 def kept(settings: Settings, table: Table) -> list[Kept]:
-    """What is kept of a table, in the order of time."""
+    """Returns the states that are kept of a table, in the order of time."""
     states = []
     folder = table_path(settings, table, "state")
     for note in sorted(folder.glob("*.json")):
@@ -78,7 +78,7 @@ def keep(
     at: datetime,
     covers: Mapping[str, int],
 ) -> Kept:
-    """Writes the states of an instant; they take the place of those that were kept of it before."""
+    """Writes the states of an instant, which replace those kept of it before. Returns their `Kept`."""
     import pyarrow.dataset as pads
 
     folder = table_path(settings, table, "state")
@@ -91,7 +91,7 @@ def keep(
 
 
 def forget(settings: Settings, table: Table, these: Iterable[Kept]) -> None:
-    """Removes these, and the folders without a note that no run can be reading any more."""
+    """Removes the notes of these states, and the folders without a note that no run can be reading any more."""
     folder = table_path(settings, table, "state")
     for each in these:
         remove(folder / each.note)

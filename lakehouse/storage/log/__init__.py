@@ -1,14 +1,14 @@
-"""What is recorded of each write, of each reconciliation and of each publication.
+"""The records of each write, of each reconciliation and of each publication.
 
-published_position   up to which version a table was published
-action_log           what came of each action of a target, and its position, in one file
-commits              what is known of a write: its record, and its line
+published_position   the version up to which a table was published
+action_log           the outcome of each action of a target, and its position, in one file
+commits              what is known about a write: its record, and its line
 commit_log           the commits of a table, and the frontier
-commit_cache         the cache of these: read again, read on, trimmed
+commit_cache         the cache of the commits: read again, read on, trimmed
 latest_times         how far the rows of a commit had come in event time
 log_tables           commit logs and verdicts in Delta, for queries
 certificates         the recorded verdicts
-reconcile_attempts   that a reconciliation began, and why it failed
+reconcile_attempts   the beginning of a reconciliation, and why it failed
 report_files         the files that are drawn of a report's partitions
-comparisons          what was compared of the two
+comparisons          comparisons of a table with the version beside it
 """

@@ -1,6 +1,6 @@
-"""What came of each action of a target, line by line, and the position, in one file: what a process that dies had done.
+"""The outcome of each action of a target, line by line, and the position, in one file: it survives the process.
 
-{"position": {...}}                                     all of that version, and of those before it, is done
+{"position": {...}}                                     all of that version, and of earlier ones, is done
 {"action": {...}, "outcome": "done", "said": "200", "at": "..."}
 """
 
@@ -32,7 +32,7 @@ Outcome = Literal["done", "refused", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What came of an action. "failed" is an attempt that is made again; a later line of the same id says more."""
+    """The outcome of an action. "failed" is an attempt that is repeated; a later line of the same id has its outcome."""
 
     action: Action
     outcome: Outcome
@@ -41,14 +41,14 @@ class Line:
 
 
 class ActionLog:
-    """The log of one target. One process at a time adds to it, of those that have taken it over the last one."""
+    """The log of one target. One process at a time adds to it: the one that took it over last."""
 
     def __init__(self, settings: Settings, target: str) -> None:
         self._settings, self._target = settings, target
         self._path = layout.actions(settings, target, "log.jsonl")
 
     def take_over(self) -> int:
-        """Refuses whoever had it, and returns the epoch by which this process adds to it.
+        """Locks out the former writer, and returns the epoch by which this process adds to the log.
 
         :raises SinkError: if the log is gone though versions were published.
         """
@@ -65,19 +65,19 @@ class ActionLog:
             return epoch
 
     def check(self, epoch: int) -> None:
-        """Raises SinkError if another process has taken it over."""
+        """Raises SinkError if another process has taken the log over."""
         if (now := self._epoch()) != epoch:
             raise SinkError(
                 f"target={self._target}, epoch={epoch}: another process has taken the target over (epoch {now}); this one ends"
             )
 
     def add(self, line: Line) -> None:
-        """Keeps what came of an action, though another process may have taken over: it was done."""
+        """Adds the outcome of an action, even if another process has taken the log over: the action was done."""
         with self._alone():
             append_line(self._path, _text(line))
 
     def commit(self, epoch: int, position: Position) -> None:
-        """Raises SinkError if another process has taken it over."""
+        """Adds the position. Raises SinkError if another process has taken the log over."""
         with self._alone():
             self.check(epoch)
             append_line(self._path, json.dumps({"position": asdict(position)}))
@@ -86,7 +86,7 @@ class ActionLog:
         return next((each for each in self._backwards() if isinstance(each, Position)), None)
 
     def since_position(self) -> dict[str, Counter[Outcome]]:
-        """What came so far of the actions of the version that is under way, by their ids."""
+        """Returns the outcomes so far of the actions since the last position, by their ids."""
         outcomes: dict[str, Counter[Outcome]] = {}
         for each in self._backwards():
             if isinstance(each, Position):
@@ -95,18 +95,18 @@ class ActionLog:
         return outcomes
 
     def lines(self) -> Iterator[Line]:
-        """All that is kept, the last first."""
+        """Returns all lines of actions, the latest first."""
         return (each for each in self._backwards() if isinstance(each, Line))
 
     def refused(self) -> list[Line]:
-        """The actions that were refused and not done since, the first one first."""
+        """Returns the actions that were refused and not done since, in order."""
         last: dict[str, Line] = {}
         for line in self.lines():
             last.setdefault(line.action.id, line)
         return [line for line in reversed(last.values()) if line.outcome == "refused"]
 
     def shorten(self, before: datetime) -> None:
-        """Leaves out what was done before an instant. What was refused stays, and what came since the last position."""
+        """Removes lines of actions done before an instant. Refused actions stay, and all lines since the last position."""
         with self._alone():
             refused = {line.action.id for line in self.refused()}
             kept, committed, left_out = list[str](), False, False

@@ -42,7 +42,7 @@ class Certificate:
     changed: int = 0
     examples: tuple[str, ...] = ()
     detail: str = ""
-    cause: str = ""  # of a difference, as far as it can be known (`reconcile.diagnosis`)
+    cause: str = ""  # the cause of a difference, as far as it can be known (`reconcile.diagnosis`)
 
 
 # counts of rows, which add up from one range to the next
@@ -57,7 +57,7 @@ def certify(settings: Settings, certificates: Iterable[Certificate]) -> None:
 
 
 def certificates(settings: Settings, table: Table | None = None) -> list[Certificate]:
-    """The recorded verdicts, oldest first."""
+    """Returns the recorded verdicts, oldest first."""
     path = layout.log_table(settings, "_certificates")
     if not delta_log.exists(path):
         return []

@@ -1,7 +1,7 @@
-"""What was compared of a table and the version beside it, partition by partition.
+"""Comparisons of a table with the version beside it, partition by partition.
 
-A line of the file is the last word on its partition, with a checksum of which files the two had in it.
-So a partition is compared again once it has other files in either, and never for anything else.
+The last line of a partition counts, with a checksum over the names of the files that both had in it.
+So a partition is compared again once its files have changed in either version, and only then.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ from lakehouse.storage.lakehouse import Lakehouse
 class Compared:
     """The rows of both versions in one partition of the declared one; how many are in one alone, or with other values.
 
-    :param examples: a few of those that differ.
-    :param files: which files both had in the partition, as a checksum.
+    :param examples: a few of the rows that differ.
+    :param files: a checksum over the names of the files that both had in the partition.
     """
 
     partition: str
@@ -45,12 +45,12 @@ class Compared:
 
     @property
     def counts(self) -> dict[str, str | int]:
-        """What people read of it, by name."""
+        """Returns the values that are shown to people, by name."""
         return {n: v for n, v in asdict(self).items() if n not in ("examples", "files")}
 
 
 def noted(settings: Settings, table: Table) -> dict[str, Compared]:
-    """The last comparison of each partition, by the partition."""
+    """Returns the last comparison of each partition, by the partition."""
     found: dict[str, Compared] = {}
     for each in values_backwards(
         layout.upgrade(settings, table.name, "compared.jsonl"), partial(typed, Compared)
@@ -65,14 +65,14 @@ def note(settings: Settings, table: Table, compared: Iterable[Compared]) -> None
 
 
 def forget(settings: Settings, table: Table) -> None:
-    """Nothing was compared of what the two are now."""
+    """Removes all comparisons, because none is of the two present versions."""
     remove(layout.upgrade(settings, table.name, "compared.jsonl"))
 
 
 def files_of(versions: Sequence[Lakehouse], table: Table, ahead: datetime) -> dict[str, str]:
-    """Which files the versions have in each partition of the declared table that begins before that instant, as a checksum.
+    """Returns a checksum over the versions' file names, for each declared partition that begins before that instant.
 
-    What an older declaration had by days may be by hours here.
+    An older declaration may have had partitions of days where this one has hours.
     """
     names: dict[str, list[str]] = {}
     for number, of in enumerate(versions):
@@ -88,5 +88,5 @@ def files_of(versions: Sequence[Lakehouse], table: Table, ahead: datetime) -> di
 
 
 def span_of(key: str) -> Range:
-    """What a partition of that key spans, whether it is an hour or a day."""
+    """Returns the range of a partition by its key, which names an hour or a day."""
     return partition_range(key, "day" if len(key) == len("2026-01-01") else "hour")

@@ -1,6 +1,6 @@
-"""Up to which version a table was published to a target, as its follower noted it: retention keeps what comes next.
+"""The version up to which a table was published to a target, as its follower noted it: retention keeps later ones.
 
-The position that counts is in the target. This one may be behind it, which keeps a version too many.
+The position that counts is in the target. This one may be older, which keeps a version too many.
 """
 
 from functools import partial
@@ -19,6 +19,6 @@ def note(settings: Settings, target: str, position: Position) -> None:
 
 
 def noted(settings: Settings, target: str) -> Position | None:
-    """What was noted last; None if nothing was published yet."""
+    """Returns the position that was noted last; None if nothing was published yet."""
     meaning = f"no version is kept for {target} until its follower writes it again"
     return read_value(layout.published(settings, target), partial(typed, Position), meaning)

@@ -1,6 +1,6 @@
-"""That a reconciliation has begun, and why it failed: without it a crash would look as if nobody had asked.
+"""Notes of a reconciliation that has begun, and why it failed: else a crash would look as if none had been started.
 
-`_commit_log/<table>.reconciling.json` is there from the beginning of a reconciliation until one has
+`_commit_log/<table>.reconciling.json` exists from the beginning of a reconciliation until one has
 ended with a verdict.
 """
 
@@ -30,9 +30,9 @@ class Attempt:
 
 
 def failed(settings: Settings, table: Table) -> str:
-    """Why the last reconciliation of a table ended without a verdict, or that it has not ended.
+    """Returns why the last reconciliation of a table ended without a verdict, or that it has not ended.
 
-    Empty if it gave one.
+    Returns "" if it gave a verdict.
     """
     noted = _read(layout.note(settings, table, "reconciling.json"))
     if noted is None:
@@ -45,9 +45,9 @@ def failed(settings: Settings, table: Table) -> str:
 def noting_failure(
     settings: Settings, table: Table, span: Range | None
 ) -> Iterator[list[Certificate]]:
-    """Keeps on disk that a reconciliation has begun, and why it failed, until one ends with a verdict; yields where that goes.
+    """Keeps on disk that a reconciliation has begun, and why it failed, until one ends with a verdict.
 
-    What is refused with a RangeError, or lies ahead of the frontier, is not kept.
+    Yields the list for its certificates. A RangeError, or a range ahead of the frontier, is not kept.
     """
     path = layout.note(settings, table, "reconciling.json")
     noted = Attempt(datetime.now(UTC).isoformat(timespec="seconds"), str(span) if span else "")
@@ -66,7 +66,7 @@ def noting_failure(
 
 
 def brief(err: Exception) -> str:
-    """What went wrong, in a line of at most some 500 characters: a failure in Spark has pages."""
+    """Returns the error in a line of some 500 characters at most: a failure in Spark has pages."""
     return f"{type(err).__name__}: {' '.join(str(err).split(chr(10))[:2])[:500]}"
 
 
@@ -80,7 +80,7 @@ def _put_back(path: Path, before: Attempt | None) -> None:
 def _read(path: Path) -> Attempt | None:
     try:
         return typed(Attempt, read_json(path))
-    except FileNotFoundError:  # none failed, or the one that went on has given its verdict just now
+    except FileNotFoundError:  # none failed, or the running one has just given its verdict
         return None
     except (ValueError, TypeError) as err:
         return Attempt("a time not known", "", f"{path} cannot be read ({err})")

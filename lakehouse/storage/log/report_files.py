@@ -1,9 +1,9 @@
-"""What is kept of each partition of a report: the file that was drawn of it, and of which rows.
+"""The files that were drawn of a report's partitions, each with the checksum of its rows.
 
-    <table>__report/<partition>/<version>.html    as the table was at that version
-    <table>__report/<partition>/current.json      which of them is of the rows that the table has now
+    <table>__report/<partition>/<version>.html    the file drawn at that version of the table
+    <table>__report/<partition>/current.json      the one that is of the rows that the table has now
 
-The files of older versions stay as long as the settings keep those (`tidy`).
+The files of older versions stay as long as the settings keep such versions (`tidy`).
 """
 
 import hashlib
@@ -26,21 +26,21 @@ _CURRENT = "current.json"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The last that was computed of a partition."""
+    """The latest computation of a partition."""
 
-    version: int  # of the table
+    version: int  # the table's version
     rows: str  # the checksum of its rows then
     code_version: str
-    file: str = ""  # its name; empty of a report without files
-    checksum: str = ""  # of the file, SHA-256
+    file: str = ""  # its name; empty for a report without files
+    checksum: str = ""  # the SHA-256 of the file
 
 
 def keep(
     settings: Settings, table: Table, partition: str, version: int, rows: str, drawn: bytes | None
 ) -> None:
-    """Keeps what was drawn of a partition at that version of the table; first the file, then that it is the current one.
+    """Keeps the file drawn of a partition at that version of the table: writes the file, and then the note that names it.
 
-    Where the rows are those of the last time, it has the version of that time again.
+    If the rows have not changed since the last time, the version of that time stays.
     """
     folder, name, sha = layout.report_path(settings, table, partition), "", ""
     before = kept(settings, table, partition)
@@ -54,7 +54,7 @@ def keep(
 
 
 def kept(settings: Settings, table: Table, partition: str) -> Kept | None:
-    """What was computed of a partition last; None if nothing was."""
+    """Returns the latest computation of a partition; None if there was none."""
     path = layout.report_path(settings, table, partition) / _CURRENT
     meaning = (
         f"the report {table.name} of {partition} counts as not computed, and is computed again"
@@ -63,7 +63,7 @@ def kept(settings: Settings, table: Table, partition: str) -> Kept | None:
 
 
 def file(settings: Settings, table: Table, partition: str) -> Path | None:
-    """The current file of a partition; None of a report without files, or before it is computed."""
+    """Returns the current file of a partition; None for a report without files, or before it is computed."""
     current = kept(settings, table, partition)
     if current is None or not current.file:
         return None
@@ -71,7 +71,7 @@ def file(settings: Settings, table: Table, partition: str) -> Path | None:
 
 
 def fault(settings: Settings, table: Table, partition: str, rows: str) -> str:
-    """Why the file of a partition does not show these rows (their checksum); empty if it does, and if there is none to be."""
+    """Returns why a partition's file does not show these rows (a checksum); empty if it does, or if no file is drawn."""
     assert table.report
     if not table.report.draw:
         return ""
@@ -94,7 +94,7 @@ def fault(settings: Settings, table: Table, partition: str, rows: str) -> str:
 
 
 def computed(settings: Settings, table: Table) -> set[str]:
-    """The partitions of which something was computed."""
+    """Returns the partitions that were computed."""
     return {path.parent.name for path in layout.reports(settings, table).glob(f"*/{_CURRENT}")}
 
 

@@ -1,7 +1,7 @@
-"""Whether what a query of Spark's would read of its checkpoint, as it starts, can be read: by what the files hold.
+"""Checks of the checkpoint files that a query of Spark's reads as it starts, by their content.
 
-A machine that loses power leaves files that are there and are empty, cut off or garbage. Spark ends with an error of its parser
-that names no file. Such a file is moved aside, and counts as gone: for that there is a remedy (`checkpoints.misfit`).
+A machine that loses power leaves files that exist but are empty, cut off or garbage. Spark then ends with an error of its parser
+that names no file. Such a file is moved aside, and counts as gone: that case has a remedy (`checkpoints.misfit`).
 """
 
 import json
@@ -32,16 +32,16 @@ _UNREADABLE = (
 _CODEC = "spark.sql.streaming.stateStore.compression.codec"
 _LZ4_BLOCK = struct.Struct(
     "<8sBiii"
-)  # magic, how it is compressed, bytes there, bytes when decompressed, checksum
+)  # magic, compression method, compressed bytes, decompressed bytes, checksum
 _LZ4_MAGIC, _LZ4_RAW = b"LZ4Block", 0x10
-_SST_END = bytes.fromhex("f7cff485b741e288")  # with which a file of RocksDB's rows ends
+_SST_END = bytes.fromhex("f7cff485b741e288")  # the last bytes of a file of RocksDB's rows
 
 
 def set_unreadable_aside(checkpoint: Path) -> None:
-    """Moves aside each file that Spark would read at a start of the query and cannot, and says so."""
+    """Moves aside each unreadable file that Spark would read at a start of the query, with a warning."""
     _judge([checkpoint / "metadata"], _metadata)
     for folder, least in (("offsets", 3), ("commits", 2)):
-        # Spark reads the last two; once one is moved aside an earlier one is among them
+        # Spark reads the last two; once one is moved aside, an earlier one is among the last two
         numbers = checkpoint_files.numbers(checkpoint / folder)
         sound = 0
         while numbers and sound < 2:
@@ -52,14 +52,17 @@ def set_unreadable_aside(checkpoint: Path) -> None:
     codec = _codec(checkpoint)
     for partition in checkpoint_files.state_partitions_of(checkpoint) if done else ():
         _judge([partition / checkpoint_files.STATE_SCHEMA], _schema)
-        while files := checkpoint_files.state_files(partition, done[-1] + 1):
-            # without one an earlier one and the changes since may do
+        judged: list[Path] = []
+        # without one of them, an earlier file and the changes since may give the same version; the same
+        # files come again if one cannot be moved aside
+        while (files := checkpoint_files.state_files(partition, done[-1] + 1)) and files != judged:
             if _judge(files, partial(_state, codec=codec)) == len(files):
                 break
+            judged = files
 
 
 def _judge(paths: Iterable[Path], check: Callable[[Path], object]) -> int:
-    """How many of the files can be read; the others are moved aside."""
+    """Returns the number of files that can be read; the others are moved aside."""
     sound = 0
     for path in paths:
         if not path.exists():
@@ -81,7 +84,7 @@ def _metadata(path: Path) -> None:
 
 
 def _log_entry(path: Path, least: int) -> None:
-    """A version, then JSON objects: `least` lines in all, or more."""
+    """Raises unless the file has a version, and then JSON objects: `least` lines in all, or more."""
     lines = path.read_text().splitlines()
     if len(lines) < least or not lines[0].removeprefix("v").isdigit():
         raise ValueError(
@@ -99,7 +102,7 @@ def _codec(checkpoint: Path) -> str:
 
 
 def _schema(path: Path) -> None:
-    """`v2`, then the schema of the key and that of the value, each in parts."""
+    """Raises unless the file has `v2`, and then the schemas of the key and the value, each in parts."""
     content = path.read_bytes()
     version, at = _utf(content, 0)
     if version != "v2":
@@ -115,7 +118,7 @@ def _schema(path: Path) -> None:
 
 
 def _utf(content: bytes, at: int) -> tuple[str, int]:
-    """The text there, as Java's `writeUTF` wrote it, and where it ends."""
+    """Returns the text at that position, as Java's `writeUTF` wrote it, and the position of its end."""
     (length,) = struct.unpack_from(">H", content, at)
     end = at + 2 + length
     if end > len(content):
@@ -139,7 +142,7 @@ def _state(path: Path, codec: str) -> None:
 
 
 def _lz4(content: bytes) -> None:
-    """Blocks up to an empty one, each of which gives as many bytes as it says."""
+    """Raises unless the content is blocks up to an empty one, each of which gives as many bytes as it says."""
     import pyarrow as pa
 
     at, whole = 0, -1
@@ -159,7 +162,7 @@ def _lz4(content: bytes) -> None:
 
 
 def _rocksdb(path: Path) -> None:
-    """All that RocksDB has: small files, and the names of those that lie beside it."""
+    """Raises unless the archive of RocksDB's small files is whole, and the files that it names lie beside it."""
     with zipfile.ZipFile(path) as archive:
         if damaged := archive.testzip():
             raise ValueError(f"{damaged} in it is damaged")

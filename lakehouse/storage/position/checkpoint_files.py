@@ -1,8 +1,8 @@
-"""The checkpoint of a query of Spark's, file by file: what its micro-batches read, which of them are done, its state.
+"""The checkpoint of a query of Spark's, file by file: the offsets of its micro-batches, those that are done, its state.
 
 A generation of a query is a folder `_checkpoints/<query>/<n>`. In it Spark keeps `offsets/<batch>`
-(a version, settings, and up to where each source is read), written before a micro-batch, and
-`commits/<batch>`, written after it. Whether Spark can read them, `checkpoint_content` says.
+(a version, settings, and the offsets up to which each source is read), written before a micro-batch,
+and `commits/<batch>`, written after it. `checkpoint_content` checks that Spark can read them.
 """
 
 import json
@@ -21,7 +21,7 @@ from lakehouse.storage.disk import layout
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WHOLE, _CHANGES = ("zip", "snapshot"), ("changelog", "delta")  # of both of Spark's state stores
+WHOLE, _CHANGES = ("zip", "snapshot"), ("changelog", "delta")  # for both of Spark's state stores
 STATE_SCHEMA = Path("_metadata", "schema")
 
 
@@ -34,13 +34,13 @@ def folder_of(settings: Settings, table: Table, generation: int) -> Path:
 
 
 def newest(settings: Settings, table: Table) -> Path | None:
-    """The last generation of the table's query."""
+    """Returns the folder of the last generation of the table's query; None if there is none."""
     numbers = generations(settings, table)
     return folder_of(settings, table, numbers[-1]) if numbers else None
 
 
 def of_all(settings: Settings) -> list[Path]:
-    """The last generation of each query; early results start again with each process."""
+    """Returns the last generation of each query, but not of early results, which start again with each process."""
     folder = layout.checkpoints(settings)
     queries = folder.iterdir() if folder.is_dir() else ()
     by_query = ((query, numbers(query)) for query in queries if not query.name.endswith("__early"))
@@ -48,46 +48,46 @@ def of_all(settings: Settings) -> list[Path]:
 
 
 def started(settings: Settings, table: Table) -> bool:
-    """Whether any generation of the table's query has begun a micro-batch."""
+    """Returns True if any generation of the table's query has begun a micro-batch."""
     return any(layout.query_checkpoints(settings, table.name).glob("*/offsets"))
 
 
 def remove(settings: Settings, query: str) -> None:
-    """Removes all that a query has left, if anything."""
+    """Removes all files that a query has left, if any."""
     folder = layout.query_checkpoints(settings, query)
     if folder.is_dir():
         shutil.rmtree(folder)
 
 
 def begun(checkpoint: Path) -> list[int]:
-    """The micro-batches that have begun, in order."""
+    """Returns the micro-batches that have begun, in order."""
     return numbers(checkpoint / "offsets")
 
 
 def done(checkpoint: Path) -> list[int]:
-    """The micro-batches that Spark knows as done, in order."""
+    """Returns the micro-batches that Spark has recorded as done, in order."""
     return numbers(checkpoint / "commits")
 
 
 def take_back(checkpoint: Path, batch: int) -> None:
-    """Has Spark run a micro-batch that was done once more: the last one."""
+    """Makes Spark run the last micro-batch that is done once more."""
     folder = checkpoint / "commits"
     for file in (folder / str(batch), folder / f".{batch}.crc"):
         file.unlink(missing_ok=True)
 
 
 def noted(checkpoint: Path, batch: int) -> dict[str, Any]:
-    """Spark's settings and clock as the micro-batch began. Raises ValueError or IndexError if the file is torn."""
+    """Returns Spark's settings and clock as the micro-batch began. Raises ValueError or IndexError if the file is torn."""
     return json.loads(_lines(checkpoint, batch)[1])
 
 
 def sources(checkpoint: Path, batch: int) -> list[str]:
-    """Up to where the micro-batch reads each source, as JSON."""
+    """Returns the offsets up to which the micro-batch reads each source, as JSON."""
     return _lines(checkpoint, batch)[2:]
 
 
 def ended(checkpoint: Path, batch: int) -> dict | None:
-    """What the micro-batch reads up to, of all sources together; None if the file is torn."""
+    """Returns the offsets up to which the micro-batch reads, of all sources in one; None if the file is torn."""
     try:
         return dict(ChainMap(*map(json.loads, sources(checkpoint, batch)))) or None
     except ValueError:
@@ -99,9 +99,9 @@ def keeps_state(checkpoint: Path) -> bool:
 
 
 def state_gone(checkpoint: Path, batch: int) -> str:
-    """Why the state after that micro-batch cannot be read.
+    """Returns why the state after that micro-batch cannot be read.
 
-    Empty if each of its partitions has all that its version is made of.
+    Returns "" if each of its partitions has all files of that version.
     """
     partitions = state_partitions_of(checkpoint)
     for partition in partitions:
@@ -109,20 +109,20 @@ def state_gone(checkpoint: Path, batch: int) -> str:
             return f"its state of micro-batch {batch} is gone in partition {partition.name}"
     if not partitions:
         return "its state is gone"
-    # Spark writes and compares it in the first partition alone
+    # Spark writes and compares the schema in the first partition alone
     return "" if (partitions[0] / STATE_SCHEMA).is_file() else "the schema of its state is gone"
 
 
 def state_partitions_of(checkpoint: Path) -> list[Path]:
-    """The folders with the state of each partition."""
+    """Returns the folders with the state of each partition."""
     operator = checkpoint / "state" / "0"
     return [operator / str(partition) for partition in numbers(operator)]
 
 
 def state_files(partition: Path, version: int) -> list[Path] | None:
-    """The files from which Spark makes a version of a partition's state: one with all of an earlier one, and each change since.
+    """Returns the files that make a version of a partition's state: one whole earlier version, and each change since.
 
-    None if one of them is gone.
+    Returns None if one of them is gone.
     """
     by_version: dict[int, dict[str, Path]] = {}
     for path in partition.iterdir():
@@ -142,12 +142,12 @@ def state_files(partition: Path, version: int) -> list[Path] | None:
 
 
 def write(spark: "SparkSession", checkpoint: Path, offset: Mapping) -> None:
-    """Makes the checkpoint of a query of one source, as Spark does, that has its first micro-batch read up to the offset."""
+    """Makes the checkpoint of a query of one source, as Spark does; its first micro-batch reads up to the offset."""
     jvm: Any = spark._jvm
     metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
     now = int(datetime.now(UTC).timestamp() * 1000)
     offset_metadata = json.loads(metadata.apply(0, now, spark._jsparkSession.conf()).json())
-    # what nobody set is null here, where Spark writes the value in force
+    # a setting without an explicit value is null here; Spark writes the value in force instead
     offset_metadata["conf"] = {
         name: spark.conf.get(name) if value is None else value
         for name, value in offset_metadata["conf"].items()
@@ -169,7 +169,7 @@ def _lines(checkpoint: Path, batch: int) -> list[str]:
 
 
 def numbers(folder: Path) -> list[int]:
-    """The numbered files or folders in it, in order."""
+    """Returns the numbers of the numbered files or folders in it, in order."""
     return (
         sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
     )

@@ -1,10 +1,10 @@
-"""Where a table stands by its own commits, and whether the checkpoint of a query of Spark's fits that.
+"""The position of a table by its own commits, and the check that the checkpoint of a query of Spark's fits it.
 
 Each life of a query is a generation: a folder `_checkpoints/<table>/<generation>`, if it is
 Spark's, and an application of Delta's own transactions, `<table>:stream:<generation>`. Delta skips
-a transaction that is not above the last one of its application, and takes none of them back when a
-table is restored. So a generation that begins is above all that folders, the commit log,
-`_commit_log/<table>.generations.jsonl` and transactions know.
+a transaction whose number is not above the last one of its application, and takes none back when a
+table is restored. So a new generation has a number above all those in folders, the commit log,
+`_commit_log/<table>.generations.jsonl` and transactions.
 """
 
 import json
@@ -32,7 +32,7 @@ _INSTANTS = ("watermark", "frontier")
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """How a generation began: behind which micro-batch of which generation, and why."""
+    """The beginning of a generation: the micro-batch and generation that it follows, and why it began."""
 
     generation: int
     after: tuple[int, int] | None  # generation and batch; None: with all that its input has
@@ -40,17 +40,17 @@ class Beginning:
     at: str  # ISO 8601 UTC
     # state is built again: windows that had ended by then are in the table already
     frontier: str = ""
-    aside: str = ""  # the same of the quarantine
-    version: int | None = None  # of the input: the first that is read for that
+    aside: str = ""  # the same for the quarantine
+    version: int | None = None  # the first version of the input to read for that
     # its micro-batches are numbered from `after` on, and that one may be run again
     continues: bool = False
-    # its checkpoint is that of the generation before, with the state divided again: by that micro-batch
+    # its checkpoint is that of the previous generation, with the state divided again by that micro-batch
     divided: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A micro-batch that is in a table, by what was noted in the same Delta commit."""
+    """A micro-batch that is in a table, by the note in the same Delta commit."""
 
     generation: int
     batch: int
@@ -59,9 +59,9 @@ class Written:
     inputs: Mapping[str, Any]
     watermark: datetime | None
     frontier: datetime | None
-    topics: Mapping[str, str] = field(default_factory=dict)  # of an ingest table: their ids
-    unknown_schemas: Sequence[int] = ()  # and ids of schemas that the registry did not know
-    # of topics with a history: the offsets from which on they were read
+    topics: Mapping[str, str] = field(default_factory=dict)  # the ids of an ingest table's topics
+    unknown_schemas: Sequence[int] = ()  # ids of schemas that the registry did not know
+    # the offsets from which on topics with a history were read
     starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
@@ -71,24 +71,24 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a table stands: the last micro-batch that it holds, by its Delta log and by its commit log."""
+    """The position of a table: the last micro-batch that it holds, by its Delta log and by its commit log."""
 
-    version: int  # of the table; of one that was restored, the version to which it was
-    latest: int  # of the table's log
+    version: int  # the table's version; after a restore, the version that was restored
+    latest: int  # the last version of the table's log
     written: Written | None  # the last commit of a streaming query
-    noted: Commit | None  # the last line of the commit log that the table bears out
+    noted: Commit | None  # the last line of the commit log that agrees with the table
     # the last line of the commit log, if the table does not hold its rows any more
     taken_back: Commit | None
 
     @property
     def pending(self) -> Written | None:
-        """A micro-batch whose rows are in the table, and whose line is not in the commit log: a crash came between."""
+        """Returns the micro-batch whose rows are in the table without a line in the commit log, after a crash; else None."""
         noted = self.noted is not None and (self.noted.generation, self.noted.batch)
         return self.written if self.written and (not noted or self.written.number > noted) else None
 
     @property
     def last(self) -> Written | Commit | None:
-        """The last micro-batch whose rows are in the table."""
+        """Returns the last micro-batch whose rows are in the table."""
         return self.pending or self.noted
 
     @property
@@ -97,7 +97,7 @@ class Standing:
 
 
 def standing(settings: Settings, table: Table) -> Standing:
-    """Where the table stands now, by the newest commits of its log, as far back as the last one of a streaming query."""
+    """Returns the table's position now, by the newest commits of its log, back to the last one of a streaming query."""
     path = table_path(settings, table)
     latest = version = delta_log.latest(path)
     holds, written = latest, None
@@ -110,7 +110,7 @@ def standing(settings: Settings, table: Table) -> Standing:
         version -= 1
     # a line without a commit of its own names the last commit; a keyed table's names its version
     held = written.version if written and not table.kind.is_upserted else holds
-    # without rows: lines from before are of another table of that name
+    # version 0 has no rows: earlier lines are of another table of that name
     made = delta_log.made(path) if held == 0 else None
     since = made[1] if made else EPOCH
     noted = next(
@@ -123,9 +123,9 @@ def standing(settings: Settings, table: Table) -> Standing:
 
 
 def first_after(path: Path, table: Table, number: tuple[int, int] | None) -> int | None:
-    """The first version of a table or its quarantine by a micro-batch later than that number.
+    """Returns the first version of a table or its quarantine by a micro-batch later than that number.
 
-    None if there is none.
+    Returns None if there is none.
     """
     version, first = delta_log.latest(path), None
     while version >= 0 and (info := delta_log.commit_info(path, version)) is not None:
@@ -170,7 +170,7 @@ def _written(table: Table, version: int, info: Mapping) -> Written | None:
     if (name, role) != (table.name, "stream"):
         return None
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
-    # an ingest table's: when its rows arrived
+    # for an ingest table, the time when its rows arrived
     at = datetime.fromisoformat(mark["at"]) if "at" in mark else at
     watermark, frontier = (
         datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS
@@ -194,15 +194,15 @@ def app(table: Table, generation: int) -> str:
 
 
 def is_of_stream(table: Table, metadata: str) -> bool:
-    """Whether a commit with that metadata is one of the table's stream, of whatever generation."""
+    """Returns True if a commit with that metadata is one of the table's stream, of any generation."""
     return f'"{table.name}:stream:' in metadata
 
 
 def frontier_at(settings: Settings, table: Table, version: int) -> datetime | None:
-    """How far the table is complete by its commits up to that version.
+    """Returns the table's frontier by its commits up to that version.
 
-    None if that is not known: the stream's line is yet to come, or rows were taken back. Commits of
-    batch runs and of maintenance change nothing.
+    Returns None if it is not known: the stream's line is yet to come, or rows were taken back. Commits
+    of batch runs and of maintenance change nothing.
     """
     lines = CommitLog(settings, table).by_stream()
     line = next((line for line in lines if line.version <= version), None)
@@ -218,11 +218,11 @@ def frontier_at(settings: Settings, table: Table, version: int) -> datetime | No
 
 
 def generation(settings: Settings, table: Table) -> int:
-    """The newest generation that anything but transactions knows; 1 before the first."""
+    """Returns the newest generation by folders, the note and the commit log, without transactions; 1 before the first."""
     begun, line = beginning(settings, table), next(CommitLog(settings, table).by_stream(), None)
     numbers = checkpoint_files.generations(settings, table)
     if begun and begun.divided and begun.generation not in numbers:
-        begun = None  # a crash came before its checkpoint was in place: the one before goes on
+        begun = None  # a crash came before its checkpoint was in place: the previous generation continues
     return max(
         [1, *numbers, *([begun.generation] if begun else []), *([line.generation] if line else [])]
     )
@@ -236,7 +236,7 @@ def begin(
     checkpoint: Path | None = None,
     **more: Any,
 ) -> Beginning:
-    """Notes the beginning of the generation that is above all, and makes its folder, or puts this checkpoint there."""
+    """Notes the beginning of a generation above all others, and makes its folder, or puts this checkpoint there."""
     newest = max(generation(settings, table), after[0] if after else 0) + 1
     paths = [table_path(settings, table), table_path(settings, table, "quarantine")]
     existing = [path for path in paths if delta_log.exists(path)]
@@ -253,9 +253,9 @@ def begin(
 
 
 def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginning | None:
-    """The beginning of that generation, or the last one noted.
+    """Returns the noted beginning of that generation, or the last one noted.
 
-    None of a generation that is the first.
+    Returns None for a first generation, which has no note.
     """
     # a crash tears a line before its generation has begun
     beginnings = values_backwards(
@@ -273,9 +273,9 @@ def misfit(
     *,
     stateful: bool,
 ) -> str:
-    """Why the query cannot go on from its checkpoint; empty if it can.
+    """Returns why the query cannot continue from its checkpoint; empty if it can.
 
-    `inputs`: what the table's last micro-batch had read.
+    `inputs`: the inputs that the table's last micro-batch had read.
     """
     own, number = int(checkpoint.name), standing.number
     offsets, commits = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
@@ -299,7 +299,7 @@ def misfit(
     if of < own and begun and begun.divided == done and after == number:
         return checkpoint_files.state_gone(
             checkpoint, done
-        )  # nor has the first behind the division
+        )  # nor has the first micro-batch after the division
     if of < own:
         return f"it is at micro-batch {done} of generation {own}, and the table holds none of that"
     if not done <= batch <= begins:
@@ -310,8 +310,8 @@ def misfit(
 
 
 def forget(settings: Settings, table: Table) -> bool:
-    """Removes the checkpoint of a query that was Spark's and is stepped now: what maintenance keeps
-    for it nobody would ever read."""
+    """Removes the checkpoint of a query that was Spark's and takes steps now: nobody would ever read
+    the versions that maintenance keeps for it."""
     if not checkpoint_files.started(settings, table):
         return False
     checkpoint_files.remove(settings, table.name)
@@ -319,7 +319,7 @@ def forget(settings: Settings, table: Table) -> bool:
 
 
 def renew(settings: Settings, table: Table, why: str = "it was asked for") -> None:
-    """Begins the next generation, with all that the inputs have, of a table that is computed again, or has read nothing yet."""
+    """Begins the next generation, with all that its inputs have, of a table that is computed again, or has read nothing."""
     newest, last = generation(settings, table), standing(settings, table).last
     checkpoint = checkpoint_files.folder_of(settings, table, newest)
     if (last and last.generation == newest) or (checkpoint / "offsets").exists():
@@ -327,17 +327,17 @@ def renew(settings: Settings, table: Table, why: str = "it was asked for") -> No
 
 
 def begins_whole(settings: Settings, table: Table) -> bool:
-    """Whether the next micro-batch of a keyed or versioned table computes all of it: the first of its generation."""
+    """Returns True if the next micro-batch computes all of a keyed or versioned table: it is the first of its generation."""
     last, own = standing(settings, table).last, generation(settings, table)
     begun = beginning(settings, table, own)
     return last is None or (last.generation < own and not (begun and begun.divided))
 
 
 def has_read(settings: Settings, table: Table, folder: Path, followed: Collection[str]) -> bool:
-    """Whether the table in that folder ever held a row, or its stream has read one, as until a first window closes.
+    """Returns True if the table in that folder ever held a row, or its stream has read one, as before a first window closes.
 
-    If not, nothing is lost or doubled when the stream begins again, and no reader has seen it go on. A position in other
-    tables than those that are `followed` counts as well: it means nothing in these.
+    If False, nothing is lost or doubled when the stream begins again, and no reader has seen it advance. A position in
+    tables other than the `followed` ones gives True as well, because it means nothing in these.
     """
     sides = (folder, folder.with_name(f"{folder.name}__quarantine"))
     if any(delta_log.oldest(side) or delta_log.rows_from(side) is not None for side in sides):
@@ -352,8 +352,8 @@ def has_read(settings: Settings, table: Table, folder: Path, followed: Collectio
 
 
 def began(settings: Settings, table: Table) -> bool:
-    """Whether the table's streaming query was ever started, so that it goes on where it is: by its
-    checkpoint, commit log or commits."""
+    """Returns True if the table's streaming query was ever started, by its checkpoint, commit log or
+    commits: then it continues from there."""
     if checkpoint_files.started(settings, table) or next(
         CommitLog(settings, table).by_stream(), None
     ):

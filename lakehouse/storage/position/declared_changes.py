@@ -1,4 +1,4 @@
-"""A change of a declaration, what it means for the rows that are there, and the lines of code that differ."""
+"""A change of a declaration, its effect on the rows that are there, and the lines of code that differ."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 _BOTH = "rows of both would stand in one table"
 _CODE = "rows before and after the change would be computed by different code"
-_MEANING = {  # of a change, by the first word of what changed
+_MEANING = {  # the meaning of a change, by the first word of the name of what changed
     "layer": "the rows that are there would stay behind in that layer's folder",
     "kind": "another kind of table has another checkpoint",
     "topics": "an ingest table keeps the topics, the folder or the table that it began with, or the source of your own, and the "
@@ -40,7 +40,7 @@ _SHOWN = 90  # characters of a line of code in a message
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What differs between the declaration that a query began with and the present one."""
+    """A difference between the declaration that a query began with and the present one."""
 
     field: str
     then: str
@@ -52,7 +52,7 @@ class Change:
 
     @property
     def diff(self) -> list[str]:
-        """The lines that were taken away and added, in their order; empty of a value of one line."""
+        """Returns the lines that were removed and added, in their order; empty for a value of one line."""
         then, now = self.then.splitlines(), self.now.splitlines()
         if max(len(then), len(now)) < 2:
             return []
@@ -68,7 +68,7 @@ class Change:
 
 
 def diffs(changes: Iterable[Change]) -> list[str]:
-    """The lines that differ, below the name of what changed, for all changes of several lines."""
+    """Returns the lines that differ, below the name of what changed, for all changes of several lines."""
     return [
         line
         for change in changes
@@ -78,7 +78,7 @@ def diffs(changes: Iterable[Change]) -> list[str]:
 
 
 def _around_difference(then: str, now: str) -> tuple[str, str]:
-    """Both texts, and of long ones the part where they begin to differ."""
+    """Returns both texts, or, of long ones, the part where they begin to differ."""
     if max(len(then), len(now)) <= _SHOWN:
         return then, now
     pairs = enumerate(zip_longest(then, now))

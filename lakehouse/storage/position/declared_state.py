@@ -1,11 +1,11 @@
-"""What a table's streaming query was begun with, and that it goes on as nothing else.
+"""The declaration that a table's stream started with. A start under an incompatible one is refused.
 
-Read and compared without a JVM.
+It is read and compared without a JVM.
 
 A checkpoint is of one declaration. Under another one Spark refuses some changes and takes others
 without notice, such as another window or filter, and then rows of two meanings stand in one table.
 So a declaration is kept, beside the commit log, when the query begins, and compared at each start.
-What decides no row of the stream is not part of it: comments, docstrings, expectations, the policy
+It leaves out all that decides no row of the stream: comments, docstrings, expectations, the policy
 for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `deterministic`.
 """
 
@@ -51,7 +51,7 @@ class BegunWith:
 
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
-    """What decides the rows that the table's streaming query writes, by name, as text."""
+    """Returns the parts of a declaration that decide the rows of the table's streaming query, by name, as text."""
     sources = catalog.sources_of(table)
     code = (
         {"query": " ".join(table.sql.split())}
@@ -90,9 +90,9 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
 
 
 def begin(lakehouse: Lakehouse, table: Table) -> None:
-    """Keeps what the table's streaming query begins with.
+    """Keeps the declaration that the table's streaming query begins with.
 
-    Raises DeclarationError if it would go on as something else.
+    Raises DeclarationError if the query would continue under an incompatible one.
     """
     check(lakehouse, [table])
     kept = _kept(lakehouse, table)
@@ -106,7 +106,7 @@ def begin(lakehouse: Lakehouse, table: Table) -> None:
     if _otherwise(lakehouse, table):
         from lakehouse.storage.position import checkpoints
 
-        # without a row, and of the former plan all the same
+        # there is no row, but the position and checkpoint are of the former plan
         why = "it is declared otherwise, and had read no row"
         checkpoints.renew(lakehouse.settings, table, why)
         if all(line.role != "batch" for line in lakehouse.commit_log(table).rewriting()):
@@ -117,7 +117,7 @@ def begin(lakehouse: Lakehouse, table: Table) -> None:
         if _path(lakehouse.settings, table).exists()
         else next(CommitLog(lakehouse.settings, table).by_stream(), None)
     )
-    # of a lakehouse from before declarations were kept, or the file is gone
+    # the lakehouse is from before declarations were kept, or the file is gone
     if last and last.code_version != table.code_version:
         message = (
             f"table={table.name}, code version={table.code_version}: its last rows were written under "
@@ -129,7 +129,7 @@ def begin(lakehouse: Lakehouse, table: Table) -> None:
 
 
 def keep(lakehouse: Lakehouse, table: Table) -> None:
-    """Keeps the present declaration as the one that the table's streaming query begins with, or goes on with."""
+    """Keeps the present declaration as the one that the table's streaming query begins or continues with."""
     handover = noted_handover(lakehouse.settings, table) if _kept(lakehouse, table) else None
     now = datetime.now(UTC).isoformat()
     note = BegunWith(now, declaration(lakehouse.catalog, table), handover)
@@ -137,34 +137,34 @@ def keep(lakehouse: Lakehouse, table: Table) -> None:
 
 
 def note_handover(settings: Settings, table: Table, handover: Mapping[str, object]) -> None:
-    """Keeps where the table's streaming query begins, beside what it begins with: `handover_of` as JSON."""
+    """Keeps the handover at which the table's streaming query begins, beside its declaration: `handover_of` as JSON."""
     if note := _noted(settings, table):
         replace_file(_path(settings, table), asdict(note) | {"handover": handover})
 
 
 def noted_handover(settings: Settings, table: Table) -> Mapping[str, object] | None:
-    """Where the table's streaming query began, as it was noted then.
+    """Returns the handover at which the table's streaming query began, as it was noted then.
 
-    None if that was with all that its input had.
+    Returns None if the query began with all that its input had.
     """
     note = _noted(settings, table)
     return note.handover if note else None
 
 
 def check(lakehouse: Lakehouse, tables: Iterable[Table]) -> None:
-    """Raises DeclarationError, a line for each table, if their streaming queries would go on as something else."""
+    """Raises DeclarationError, a line for each table, if their queries would continue under incompatible declarations."""
     if refused := refusals(lakehouse, tables):
         raise DeclarationError("\n".join(refused))
 
 
 def refusals(lakehouse: Lakehouse, tables: Iterable[Table]) -> list[str]:
-    """Why queries of these tables cannot go on: what changed of each, what that means, and the remedy."""
+    """Returns why queries of these tables cannot continue: the changes of each, what they mean, and the remedy."""
     by_table = ((table, changes(lakehouse, table)) for table in tables)
     return [_refusal(lakehouse.catalog, table, changed) for table, changed in by_table if changed]
 
 
 def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
-    """What changed of a table's declaration since its streaming query began; nothing if it has not begun."""
+    """Returns the changes of a table's declaration since its streaming query began; none if it has not begun."""
     kept = _kept(lakehouse, table)
     if kept is None:
         return []
@@ -174,7 +174,7 @@ def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
         for name in kept | now
         if _differs(name, kept, now)
     ]
-    # then what is said of them is other, too
+    # other topics have another schema, history, reader and framing, too
     of_topics = any(change.what == "topics" for change in changed)
     return [
         each
@@ -184,10 +184,10 @@ def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
 
 
 def accept(lakehouse: Lakehouse, table: Table) -> list[Change]:
-    """Has a table's streaming query go on as it is declared now, where that is possible, and returns what changed.
+    """Lets a table's streaming query continue as it is declared now, if that is possible, and returns the changes.
 
-    The rows that are there stay as they are. Raises DeclarationError if nothing changed, or if that
-    is not possible.
+    The rows that are there stay as they are. Raises DeclarationError if nothing changed, or if it is
+    not possible.
     """
     changed = changes(lakehouse, table)
     if not changed:
@@ -201,20 +201,20 @@ def accept(lakehouse: Lakehouse, table: Table) -> list[Change]:
 
 
 def begins(lakehouse: Lakehouse, table: Table) -> bool:
-    """Whether the table's stream is still to begin, so that any declaration is right."""
+    """Returns True if the table's stream has not begun yet, so that any declaration is right."""
     return _kept(lakehouse, table) is None
 
 
 def remarks(lakehouse: Lakehouse, tables: Sequence[Table]) -> list[str]:
-    """What a start of these tables' queries warns of: settings and declarations without effect."""
+    """Returns the warnings of a start of these tables' queries: settings and declarations without effect."""
     pinned = (_pinned(lakehouse, table) for table in tables)
     return [*rules.warnings(lakehouse.catalog, tables), *filter(None, pinned)]
 
 
 def _pinned(lakehouse: Lakehouse, table: Table) -> str:
-    """That a table's state is in another number of partitions than the settings say.
+    """Returns a warning that a table's state is in another number of partitions than the settings say.
 
-    Empty if it is not.
+    Returns "" if it is not.
     """
     now = state_partitions.wanted(lakehouse.settings, table)
     then = state_partitions.divided(checkpoint_files.newest(lakehouse.settings, table))
@@ -243,7 +243,7 @@ def _goes_onward(catalog: Catalog, table: Table, changed: Sequence[Change]) -> b
 
 
 def way(catalog: Catalog, table: Table, changed: Sequence[Change]) -> Way:
-    """How a table comes to be as it is declared now."""
+    """Returns the way in which a table can become as it is declared now."""
     if _goes_onward(catalog, table, changed):
         return "accept"
     if table.kind.is_upserted and not {change.what for change in changed} & {"layer", "kind"}:
@@ -252,7 +252,7 @@ def way(catalog: Catalog, table: Table, changed: Sequence[Change]) -> Way:
 
 
 def upgradable(catalog: Catalog, table: Table, changed: Sequence[Change]) -> bool:
-    """Whether the changed table can be filled beside the present one and take its place (`storage.versions.upgrades`)."""
+    """Returns True if the changed table can be filled beside the present one and replace it (`storage.versions.upgrades`)."""
     elsewhere = {change.what for change in changed} & {"layer", "kind", "event"}
     # a second version of a lookup would ask its service for all of the past again
     return table.kind.has_late_rows and not elsewhere and not table.lookup
@@ -277,7 +277,7 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
 
 
 def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
-    """The remedy for a table whose columns on disk cannot become the declared ones."""
+    """Returns the remedy for a table whose columns on disk cannot become the declared ones."""
     if begins(lakehouse, table) and not delta_log.files(lakehouse.path(table)):
         return f"it has no row, so `lakehouse stream restart {table.pipeline}` under this code has it begin with these"
     if table.kind.reads_sources:
@@ -295,7 +295,7 @@ def _path(settings: Settings, table: Table) -> Path:
 
 
 def _noted(settings: Settings, table: Table) -> BegunWith | None:
-    """What the file says; None if there is none. Raises DeclarationError if it cannot be read."""
+    """Returns the note in the file; None if there is none. Raises DeclarationError if it cannot be read."""
     path = _path(settings, table)
     try:
         note = typed(BegunWith, read_json(path))
@@ -312,9 +312,9 @@ def _noted(settings: Settings, table: Table) -> BegunWith | None:
 
 
 def _kept(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
-    """The declaration that the table's streaming query began with.
+    """Returns the declaration that the table's streaming query began with.
 
-    None if it is not known, or if the query has read nothing, or nothing is left of it.
+    Returns None if it is not known, or if the query has read nothing, or nothing is left of it.
     """
     from lakehouse.storage.position import checkpoints
 
@@ -323,13 +323,13 @@ def _kept(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
     declared = note.declaration
     folder = layout.layer_path(lakehouse.settings, declared["layer"], table.name)
 
-    # of a table that was removed, to be filled again, nothing needs to fit either
+    # a removed table that is to be filled again needs no fitting declaration either
     followed = {each.name for each in lakehouse.catalog.followed_inputs(table)}
     return declared if checkpoints.has_read(lakehouse.settings, table, folder, followed) else None
 
 
 def _otherwise(lakehouse: Lakehouse, table: Table) -> bool:
-    """Whether the note is of another declaration than the present one."""
+    """Returns True if the note is of another declaration than the present one."""
     if (note := _noted(lakehouse.settings, table)) is None:
         return False
     kept, now = note.declaration, declaration(lakehouse.catalog, table)

@@ -1,4 +1,4 @@
-"""Where a table's batch run over history ends and its stream begins, as it is kept beside the commit log."""
+"""The handover, at which a table's batch run over history ends and its stream begins, as kept beside the commit log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from lakehouse.storage.disk.typed_values import typed
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A batch run computes the table behind the `frontier`, whole partitions.
+    """The instant `frontier`: a batch run computes the whole partitions behind it.
 
-    Its stream all that lies ahead of it.
+    The stream computes all that lies ahead of it.
     """
 
     frontier: datetime
     input: str
-    version: int  # of the input: the first that the stream reads
-    until: int  # of the input: the one that was complete up to the frontier
-    # what the input had read by then: offsets of topics, versions of tables
+    version: int  # the first version of the input that the stream reads
+    until: int  # the version of the input that was complete up to the frontier
+    # the position of the input at that version: offsets of topics, versions of tables
     inputs: Mapping[str, object]
     code_version: str
     at: datetime
 
 
 def handover_of(settings: Settings, table: Table) -> Handover | None:
-    """Where the table's stream begins, if not with all that its input has (`lakehouse.stream.handover`)."""
+    """Returns the table's handover; None if its stream begins with all that its input has (`lakehouse.stream.handover`)."""
     path = layout.note(settings, table, "handover.json")
     if not path.exists():
         return None

@@ -1,8 +1,8 @@
-"""Which version of a refreshed reference table a row sees: the one in force when it arrived, as its ingest table noted.
+"""The version of a refreshed reference table that a row sees: the one in force at its arrival, as its ingest table noted.
 
-A line of the note is written before the first rows that it holds for, by whoever writes these rows.
-So whoever reads rows finds all lines that hold for them, and no later line changes what holds. The
-first version of each reference table holds for all that arrived before, too.
+The writer of rows writes a line of the note before the first rows that it holds for. So a reader of
+rows finds all lines that hold for them, and no later line changes that. The first version of each
+reference table holds for all earlier rows, too.
 """
 
 import json
@@ -24,7 +24,7 @@ from lakehouse.storage.disk.locks import alone
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commits import Commit
 
-SEEN = "refreshed references"  # in a commit's inputs: reference table -> the versions that its rows saw
+SEEN = "refreshed references"  # key in a commit's inputs: reference table -> the versions that its rows saw
 
 
 class NotKept(CommitError):
@@ -49,13 +49,13 @@ class InForce:
     until: datetime | None = None
 
     def among(self, first: datetime, last: datetime) -> bool:
-        """Whether a row that arrived between these, or then, may see them."""
+        """Returns True if a row that arrived from `first` to `last`, both included, may see these versions."""
         return self.since <= last and (self.until is None or first < self.until)
 
 
 def in_force(lines: Iterable[TakenUp], names: Sequence[str]) -> list[InForce]:
-    """What is in force from when until when, in order; nothing where not all of the names have a first line."""
-    # of two lines for one instant the second was written because the rows of the first were not
+    """Returns the versions in force and their periods, in order; nothing if a name has no line yet."""
+    # two lines have one instant if the rows of the first were never written: then the second counts
     ordered = sorted(
         (line for line in lines if line.reference in names), key=lambda line: line.since
     )
@@ -75,7 +75,7 @@ def in_force(lines: Iterable[TakenUp], names: Sequence[str]) -> list[InForce]:
 
 
 def taken_up(settings: Settings, ingest: Table) -> tuple[TakenUp, ...]:
-    """The lines of an ingest table, oldest first. Raises CommitError if some are gone that were there."""
+    """Returns the lines of an ingest table, oldest first. Raises CommitError if there are fewer than at the last read."""
     path = layout.note(settings, ingest, "references.jsonl")
     lines = _lines(path, text_logs.size(path))
     if len(lines) < _known.get(path, 0):
@@ -85,9 +85,9 @@ def taken_up(settings: Settings, ingest: Table) -> tuple[TakenUp, ...]:
 
 
 def of_table(lakehouse: Lakehouse, table: Table) -> list[InForce]:
-    """What is in force for the rows of a table that reads refreshed reference tables; the first versions, if none is yet.
+    """Returns the versions in force for the rows of a table that reads refreshed reference tables; notes the first ones.
 
-    Raises CommitError if a reference table was never filled, or if what its rows saw is not noted any more.
+    Raises CommitError if a reference table was never filled, or if the versions that rows saw are not noted any more.
     """
     [ingest] = lakehouse.catalog.ingest_tables_of(table)
     names = [each.name for each in lakehouse.catalog.refreshed_inputs(table)]
@@ -97,7 +97,7 @@ def of_table(lakehouse: Lakehouse, table: Table) -> list[InForce]:
     noted = {line.reference for line in lines}
     for name in (each for each in names if each not in noted):
         path = lakehouse.path(lakehouse.catalog.table(name))
-        # what its rows saw before the reference table was declared to move
+        # the version that its rows saw before the reference table was declared with `refresh=`
         pinned = last.inputs.get("references", {}).get(name) if last else None
         version = pinned or delta_log.latest(path)
         if version < 1:
@@ -112,7 +112,7 @@ def of_table(lakehouse: Lakehouse, table: Table) -> list[InForce]:
 def take_up(
     lakehouse: Lakehouse, ingest: Table, readers: Mapping[str, Table], at: datetime
 ) -> None:
-    """Notes the present versions of reference tables for rows that arrive at that instant, and are not written yet.
+    """Notes the present versions of reference tables for rows that arrive at that instant and are not written yet.
 
     `readers`: `Catalog.refreshed_behind`.
     """
@@ -130,7 +130,7 @@ def take_up(
 
 
 def _add(lakehouse: Lakehouse, ingest: Table, line: TakenUp) -> tuple[TakenUp, ...]:
-    """Adds a line, unless it is a first one and another process was faster."""
+    """Adds a line and returns all; a first line is not added if another process was faster."""
     path = layout.note(lakehouse.settings, ingest, "references.jsonl")
     with alone(path.with_suffix(".lock")):
         lines = taken_up(lakehouse.settings, ingest)
@@ -164,7 +164,7 @@ _known: dict[Path, int] = {}  # how many lines each file had when this process r
 
 @lru_cache(maxsize=64)
 def _lines(path: Path, size: int) -> tuple[TakenUp, ...]:
-    """Lines are only added, so what a file of that size holds does not change."""
+    """Returns the lines, oldest first. Lines are only added, so the content of a file of that size does not change."""
     return tuple(reversed(list(values_backwards(path, _decoded))))
 
 

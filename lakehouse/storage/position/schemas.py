@@ -1,7 +1,7 @@
 """The schemas of a registry by which an ingest table's messages were written, kept beside its commit log.
 
-The schema of an id never changes. What is kept here decodes a message as it was decoded first,
-without the registry, and after the registry is gone.
+The schema of an id never changes. A schema that is kept here decodes a message as it was decoded
+first, without the registry, and after the registry is gone.
 """
 
 import json
@@ -15,12 +15,12 @@ from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import append_line, values_backwards
 from lakehouse.storage.disk.typed_values import typed
 
-HEAD = 5  # bytes of a value before its payload: the byte 0, and four of its schema's id
+HEAD = 5  # bytes of a value before its payload: the byte 0, and the four bytes of its schema's id
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as the registry has it. `imports`: of Protobuf, all files that it refers to, as pairs of name and text."""
+    """A schema as the registry has it. `imports`: all files that a Protobuf schema refers to, as pairs of name and text."""
 
     id: int
     type: str  # AVRO, JSON, PROTOBUF
@@ -29,12 +29,12 @@ class Schema:
 
 
 def number_of(value: bytes) -> int | None:
-    """The id of the schema of a value; None of one that names none."""
+    """Returns the id of the schema of a value; None if the value names none."""
     return int.from_bytes(value[1:HEAD]) if len(value) >= HEAD and value[0] == 0 else None
 
 
 def kept(settings: Settings, table: Table) -> Mapping[int, Schema]:
-    """The schemas that the table's messages have had, by id."""
+    """Returns the schemas that the table's messages have had, by id."""
     path = layout.note(settings, table, "schemas.jsonl")
     return {each.id: each for each in values_backwards(path, partial(typed, Schema))}
 

@@ -1,4 +1,4 @@
-"""Into how many partitions the state of a query of Spark's is divided: Spark keeps to them until it is to divide it again."""
+"""The number of partitions of the state of a query of Spark's: Spark keeps it until a rescale divides the state again."""
 
 import shutil
 from contextlib import suppress
@@ -17,30 +17,30 @@ _NAME = "spark.sql.shuffle.partitions"
 
 
 def wanted(settings: Settings, table: Table) -> int:
-    """As the settings of the table's pipeline say."""
+    """Returns the number of partitions in the settings of the table's pipeline."""
     own = settings.for_pipeline(table.pipeline)
     return int(own.spark_conf.get(_NAME, own.shuffle_partitions))
 
 
 def divided(checkpoint: Path | None) -> int | None:
-    """As the last micro-batch of the checkpoint noted; None without state."""
+    """Returns the number of partitions that the last micro-batch of the checkpoint noted; None without state."""
     if checkpoint is None or not checkpoint_files.keeps_state(checkpoint):
         return None
     begun = checkpoint_files.begun(checkpoint)
-    # a torn note is for the query to report
+    # the query itself reports a torn note
     with suppress(ValueError, IndexError, KeyError):
         return int(checkpoint_files.noted(checkpoint, begun[-1])["conf"][_NAME])
     return None
 
 
 def divide(spark: "SparkSession", checkpoint: Path, partitions: int) -> Path:
-    """The checkpoint of a query that does not run, with its state in so many partitions: beside it, where nothing looks for one.
+    """Returns a copy of a checkpoint, with its state in so many partitions, beside it, where nothing looks for one.
 
-    Spark does so by a micro-batch of its own, which reads no input. The files of the checkpoint are linked, since Spark
-    changes none that is there.
+    The query must not run. Spark divides the state by a micro-batch of its own, which reads no input. The files are
+    linked, since Spark changes no existing file.
     """
     beside = checkpoint.with_name(f".{checkpoint.name}.divided")
-    shutil.rmtree(beside, ignore_errors=True)  # of a command that was killed
+    shutil.rmtree(beside, ignore_errors=True)  # left by a command that was killed
     for path in sorted(checkpoint.rglob("*")):
         to = beside / path.relative_to(checkpoint)
         if path.is_dir():
@@ -53,5 +53,5 @@ def divide(spark: "SparkSession", checkpoint: Path, partitions: int) -> Path:
     for operator in (beside / "state").iterdir():
         for partition in operator.iterdir():
             if partition.name.isdigit() and int(partition.name) >= partitions:
-                shutil.rmtree(partition)  # its keys are in others
+                shutil.rmtree(partition)  # its keys are in other partitions now
     return beside

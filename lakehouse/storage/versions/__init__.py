@@ -2,9 +2,9 @@
 
 read_holds        runs that read what is on disk now
 savepoints        all tables at one consistent cut, kept by links
-savepoint_checks  what a savepoint of somebody else may say and hold
+savepoint_checks  checks of a savepoint that somebody else made
 restoring         a savepoint restored, forked, or moved as one file
-fork_guard        whether a lakehouse is a fork, and where the other one publishes
-interruptions     whether a restore was cut off
+fork_guard        the note that a lakehouse is a fork, and the targets of the other one
+interruptions     checks for a restore or promotion that was cut off
 upgrades          the other version of a table, beside it, and the exchange of the two
 """

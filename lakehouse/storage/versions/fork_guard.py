@@ -1,4 +1,4 @@
-"""Whether a lakehouse is a fork, so that two of them do not publish to one target."""
+"""The note that a lakehouse is a fork, so that two of them do not publish to one target."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -14,14 +14,14 @@ from lakehouse.storage.disk.typed_values import typed
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Which lakehouse this one was forked from, by its root, and the targets that it publishes to."""
+    """The root of the lakehouse that this one was forked from, and the targets that the other one publishes to."""
 
     of: str
     targets: tuple[str, ...]
 
 
 def note(settings: Settings, of: Path, targets: Iterable[str]) -> None:
-    """Keeps that this lakehouse is a fork of the one in that root, which publishes to these targets."""
+    """Notes that this lakehouse is a fork of the one in that root, which publishes to these targets."""
     replace_file(layout.forked(settings), asdict(Fork(str(of.absolute()), tuple(sorted(targets)))))
 
 

@@ -1,5 +1,5 @@
-"""Whether a restore, or the promotion of an upgrade, was cut off: tables, or a table and its commit log, are of two moments
-then, and nothing is to read or write them."""
+"""Checks for a restore, or the promotion of an upgrade, that was cut off: tables, or a table and its commit log, are of two
+moments then, and nothing may read or write them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ State = Literal["filling", "filled", "promoted", "rolled back"]
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """The savepoint that is being restored, and the one made before."""
+    """The savepoint that is being restored, and the one made before the restore."""
 
     savepoint: str
     before: str
@@ -25,17 +25,17 @@ class Restoring:
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """How far the upgrade of a table is.
+    """The state of a table's upgrade.
 
-    :param state: `promoted`: the version before is beside the table; else the new one.
+    :param state: `promoted`: the previous version is beside the table; else the new one is.
     :param at: ISO 8601 UTC: when it became so.
     :param since: ISO 8601 UTC: since when the version beside is there; an exchange puts another one there.
-    :param code_version: of the table's declaration with which the version beside was filled.
-    :param compared: rows of the two, and how many differ, within what both have closed.
-    :param may_differ: the two instants between which alone rows may differ; empty if they may anywhere.
+    :param code_version: that of the declaration with which the version beside was filled.
+    :param compared: the rows of both, and how many differ, in the range that both have closed.
+    :param may_differ: the two instants between which rows may differ; empty if they may anywhere.
     :param refused: why it cannot be promoted; empty if it can.
-    :param command: what exchanges the versions now, or was cut off; empty if none does.
-    :param generation: the last one of the table's stream before the exchange.
+    :param command: the command that exchanges the versions now, or was cut off; empty if none does.
+    :param generation: the last generation of the table's stream before the exchange.
     """
 
     state: State
@@ -50,12 +50,12 @@ class Upgrade:
 
     @property
     def within(self) -> Range | None:
-        """Where alone rows may differ; None if they may anywhere."""
+        """Returns the only range in which rows may differ; None if they may anywhere."""
         return optional_range(*map(parse_instant, self.may_differ)) if self.may_differ else None
 
 
 def check(settings: Settings) -> None:
-    """Raises SavepointError if a restore was cut off, JobError if the promotion of an upgrade was."""
+    """Raises SavepointError if a restore was cut off, JobError if the promotion of an upgrade was cut off."""
     if restoring := begun(settings):
         raise SavepointError(said(restoring.savepoint))
     for table, command in promoting(settings):
@@ -66,7 +66,7 @@ def check(settings: Settings) -> None:
 
 
 def promoting(settings: Settings) -> Iterator[tuple[str, str]]:
-    """The tables whose versions are being exchanged, each with the command that does it."""
+    """Yields the tables whose versions are being exchanged, each with the command that does it."""
     for name in layout.upgraded(settings):
         note = upgrade(settings, name)
         if note and note.command:
@@ -74,7 +74,7 @@ def promoting(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def upgrade(settings: Settings, table: str) -> Upgrade | None:
-    """How far a table's upgrade is; None if there is none. Raises JobError if it cannot be read."""
+    """Returns the state of a table's upgrade; None if there is none. Raises JobError if it cannot be read."""
     path = layout.upgrade(settings, table, "upgrade.json")
     try:
         return typed(Upgrade, read_json(path))
@@ -88,7 +88,7 @@ def upgrade(settings: Settings, table: str) -> Upgrade | None:
 
 
 def begun(settings: Settings) -> Restoring | None:
-    """What is being restored; None if nothing is."""
+    """Returns the restore that has begun and not ended; None if there is none. Raises SavepointError if its note is damaged."""
     path = layout.restoring(settings)
     try:
         return typed(Restoring, read_json(path))
@@ -102,7 +102,7 @@ def begun(settings: Settings) -> Restoring | None:
 
 
 def said(name: str) -> str:
-    """What is amiss, and the remedy."""
+    """Returns the message that a restore was cut off, with the remedy."""
     return (
         f"a restore of the savepoint {name} was cut off, so some tables are of that moment and others not; run "
         f"`lakehouse savepoint restore {name}` again, which goes on with it"

@@ -1,7 +1,7 @@
 """Runs under way: maintenance keeps all that was there when the first of them began.
 
-A run has listed versions and files, and may read these, or the commits since then, hours later.
-Each run is known by a file that it has locked, so a killed run holds nothing.
+A run lists versions and files, and may read these, or later commits, hours afterwards. Each run is
+known by a file that it has locked, so a killed run holds nothing.
 """
 
 import os
@@ -19,16 +19,16 @@ from lakehouse.storage.versions import interruptions
 
 @contextmanager
 def under_way(settings: Settings) -> Iterator[None]:
-    """What is on disk now can be read until this ends. Raises SavepointError if a restore was cut off."""
+    """Keeps all that is on disk now readable until the context ends. Raises SavepointError if a restore was cut off."""
     interruptions.check(settings)
-    # a reader without the right to write holds nothing; where nothing is yet nothing can go
+    # a reader without the right to write holds nothing; without a root there is nothing to remove
     if not os.access(settings.root, os.W_OK):
         yield
         return
     path = layout.read_holds(settings) / f"{os.getpid()}-{uuid.uuid4().hex}"
     begun = path.with_name(f".{path.name}")
     with alone(begun):
-        begun.rename(path)  # seen by others, it is locked
+        begun.rename(path)  # others see it only once it is locked
         try:
             yield
         finally:
@@ -36,7 +36,7 @@ def under_way(settings: Settings) -> Iterator[None]:
 
 
 def began(settings: Settings) -> datetime | None:
-    """When the first of those that are under way began; None if there is none."""
+    """Returns the time when the first of the runs under way began; None if there is none."""
     folder = layout.read_holds(settings)
     instants = (
         [_held(path) for path in folder.iterdir() if not path.name.startswith(".")]
@@ -47,7 +47,7 @@ def began(settings: Settings) -> datetime | None:
 
 
 def _held(path: Path) -> datetime | None:
-    """Since when the file is locked; one that is not, its process was killed, goes."""
+    """Returns the time since which the file is locked. Removes it and returns None if it is not, since its process was killed."""
     try:
         if holder(path):
             return datetime.fromtimestamp(path.stat().st_mtime, UTC)

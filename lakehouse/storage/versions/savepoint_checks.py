@@ -1,6 +1,6 @@
-"""What a savepoint that somebody else made may say and hold: names of tables, and files that lie in it.
+"""Checks of a savepoint that somebody else made: it may name tables, and hold files that lie in it.
 
-Checksums show damage. Whoever writes a savepoint writes its checksums, too, so each name is checked besides.
+Checksums show damage. The writer of a savepoint also writes its checksums, so each name is checked as well.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _LAYERS = get_args(Layer)
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Returns the checksum of what a savepoint's description says but for itself."""
+    """Returns the checksum of a savepoint's description without the checksum itself."""
     others = {name: value for name, value in content.items() if name != "checksum"}
     text = json.dumps(others, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -31,7 +31,7 @@ def check_description(name: str, content: Mapping[str, Any]) -> None:
     """Raises ValueError if the description is of another savepoint, was changed, or names what no table can have."""
     if content["name"] != name:
         raise ValueError(f"name={content['name']!r}: its folder has another name")
-    # one of an earlier version of the library has none
+    # a savepoint of an earlier version of the library has none
     if content.get("checksum") and content["checksum"] != checksum(content):
         raise ValueError("its checksum is not the one it was created with")
     for table, saved in content["tables"].items():
@@ -44,7 +44,7 @@ def check_description(name: str, content: Mapping[str, Any]) -> None:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """Yields all that lies in a folder and is no folder, in order; a link to a folder is such."""
+    """Yields everything in a folder that is not a folder, in order; a link to a folder counts as a file."""
     for path, folders, names in os.walk(folder):
         folders.sort()
         links = [name for name in folders if Path(path, name).is_symlink()]
@@ -58,7 +58,7 @@ def contents(listed: Path) -> dict[str, str]:
 
 
 def stranger(settings: Settings, root: Path) -> str:
-    """Returns what is wrong with the first file that no savepoint has; empty if there is none."""
+    """Returns the fault of the first file that does not belong in a savepoint; empty if there is none."""
     from lakehouse.storage.delta import deletion_vectors  # numpy, which most commands do without
 
     known = {*_LAYERS, *(path(settings).name for path in (layout.commit_logs, layout.checkpoints))}

@@ -76,7 +76,7 @@ def append_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         answers = looked_up.of(batch, run.app(batch_id)) if looked_up else None
         met = refreshed_inputs.met(batch)
         note["inputs"] |= refreshed.seen(met)
-        # of other inputs nothing is observed on the way, and what is read for several versions would be twice
+        # other inputs are not observed on the way, and rows that are read for several versions would count twice
         observed = None if timed or answers or len(met) > 1 else late_filter
         given = Inputs(batch, references, timed, near, answers, met)
         judged = run.plan.derived(given, "stream", observed)
@@ -104,7 +104,7 @@ def _prepared_rows(
     ) -> DataFrame:
         timed = {name: each.written_by_stream(inputs[name]) for name, each in rows.items()}
         driving = timed.pop(run.plan.driving)
-        observed = outcome if alone else None  # of other inputs nothing is observed on the way
+        observed = outcome if alone else None  # other inputs are not observed on the way
         return run.due(run.plan.derived(Inputs(driving, references, timed), "stream", observed))
 
     few = run.prepared.few(
@@ -112,23 +112,23 @@ def _prepared_rows(
         {name: each.here for name, each in rows.items()},
         {name: each.columns for name, each in rows.items()},
     )
-    # a join with nothing reads no row, and counts none
+    # a join with an empty side reads no row, and counts none
     return few if few and (few.observed.get("arrived") or not alone) else None
 
 
 def _furthest(
     run: StreamRun, start: datetime, inputs: Mapping[str, Any], by_frontiers: bool, passed: dict
 ) -> dict[str, Any]:
-    """What passed the late filter, with how far the table is by it."""
+    """Returns the counts of the late filter, with the frontier that follows for the table."""
     brought = passed.pop("watermark")
     furthest = start if by_frontiers or not brought else brought
     return passed | {"frontier": max(start, run.complete(inputs) or start, furthest)}
 
 
 def _near(session: Session, run: StreamRun, batch: DataFrame, duplicates: Duplicates) -> DataFrame:
-    """The input's rows among which duplicates of the batch's rows may be.
+    """Returns the input's rows among which duplicates of the batch's rows may be.
 
-    What arrived after the batch does not count.
+    Rows that arrived after the batch do not count.
     """
     moment = session.catalog.event_time(session.catalog.table(run.plan.driving))
     first, last = observing.only(batch.agg(F.min(moment), F.max(moment)))

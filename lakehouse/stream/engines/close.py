@@ -23,14 +23,14 @@ from lakehouse.transform import ranges_of
 
 
 def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
-    """At each micro-batch the batch function, on the range that it closes (`strategy.closes_ranges`).
+    """Returns steps that run the batch function, each on the range that it closes (`strategy.closes_ranges`).
 
-    The range is complete: of the rows still to come those that fall into it are late.
+    The range is complete: rows still to come that fall into it are late.
     """
     session, table = run.session, run.table
     references, versioned_inputs = run.references(), session.catalog.versioned_inputs(table)
     by_frontiers = session.catalog.follows_frontiers(table)
-    # a state, and windows that end where their rows say, are computed from more than the range's rows
+    # a state, and windows whose rows decide where they end, are computed from more than the range's rows
     prepares = not (
         table.ttl
         or table.deduplicate
@@ -44,7 +44,7 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         return (before and before.frontier) or run.start
 
     def ahead_of(start: datetime, complete: datetime) -> datetime:
-        # a row finds what was valid only once the versioned table is as far; looked at before it is read
+        # a row finds its valid version only once the versioned table is as far, so its frontier is read before its rows
         for versioned in versioned_inputs:
             complete = min(complete, frontier(session.settings, versioned) or start)
         return max(start, complete - table.after)
@@ -66,8 +66,7 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         if complete is None and not by_frontiers:
             complete = counted()["watermark"]
         ahead = ahead_of(start, complete or start)
-        # a batch that is replayed does not decide again what it has written: the stream may be
-        # further by now
+        # a replayed batch keeps the frontier that it has written: the stream may be further by now
         ahead = run.noted_frontier(batch_id, start) or ahead
         read = {
             versioned.name: delta_writer.version(session.path(versioned))
@@ -89,7 +88,7 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         closed = compute.closing(session, run.plan, span, references | session.references(read))
         note["inputs"] = {**inputs, **closed.inputs}
         with kept_states.keeping(session, closed.begun):
-            # counted after it is written: it can be read sooner
+            # counted after the write, so that the rows can be read sooner
             run.write(
                 closed.judged,
                 batch_id,
@@ -103,7 +102,7 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
 
 
 def _prepared_range(run: StreamRun, references: Mapping[str, DataFrame], span: Range) -> Few | None:
-    """Computes a range that closes from the rows of its files, by the prepared plan, if there is one and they are few."""
+    """Returns the rows of a range that closes, from its files by the prepared plan, if there is one and their rows are few."""
     session, most = run.session, run.session.settings.step_rows
     tables = {name: session.catalog.table(name) for name in run.plan.timed}
     columns = {name: nullable(run.plan.inputs[name].schema) for name in tables}

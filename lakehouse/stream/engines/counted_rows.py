@@ -1,6 +1,6 @@
-"""Which rows of its inputs a step counts (`transform.counting`), and which began or ceased to count as the frontier went on.
+"""The rows of its inputs that a step counts (`transform.counting`), and those that began or ceased to as the frontier went on.
 
-Files are chosen by their statistics, and few lie where that happens, so this takes no job of Spark's.
+Files are chosen by their statistics, and few lie where rows begin or cease, so this takes no job of Spark's.
 Rows that wait for the frontier are kept nowhere: they are read from their files when it has passed them.
 """
 
@@ -28,7 +28,7 @@ _INSTANT = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What counts before a step and after it."""
+    """The event times of the rows that count before a step and after it."""
 
     before: Range
     after: Range
@@ -36,14 +36,14 @@ class Turn:
 
 @dataclass(slots=True)
 class _File:
-    """The event times that a file has at most, and the last watermark under which a row of it arrived, once that is known."""
+    """The bounds of a file's event times, and the last watermark under which a row of it arrived, once that is known."""
 
     held: Range
     arrived: datetime | None = None
 
 
 class CountedRows:
-    """The rows of the inputs with event time of one table."""
+    """The rows of one table's inputs with event time, and which of them count."""
 
     def __init__(self, session: Session, table: Table) -> None:
         self.session, self.table = session, table
@@ -51,23 +51,23 @@ class CountedRows:
         self._known: dict[str, dict[Path, _File]] = {name: {} for name in self.inputs}
 
     def turn(self, start: datetime, ahead: datetime) -> Turn | None:
-        """What a step changes by the frontier alone; None if that stands still."""
+        """Returns what a step changes by the frontier alone; None if the frontier stands still."""
         before, after = (counting.span_of(self.table, each) for each in (start, ahead))
         return Turn(before, after) if before and after and ahead > start else None
 
     def files(self, name: str, version: int, span: Range) -> list[Path]:
-        """The files of an input that may have a row that counts."""
+        """Returns the files of an input that may have a row that counts."""
         stored = self._stored(name, span)
         return [path for path, file in self._files(name, version) if file.held.overlaps(stored)]
 
     def narrowed(self, name: str, rows: pa.Table, span: Range) -> pa.Table:
-        """The rows of an input that count."""
+        """Returns the rows of an input that count."""
         column, _ = self._time(name)
         known = counting.arrived_before(span) if self._waits(name) else None
         return rows.filter(event_time_index.within(column, self._stored(name, span), known))
 
     def moved(self, name: str, moved: Moved, span: Range) -> list[Path]:
-        """Those of the files that came or went that may have a row that counts, or did before."""
+        """Returns the files, of those that came or went, that may have a row that counts or did before."""
         if name not in self.inputs or not self.table.final_rows or not moved.files:
             return list(moved.files)
         end = self._stored(name, span).end
@@ -77,8 +77,8 @@ class CountedRows:
     def turned(
         self, name: str, version: int, turn: Turn, columns: Iterable[str], most: int
     ) -> pa.Table | None:
-        """These columns of the rows of an input that count before or after the turn only, and maybe of others; None if they
-        are more than `most`."""
+        """Returns these columns of an input's rows that count only before or only after the turn, and maybe of others; None if
+        they are more than `most`."""
         column, _ = self._time(name)
         before, after = (self._stored(name, span) for span in (turn.before, turn.after))
         leaving = Range(before.start, after.start) if self.table.ttl else None
@@ -104,12 +104,12 @@ class CountedRows:
         return file.arrived >= late
 
     def count_late(self, moved: Mapping[str, Moved]) -> int:
-        """How many rows came that were late by the watermark in force (`lateness.is_late_by`)."""
+        """Returns how many rows came that were late by the watermark in force (`lateness.is_late_by`)."""
         return sum(self._count_late(name, moved[name]) for name in self.inputs)
 
     def _count_late(self, name: str, moved: Moved) -> int:
         table, by = self.inputs[name], lateness.is_late_by(self.table)
-        # results of windows are never late; of other rows none is, unless its file reaches back so far
+        # results of windows are never late; other rows can be late only if their file reaches back so far
         least = (frontier(self.session.settings, table) or BEGINNING) - by
         came = set(moved.files) if not table.window else set()
         late = [
@@ -121,7 +121,7 @@ class CountedRows:
         return event_time_index.count_late(late, self._schema(name, ()), column, by) if late else 0
 
     def _files(self, name: str, version: int) -> Iterable[tuple[Path, _File]]:
-        """The files of an input at a version."""
+        """Returns the files of an input at a version."""
         if version < 0:
             return ()
         path = self.session.path(self.inputs[name])
@@ -135,16 +135,16 @@ class CountedRows:
         return present.items()
 
     def _waits(self, name: str) -> bool:
-        """Whether a late row of the input waits for the frontier."""
+        """Returns True if a late row of the input waits for the frontier."""
         return self.table.final_rows and not self.inputs[name].window
 
     def _time(self, name: str) -> tuple[str, timedelta]:
-        """The column that places stored rows in time, and how far before it that is: of a window, just before its end."""
+        """Returns the column that places stored rows in time, and how far before it they lie: a window just before its end."""
         table = self.inputs[name]
         return self.session.catalog.time_statistic(table), _INSTANT if table.window else timedelta()
 
     def _stored(self, name: str, span: Range) -> Range:
-        """The span of event time as the column has it that places stored rows in time."""
+        """Returns the span of event time in values of the column that places stored rows in time."""
         _, shift = self._time(name)
         return Range(span.start + shift, span.end + shift)
 

@@ -38,7 +38,7 @@ def refresh(
         frontier(session.settings, t) or BEGINNING
         for t in (step.table, session.catalog.table(step.driving))
     )
-    # in a catch-up the table is far behind: what its input has completed comes as final rows, not
+    # in a catch-up the table lags far: rows that its input has completed come as final rows, not
     # each second as early ones
     ahead = max(ahead, complete - _BEHIND)
     rows = judged_rows.good(compute.preview(session, step, Range(ahead, OPEN_END), references))
@@ -52,7 +52,7 @@ def refresh(
 
 
 def settle(session: Session, table: Table) -> None:
-    """Refreshes once, after the stream has ended: else windows that it has finished since would still be shown as open."""
+    """Refreshes once after the stream has ended: else windows that it has finished since would still be shown as open."""
     run = stream_run(session, table)
     refresh(session, run.plan, run.references())
 

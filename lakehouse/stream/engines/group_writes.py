@@ -1,4 +1,4 @@
-"""How a step of a keyed table writes the rows that it computed: a few by the job itself, many by Spark."""
+"""The writes of a keyed table's step: the job itself writes a few computed rows, Spark writes many."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,20 +21,20 @@ from lakehouse.transform import plan
 from lakehouse.transform.checks import years
 
 ROW = "_row"
-"""Stands for a row, as `_key` does for its group."""
-_COMPARED = 20_000  # rows, of which those that did not change are found, and not written again
+"""The column that stands for a row, as `_key` does for its group."""
+_COMPARED = 20_000  # rows up to which unchanged ones are found, and not written again
 
 Write = Callable[[Path, str, Metadata], int]
 
 
 class GroupWrites:
-    """Writes the rows of groups, by `keys` that a group has in common, in place of those that the table has of them."""
+    """The writer of groups: their rows take the place of those that the table has of them. `keys`: what a group has in common."""
 
     def __init__(self, run: StreamRun, keys: Sequence[str]) -> None:
         self.run, self.keys = run, keys
 
     def few(self, rows: DataFrame, groups: pa.Table | None) -> pa.Table | None:
-        """The rows here, if the job itself can write them; else None."""
+        """Returns the rows in memory, if the job itself can write them; else None."""
         path, most = self.run.session.path(self.run.table), few_at_once(self.run)
         if (groups is None and log_state.rows(path) > most) or not is_short(self.run, path, 0):
             return None

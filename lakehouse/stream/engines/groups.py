@@ -1,13 +1,13 @@
-"""The stream of a keyed table that is more than one aggregate: joins, aggregates of aggregates, ranks, filters behind them.
+"""The stream of a keyed table that is more than one aggregate: joins, aggregates of aggregates, ranks, filters after them.
 
-A step looks at what came and went of its inputs, takes the values by which it belongs to rows of
-the table (`transform.analysis.groups`), and has the function compute these rows again, from the rows of the
-inputs that belong to them. They take the place of those that are there. Where no such columns are
+A step looks at what came and went of its inputs, and takes the values by which it belongs to rows of
+the table (`transform.analysis.groups`). The function computes these rows again, from the rows of the
+inputs that belong to them. They take the place of those that are there. If no such columns are
 known, or too much has changed, the function computes the table whole, and what differs is written.
 
-In either case the table is, at each of its versions, what the function makes of the versions of the
-inputs that the commit names. With `ttl` or `final_rows`, of the rows that count at the frontier that
-it names (`stream.engines.counted_rows`): those that begin or cease to count are as if they came or went.
+In either case each version of the table is what the function makes of the input versions that its
+commit names. With `ttl` or `final_rows` it uses only rows that count at the frontier in that commit
+(`stream.engines.counted_rows`). Rows that begin or cease to count are as if they came or went.
 """
 
 import logging
@@ -49,7 +49,7 @@ _MANY = 20_000  # groups that changed in a step; with more the table is computed
 
 
 def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
-    """Steps that compute again what belongs to the rows that came and went."""
+    """Returns steps that compute again what belongs to the rows that came and went."""
     groups = _Groups(run)
     if not groups.uses.columns and groups.sums is None:
         message = (
@@ -62,7 +62,7 @@ def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         before = run.commit_log.before(run.generation, batch_id)
         start = (before and before.frontier) or run.start
         ahead = max(start, run.complete(log.inputs) or start)
-        if groups.counted:  # a step that is replayed has decided by its frontier which rows count
+        if groups.counted:  # a replayed step keeps its frontier, which decided which rows count
             ahead = run.noted_frontier(batch_id, start) or ahead
         pinned = groups.pin(batch_id)
         inputs = {"tables": log.inputs, "references": pinned}
@@ -88,11 +88,11 @@ def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
 
 
 class _TooMany(Exception):
-    """More rows began or ceased to count than the job itself looks at."""
+    """The sign that more rows began or ceased to count than the job itself looks at."""
 
 
 class _Groups:
-    """How the steps of one table read their inputs, and what of the table they write."""
+    """The reads and writes of one table's steps: what they read of their inputs, and what of the table they write."""
 
     def __init__(self, run: StreamRun) -> None:
         self.run, session = run, run.session
@@ -117,12 +117,12 @@ class _Groups:
         return self.pinned | {t.name: delta_log.latest(path(t)) for t in self.refreshed}
 
     def are_outdated(self) -> bool:
-        """Whether the table was computed with other versions of reference tables than there are now."""
+        """Returns True if the table was computed with other versions of reference tables than there are now."""
         last = next(self.run.commit_log.by_stream(), None)
         return last is not None and last.inputs["references"] != self._present()
 
     def pin(self, batch: int) -> Mapping[str, int]:
-        """The versions of reference tables of a step: the present ones; of one whose rows are written, those that it had."""
+        """Pins and returns the versions of reference tables of a step: the present ones, or its own if its rows are written."""
         run = self.run
         if batch <= run.committed:
             noted = delta_writer.noted(run.session.path(run.table), run.app(batch), batch)
@@ -135,7 +135,7 @@ class _Groups:
         return present
 
     def _by_key(self, name: str, keys: Sequence[str]) -> list[str]:
-        """The columns of the groups that are the whole key of a keyed input, in its order; none if they are not."""
+        """Returns the columns of the groups that are the whole key of a keyed input, in its order; none if they are not."""
         uses, schema = (
             self.uses.of.get(name, []),
             plan.plan_of(self.run.session, self.tables[name]).schema,
@@ -143,7 +143,7 @@ class _Groups:
         if len(uses) != 1 or set(uses[0]) != set(keys):
             return []
         if any(isinstance(schema[key].dataType, StructType | ArrayType | MapType) for key in keys):
-            return []  # whose `_key` has the names, too
+            return []  # their `_key` has the names, too
         return [self.uses.columns[uses[0].index(key)] for key in keys]
 
     @contextmanager
@@ -156,10 +156,10 @@ class _Groups:
         *,
         whole: bool,
     ) -> Iterator[tuple[int, Write | None]]:
-        """How many rows a step brings, and what writes them; nothing does if it changes none.
+        """Yields how many rows a step brings, and the function that writes them; None if it changes none.
 
         `span`: the event times of the rows that count, if not all do, and `turn`: how it differs from the step before.
-        `whole`: whatever was touched, all is computed.
+        `whole`: all rows are computed, whatever was touched.
         """
         run = self.run
         if batch_id <= run.committed:  # it is in the table, and lacks its line in the commit log
@@ -193,7 +193,7 @@ class _Groups:
         return Sums(self.run, reader, added)
 
     def _added(self, moved: Mapping[str, Moved], batch_id: int) -> tuple[int, Write | None] | None:
-        """As `change`, by what came and what went alone; None if that is not enough."""
+        """Returns the same as `change`, by what came and what went alone; None if that is not enough."""
         if self.sums is None:
             return None
         differences = self.sums.step(moved[self.sums.name], self.references)
@@ -217,7 +217,7 @@ class _Groups:
         return len(differences.keys), write
 
     def _again(self, moved: Mapping[str, Moved], some: pa.Table) -> pa.Table | None:
-        """The rows of some groups, from those of the input that belong to them; None if all must be read for that."""
+        """Returns the rows of some groups, from those of the input that belong to them; None if all must be read for that."""
         if not self.uses.columns:
             return None
         few = in_spark(self.run.session.spark, some.select(list(self.uses.columns)))
@@ -226,9 +226,9 @@ class _Groups:
     def _touched(
         self, moved: Mapping[str, Moved], span: Range | None, turn: Turn | None
     ) -> pa.Table | None:
-        """The groups that have a row that came, went or turned, each once; None if they are too many, or not known.
+        """Returns once each group with a row that came, went or turned; None if they are too many, or not known.
 
-        With the `_key` of each, and the key of each in those inputs where it is found by that.
+        Each has its `_key`, and its key in those inputs where it is found by that.
         """
         columns, of = self.uses.columns, self.uses.of
         found = columns or self.counted
@@ -261,13 +261,13 @@ class _Groups:
         return groups if groups is not None and groups.num_rows <= _MANY else None
 
     def _with_keys(self, groups: DataFrame) -> pa.Table | None:
-        """Groups with the `_key` of each, and its key in those inputs where it is found by that."""
+        """Returns the groups, each with its `_key`, and its key in those inputs where it is found by that."""
         by = {KEY: self.uses.columns} | {_key_in(name): by for name, by in self.by_key.items()}
         keys = {name: row_keys.column(groups.schema, by) for name, by in by.items()}
         return in_memory(groups.withColumns(keys))
 
     def _turned(self, name: str, version: int, turn: Turn | None) -> list[DataFrame]:
-        """As `_changed`, the rows of an input that began or ceased to count. Raises _TooMany."""
+        """Returns, like `_changed`, the rows of an input that began or ceased to count. Raises _TooMany."""
         if turn is None or self.counted is None or name not in self.counted.inputs:
             return []
         columns = self._columns(name)
@@ -277,11 +277,11 @@ class _Groups:
         return [in_spark(self.run.session.spark, rows)] if rows.num_rows else []
 
     def _columns(self, name: str) -> set[str]:
-        """The columns of an input by which its rows belong to groups."""
+        """Returns the columns of an input by which its rows belong to groups."""
         return {column_of(value) for use in self.uses.of.get(name, ()) for value in use}
 
     def _changed(self, name: str, moved: Moved, span: Range | None) -> list[DataFrame]:
-        """The rows of an input that came or went, with those columns at least by which they belong to groups."""
+        """Returns the rows of an input that came or went, at least with the columns by which they belong to groups."""
         session, table, files = self.run.session, self.tables[name], list(moved.files)
         if self.counted and span:
             files = self.counted.moved(name, moved, span)
@@ -296,7 +296,7 @@ class _Groups:
             return []
         changed = pa.concat_tables(parts, promote_options="permissive")
         rows = in_spark(session.spark, changed)
-        # one that only moved to another file is there twice
+        # a row that only moved to another file is there twice
         columns = sorted(self._columns(name))
         once = rows.groupBy(*row_hashes(rows)).agg(
             F.count(F.lit(1)).alias("_times"),
@@ -312,7 +312,7 @@ class _Groups:
     def _computed(
         self, moved: Mapping[str, Moved], groups: pa.Table | None, span: Range | None
     ) -> DataFrame:
-        """What the function makes of the inputs at their versions: of the groups, or all."""
+        """Returns what the function makes of the inputs at their versions: the rows of the groups, or all."""
         session, columns = self.run.session, list(self.uses.columns)
         if groups is None:
             inputs = {
@@ -328,7 +328,7 @@ class _Groups:
     def _input(
         self, name: str, version: int, groups: pa.Table, few: DataFrame, span: Range | None
     ) -> DataFrame:
-        """The rows of an input that belong to the groups."""
+        """Returns the rows of an input that belong to the groups."""
         session, table = self.run.session, self.tables[name]
         uses, reader = self.uses.of[name], self.readers.get(name)
         if reader is not None and name in self.by_key:
@@ -345,7 +345,7 @@ class _Groups:
     def _found(
         self, name: str, version: int, groups: pa.Table, span: Range | None
     ) -> DataFrame | None:
-        """The rows of an input that may belong to the groups; None if they are to be looked for in all of it."""
+        """Returns the rows of an input that may belong to the groups; None if all of the input must be searched."""
         session, table, uses = self.run.session, self.tables[name], self.uses.of[name]
         groups = groups.select(list(self.uses.columns))
         if version < 0 or not row_index.can_index(groups.schema.types):
@@ -362,7 +362,7 @@ class _Groups:
         return in_spark(session.spark, rows.select(schema.names), schema)
 
     def _files(self, name: str, version: int, span: Range | None) -> dict[Path, BitMap]:
-        """The data files of an input that may have a row that counts, with the places of those rows that are deleted."""
+        """Returns the data files of an input that may have a row that counts, each with the places of its deleted rows."""
         if (reader := self.readers.get(name)) is not None:
             reader.move(version)
             return reader.files()

@@ -31,7 +31,7 @@ _INSTANT = timedelta(microseconds=1)
 
 
 def source_input(run: StreamRun) -> SourceInput:
-    """What an ingest table reads. Raises SourceError, CommitError, DeclarationError, BrokerError once it is attached."""
+    """Returns the input of an ingest table. Attached, it raises SourceError, CommitError, DeclarationError, BrokerError."""
     reader = reader_of(run.session.settings, run.table, run.plan.sources.values())
     return SourceInput(
         run,
@@ -43,7 +43,7 @@ def source_input(run: StreamRun) -> SourceInput:
 
 
 def finish(run: StreamRun, reader: Reader, written: Written) -> None:
-    """Writes what a step, whose rows are in the table, has not written yet: its quarantine, its line of the commit log."""
+    """Writes the rest of a step whose rows are in the table: its quarantine, its line of the commit log."""
     session, table = run.session, run.table
     begun = beginning(session.settings, table, written.generation)
     before = session.commit_log(table).before(*written.number)
@@ -70,7 +70,7 @@ def ingest_batch(
     """Writes one micro-batch.
 
     `log.inputs`: topic -> partition -> next offset. While its topics are quiet the batch is empty, and
-    its watermark further by the time that has passed: with the commit that is a fact, which every run repeats.
+    its watermark goes on by the time that has passed. The commit records that, and every run repeats it.
     """
     before = run.session.commit_log(run.table).before(run.generation, batch_id)
     # rows of a history move no watermark: they are in no order, and all of them count
@@ -85,12 +85,12 @@ def ingest_batch(
     heads = holders.heads(before.heads) if before else {}
     # a clock that was set back must not change the order in which rows arrived
     at = max([log.at, *(head.active + _INSTANT for head in heads.values())])
-    if batch_id > run.committed:  # before the first row that it holds for
+    if batch_id > run.committed:  # before the first row that sees these versions
         readers = run.plan.once(
             "refreshed", lambda: run.session.catalog.refreshed_behind(run.table)
         )
         reference_versions.take_up(run.session, run.table, readers, at)
-    # not behind what has been closed: another delay, or another `watermark_by`, would set it back
+    # not earlier than what has been closed: another delay, or another `watermark_by`, would set it back
     stood = max((before and before.frontier) or BEGINNING, log.watermark)
     mark = holders.watermark(stood, heads, delay)
     if log.quiet is not None and heads and mark > BEGINNING:
@@ -171,10 +171,10 @@ def _prepared_rows(
 def _latest_of_values(
     run: StreamRun, holders: Holders, batch: RawRecords, batch_id: int, files: Sequence[Any]
 ) -> dict[str, datetime]:
-    """The latest event time of each value that holds the watermark back, by the name of its head.
+    """Returns the latest event time of each value that holds the watermark back, by the name of its head.
 
-    From the files that were just written. Those of a batch that is replayed may be compacted away by
-    now: its records are grouped.
+    It comes from the files that were just written. Those of a replayed batch may be compacted away by
+    now, so its records are grouped.
     """
     if batch_id <= run.committed:
         latest = observing.latest_of_values(run.plan, batch.judged)

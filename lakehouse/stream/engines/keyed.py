@@ -1,9 +1,9 @@
 """The stream of a keyed or versioned table: one row for each key, or for each version of it, one commit a micro-batch.
 
-The first micro-batch of a generation reads all of the ingest table, and Spark writes what it gives. Those
-that follow write what they touch (`storage.keyed.keyed_files`); one that touches very many keys is
-written whole as well. A table of versions, or of sums, counts and bounds, is computed from the rows
-that it holds of the touched keys, and the new input. Of another aggregate Spark keeps the state.
+The first micro-batch of a generation reads all of the ingest table, and Spark writes the result. Later
+ones write what they touch (`storage.keyed.keyed_files`); after one that touches very many keys, the
+table is written whole as well. A table of versions, or of sums, counts and bounds, is computed from the
+rows that it holds of the touched keys, and the new input. Spark keeps the state of any other aggregate.
 """
 
 import math
@@ -36,11 +36,11 @@ from lakehouse.transform import counting, keeping, plan, versions
 from lakehouse.transform.checks import years
 
 Batches = Callable[[DataFrame, int], None]
-_AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
+_AT_ONCE = 10  # times `step_rows`, in rows to write; for 200,000 the job holds some 50 MB, and writes them in a second
 
 
 def state(run: StreamRun) -> tuple[DataFrame, Batches]:
-    """A query whose micro-batches hold the rows of the keys that they touched, as they are now."""
+    """Returns the rows of a query and its micro-batches, which hold the rows of the touched keys as they are now."""
     stream = {run.plan.driving: run.stream()}
     rows = run.plan.kept(stream, run.references(), f"late_filter_{run.table.name}")
 
@@ -90,7 +90,7 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
 
 
 def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
-    """Steps over the ingest table's rows, which add to the versions of the keys in them."""
+    """Returns steps over the ingest table's rows, which add to the versions of the keys in them."""
     table = run.table
 
     def of_keys(rows: DataFrame) -> DataFrame:
@@ -103,12 +103,12 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
 
 
 def merge_steps(run: StreamRun) -> tuple[Take, Due, Due]:
-    """Steps over the ingest table's rows, whose sums, counts and bounds are merged with those that the table holds."""
+    """Returns steps over the ingest table's rows, whose sums, counts and bounds are merged with those that the table holds."""
     table = run.table
     hows = keeping.merging(run.plan)
     assert hows is not None, table.name
     types = {f.name: f.dataType for f in run.plan.schema}
-    # as a column of the table is: a sum of decimals has ten digits more than they have
+    # in the type of the table's column: a sum of decimals has ten digits more than they have
     merged = [_call(how, name).cast(types[name]).alias(name) for name, how in hows.items() if how]
 
     def of_keys(rows: DataFrame) -> DataFrame:
@@ -130,10 +130,10 @@ def _steps(
     of_keys: Callable[[DataFrame], DataFrame],
     whole: Callable[..., DataFrame],
 ) -> tuple[Take, Due, Due]:
-    """Steps over new rows: what the function makes of these, with what the table holds of their keys.
+    """Returns steps over new rows: what the function makes of these, with what the table holds of their keys.
 
-    `of_keys`: of both, the table's rows of these keys. `whole`: of new rows (and whether they are the `first`), the
-    table.
+    `of_keys`: makes the table's rows of these keys from both. `whole`: makes the table from new rows (and whether they are
+    the `first`).
     """
     references = run.references()
 
@@ -147,7 +147,7 @@ def _steps(
         here = {name: each.here for name, each in rows.items()}
         columns = {name: each.columns for name, each in rows.items()}
         few = run.prepared.few(new_rows, here, columns, key="new rows")
-        # a join with nothing reads no row, and counts none
+        # a join with an empty side reads no row, and counts none
         return few if few and few.observed.get("arrived") else None
 
     def step(rows: Mapping[str, InputRows], batch_id: int, log: BatchLog) -> None:
@@ -190,7 +190,7 @@ def _steps(
                 else run.plan.late_filter_counts(late_filter, rows[run.plan.driving].frame)
             )
             reached = _reached(run, batch_id, seen)
-            # what comes later is valid from later on
+            # rows that come later are valid from later on
             complete = run.complete(log.inputs) or reached["frontier"]
             reached["frontier"] = max(reached["frontier"], complete)
             writes = write if written or not batch_id else None
@@ -207,7 +207,7 @@ def _call(function: str, column: str) -> Column:
 
 
 def _with_stored(path: Path, few: pa.Table) -> pa.Table:
-    """These rows, and those that the table holds of their keys."""
+    """Returns these rows, and those that the table holds of their keys."""
     stored = keyed_files.rows_of(path, few[KEY])
     if stored is not None:
         few = pa.concat_tables([few, stored.select(few.column_names).cast(few.schema)])
@@ -215,7 +215,7 @@ def _with_stored(path: Path, few: pa.Table) -> pa.Table:
 
 
 def _in_one(run: StreamRun, both: pa.Table) -> dict[str, DataFrame]:
-    """The rows in one partition: Spark needs no exchange to bring keys together."""
+    """Returns the rows in one partition: Spark needs no exchange to bring keys together."""
     return {"both": in_spark(run.session.spark, both).coalesce(1)}
 
 
@@ -224,7 +224,7 @@ def _columns(run: StreamRun) -> Sequence[str]:
 
 
 def quiet_due(run: StreamRun) -> Due:
-    """Whether the inputs have gone on in time beyond the table."""
+    """Returns a check that the inputs have gone on in time beyond the table."""
 
     def due(offset: Mapping[str, Any]) -> bool:
         complete, before = run.complete(offset), next(run.commit_log.by_stream(), None)
@@ -234,12 +234,12 @@ def quiet_due(run: StreamRun) -> Due:
 
 
 def few_at_once(run: StreamRun) -> int:
-    """How many rows the job itself writes at most."""
+    """Returns how many rows the job itself writes at most."""
     return _AT_ONCE * run.session.settings.step_rows
 
 
 def is_short(run: StreamRun, path: Path, rows: int | None) -> bool:
-    """Whether so many rows are written by the job itself, into a table of which every row has its key."""
+    """Returns True if the job itself writes so many rows, into a table in which every row has its key."""
     return rows is not None and rows <= few_at_once(run) and keyed_files.can_upsert(path)
 
 
@@ -268,7 +268,7 @@ def swap(
     metadata: delta_writer.Metadata,
     keys: Sequence[str] = (),
 ) -> int:
-    """Has Spark write the whole table, its rows found by these columns (default: its keys)."""
+    """Makes Spark write the whole table, whose rows are found by these columns (default: its keys)."""
     rows_before = log_state.rows(path) if batch_id else 0
     files = max(1, math.ceil((rows_before + brought) / keyed_files.LARGE))
     keys = keys or run.table.keys
@@ -284,9 +284,9 @@ def recomputed(
     references: dict[str, int],
     frontier: datetime,
 ) -> DataFrame:
-    """What a keyed or versioned table is by all rows of its inputs, at these versions of them and of its references.
+    """Returns a keyed or versioned table by all rows of its inputs, at these versions of them and of its references.
 
-    By those that count at the frontier, if that decides which do.
+    Only rows that count at the frontier are used, if the frontier decides which count.
     """
     span = counting.span_of(table, frontier)
     rows = {
@@ -297,9 +297,9 @@ def recomputed(
 
 
 def whole(session: Session, table: Table, version: int, span: Range | None = None) -> DataFrame:
-    """All rows of an input at a version; none if nothing of it was read yet.
+    """Returns all rows of an input at a version; none if nothing of it was read yet.
 
-    `span`: of an input with event time those that count (`transform.counting`).
+    `span`: the event times of the rows that count, in an input with event time (`transform.counting`).
     """
     if version < 0:
         return session.spark.createDataFrame([], plan.plan_of(session, table).schema)
@@ -330,7 +330,7 @@ def _reached(run: StreamRun, batch_id: int, seen: Mapping[str, Any]) -> dict[str
 
 
 def different(new: pa.Table, there: pa.Table | None, most: int) -> pa.Array:
-    """The keys whose rows are others now, or gone; all of them if the rows are more than `most`, or Python cannot read them."""
+    """Returns the keys whose rows changed or are gone; all keys if the rows are more than `most`, or Python cannot read them."""
     if there is None:
         return pc.unique(new[KEY].combine_chunks())
     readable = python_years.are_in_python(new) and python_years.are_in_python(there)

@@ -11,17 +11,17 @@ from lakehouse.transform.function_inputs import VersionsSeen
 
 
 class RefreshedInputs:
-    """What the rows of one step after another see."""
+    """The versions of refreshed reference tables that the rows of one step after another see."""
 
     def __init__(self, run: StreamRun) -> None:
         self.run = run
-        # rows that were joined come when they could be, and not in the order in which they arrived
+        # joined rows come when their join was possible, not in the order in which they arrived
         self.in_order = not run.session.catalog.follows_frontiers(run.table)
         self.after = EPOCH  # no row of the next step arrived before
         self.kept: dict[tuple[str, int], DataFrame] = {}
 
     def met(self, rows: DataFrame) -> list[VersionsSeen]:
-        """Which of the rows saw which versions (`refreshed.met`)."""
+        """Returns which of the rows saw which versions (`refreshed.met`)."""
         session, table = self.run.session, self.run.table
         by_versions = refreshed.met(session, table, lambda: rows, after=self.after, read=self._read)
         if by_versions and self.in_order:

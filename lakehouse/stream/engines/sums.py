@@ -1,9 +1,9 @@
 """Sums and counts over a keyed table, kept up to date by what came and what went of it: the rows that stay are not read.
 
 The function makes sums of the rows that came in a step, and of those that went. A group's new row is
-the one that the table holds, plus the first, minus the second. That is not known of a group of which
-rows only went (it may be empty now), nor of a sum if only values went (it may have none now): such
-groups are computed again from their rows (`stream.engines.groups`).
+the one that the table holds, plus the first, minus the second. That does not hold for a group from
+which rows only went (it may be empty now), nor for a sum from which values only went (it may have none
+now): such groups are computed again from their rows (`stream.engines.groups`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from lakehouse.stream.engines.keyed import is_short
 from lakehouse.stream.engines.table_steps import Moved
 from lakehouse.stream.micro_batch import StreamRun
 
-_CAME = "_came"  # whether a sum is of the rows that came, or of those that went
+_CAME = "_came"  # true for a sum of the rows that came, false for one of those that went
 _DIGITS = 100  # more than any sum of decimals has
 
 Values = Mapping[str, Any]  # by column: an int, a Decimal or None
@@ -47,7 +47,7 @@ class Differences:
         return self.groups[KEY]
 
     def to(self, stored: pa.Table | None) -> tuple[pa.Table, pa.Table]:
-        """The new rows of the groups of which the table holds these, and the groups whose rows must be looked at."""
+        """Returns the new rows of the groups, by the rows `stored` of them, and the groups whose rows must be read."""
         there = _by_key(stored, self.added)
         with localcontext(prec=_DIGITS):
             rows = [
@@ -61,7 +61,7 @@ class Differences:
                 values = [row[name] for row in rows if row is not None]
                 place, field = new.schema.get_field_index(name), new.schema.field(name)
                 new = new.set_column(place, field, pa.array(values, field.type))
-        except (pa.ArrowInvalid, OverflowError):  # Spark says what is wrong with it
+        except (pa.ArrowInvalid, OverflowError):  # Spark reports what is wrong with it
             return self.groups.slice(0, 0), self.groups
         return new, self.groups.filter(pc.invert(known))
 
@@ -74,7 +74,7 @@ class Sums:
         (self.name,) = run.plan.followed
 
     def step(self, moved: Moved, references: Mapping[str, DataFrame]) -> Differences | None:
-        """What came and went; None if it is too much, or not known."""
+        """Returns the differences by what came and went; None if it is too much, or not known."""
         if moved.since is None or moved.since < 0:
             return None
         try:
@@ -101,7 +101,7 @@ class Sums:
         return None if sums is None else self._differences(sums)
 
     def _are_alike(self, parts: Iterable[pa.Table]) -> bool:
-        """Whether all have the columns of the input with their types: not if it has others since."""
+        """Returns True if all have the columns of the input with their types; False if the input has others since."""
         schema = self.run.plan.inputs[self.name].schema
         wanted = {field.name: to_arrow_type(field.dataType, timezone="UTC") for field in schema}
         return all(
@@ -117,7 +117,7 @@ class Sums:
         return keyed(self.run.plan.kept(given, references), table.keys)
 
     def _differences(self, sums: pa.Table) -> Differences:
-        """Of groups that are as they were nothing is to be known: as much came as went."""
+        """Returns the differences of the groups that changed. Groups to which as much came as went are left out."""
         places: dict[bytes, dict[bool, int]] = {}
         for place, (key, came) in enumerate(
             zip(sums[KEY].to_pylist(), sums[_CAME].to_pylist(), strict=True)
@@ -154,7 +154,7 @@ def _by_key(rows: pa.Table | None, added: Sequence[str]) -> Mapping[bytes, Value
 def _row(
     there: Values | None, came: Values | None, went: Values | None, added: Sequence[str]
 ) -> Values | None:
-    """The sums of a group; None if they are not known."""
+    """Returns the sums of a group; None if they are not known."""
     if came is None or (there is None and went is not None):
         return None
     row = {}

@@ -32,15 +32,15 @@ from lakehouse.transform import plan
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE = 10.0  # seconds that input waits at most for more, before a step that has nothing to write notes how far it is
-_MEETING = 30.0  # seconds for which inputs have no versions that fit each other, until that is said
+_PATIENCE = 10.0  # seconds that input waits for more at most, before a step with nothing to write notes its position
+_MEETING = 30.0  # seconds for which inputs have no versions that fit each other, until that shows
 _FAR = timedelta(minutes=10)  # of event time, between inputs
-_NOTHING = Piece((), 0, Position(0))  # of an input that has no version yet to be read
-_OUTSTANDING = 1_000  # files that wait are counted up to so many
+_NOTHING = Piece((), 0, Position(0))  # for an input without a version that can be read yet
+_OUTSTANDING = 1_000  # waiting files that are counted at most
 
 Positions = Mapping[str, Position]  # by input
 Due = Callable[[Mapping[str, Any]], bool]
-"""Whether there is something to write once the input is read up to an offset.
+"""Returns True if there is something to write once the input is read up to an offset.
 
 If not, a step with rows waits for more, and one without rows is not taken.
 """
@@ -48,11 +48,11 @@ If not, a step with rows waits for more, and one without rows is not taken.
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What one step reads of each input."""
+    """The pieces of the inputs that one step reads."""
 
     of: Mapping[str, Piece]
     quiet: timedelta | None = (
-        None  # of a step without rows, because the inputs have gone on in time
+        None  # set for a step without rows, because the inputs have gone on in time
     )
 
     @property
@@ -70,7 +70,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class InputRows:
-    """What a step reads of one input."""
+    """The rows of one input that a step reads."""
 
     run: StreamRun
     table: Table
@@ -82,7 +82,7 @@ class InputRows:
 
     @cached_property
     def here(self) -> pa.Table | None:
-        """The rows of the files, if this process has just written them."""
+        """Returns the rows of the files, if this process has just written them."""
         if not self.files:
             return to_arrow_schema(self.columns, timezone="UTC").empty_table()
         return self.run.session.rows_here(self.files, self.columns)
@@ -94,7 +94,7 @@ class InputRows:
         return self.written_by_stream(rows)
 
     def written_by_stream(self, rows: DataFrame) -> DataFrame:
-        """A keyed or versioned table reads all rows; what a batch run wrote went to other tables already."""
+        """Returns the rows that the stream wrote: a batch run's went downstream already. A keyed or versioned table reads all."""
         return rows if self.run.table.kind.is_upserted else rows.where(F.col(ORIGIN) == "stream")
 
 
@@ -103,9 +103,9 @@ def frames(rows: Mapping[str, InputRows]) -> dict[str, DataFrame]:
 
 
 class TableInput(StepInput[Pieces]):
-    """Fills a table from the commits of its inputs with event time. A commit of this process wakes it.
+    """The input of a table: the commits of its inputs with event time.
 
-    Others it looks for.
+    A commit in this process wakes the thread; commits of other processes are found by polling.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class TableInput(StepInput[Pieces]):
     ) -> None:
         self.run, self._take, self.name = run, take, run.table.name
         self._due, self._quiet_due = due, quiet_due
-        self._looked = (-1, float("-inf"))  # for that: how many commits were announced, and when
+        self._looked = (-1, float("-inf"))  # the last quiet check: commits announced, and its time
         catalog = run.session.catalog
         self._paths = {name: run.session.path(catalog.table(name)) for name in run.plan.followed}
         # a versioned table is read as it is, once it is far enough
@@ -144,9 +144,9 @@ class TableInput(StepInput[Pieces]):
         )
 
     def resume(self) -> tuple[Positions, int]:
-        """Where the table is, and the number of its next batch.
+        """Returns the position of the table, and the number of its next batch.
 
-        One without its line in the commit log is run once more for it.
+        A batch without its line in the commit log is run once more to write it.
         """
         self._watched = {name: positions.Input(path) for name, path in self._paths.items()}
         run = self.run
@@ -175,16 +175,16 @@ class TableInput(StepInput[Pieces]):
         return {name: Position.of(commit.inputs["tables"][name]) for name in self._paths}
 
     def _begins(self) -> Positions:
-        """Where a table begins: at its handover if it has one, else with the first commits that are kept."""
+        """Returns where a table begins: at its handover if it has one, else with the first commits that are kept."""
         if handover := self.run.handover:
             return {handover.input: Position(handover.version)}
         return {name: positions.begins(path) for name, path in self._paths.items()}
 
     def _first(self) -> tuple[Positions, int]:
-        """The position of a table without any batch, and the number of its next one.
+        """Returns the position of a table without any batch, and the number of its next one.
 
-        The first of one that is kept up to date reads all there is. Inputs that have begun and hold no row are read, too:
-        what follows this table learns that it is complete so far.
+        The first batch of a keyed or versioned table reads all there is. Inputs that have begun and hold no row are read,
+        too: the tables downstream learn that this one is complete so far.
         """
         if not self.run.table.kind.is_upserted:
             return self._begins(), 0
@@ -205,7 +205,7 @@ class TableInput(StepInput[Pieces]):
         return Pieces({n: positions.whole(path, delta_log.latest(path)) for n, path in paths})
 
     def _following(self) -> Pieces:
-        """What comes next of each input."""
+        """Returns what comes next of each input."""
         most, until = self.run.session.settings.max_files_per_trigger, self._until or {}
         return Pieces(
             {
@@ -223,7 +223,7 @@ class TableInput(StepInput[Pieces]):
         while not self.loop.stopping.is_set():
             seen, now = news.commits(self._awaited), time.monotonic()
             pieces = self._following()
-            # past commits without files
+            # move past commits without files
             self.loop.at = {
                 name: self.loop.at[name] if piece.files else piece.end
                 for name, piece in pieces.of.items()
@@ -251,9 +251,9 @@ class TableInput(StepInput[Pieces]):
         return None
 
     def _is_quiet_due(self, announced: int, now: float) -> bool:
-        """Whether the inputs have gone on in time without rows, and there is something to write for it.
+        """Returns True if the inputs have gone on in time without rows, and there is something to write for it.
 
-        A commit of this process says when to look. Of others one hears by looking.
+        A commit in this process makes the check due; commits of other processes are found by polling.
         """
         if announced == self._looked[0] and now < self._looked[1] + _PATIENCE:
             return False
@@ -262,7 +262,7 @@ class TableInput(StepInput[Pieces]):
         return self._quiet_due(self.offset(self.loop.at))
 
     def _held_back(self) -> str:
-        """Which input the table waits for, if another is far ahead of it: else nobody would know why it stands."""
+        """Returns which input the table waits for, if another is far ahead of it: else nobody would know why it stands."""
         settings, catalog = self.run.session.settings, self.run.session.catalog
         ahead = {
             name: frontier(settings, catalog.table(name)) or BEGINNING for name in self._awaited
@@ -278,7 +278,7 @@ class TableInput(StepInput[Pieces]):
         )
 
     def _worth(self, pieces: Pieces, waited: float) -> bool:
-        """Whether a step would write something, or there is enough to be read, or it has waited long."""
+        """Returns True if a step would write something, there is enough to read, it has waited long, or a caller waits."""
         many = pieces.files >= self.run.session.settings.max_files_per_trigger
         return (
             many
@@ -297,9 +297,9 @@ class TableInput(StepInput[Pieces]):
         return {name: self._rows_of(name, each) for name, each in piece.of.items()}
 
     def _rows_of(self, name: str, piece: Piece) -> InputRows:
-        """Those of the files.
+        """Returns the rows of the files, without files that are gone because a batch run has replaced their rows.
 
-        Without those that a batch run wrote, for they replace what went downstream already.
+        `InputRows` leaves out the rows that a batch run wrote: they replace what went downstream already.
         """
         session = self.run.session
         table = session.catalog.table(name)
@@ -325,7 +325,7 @@ class TableInput(StepInput[Pieces]):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What came and went of an input in a step: the versions before and behind it, and the files of the commits between."""
+    """The change of an input in a step: the versions before and after it, and the files of the commits between."""
 
     since: int | None  # None: the step reads the input whole
     until: int
@@ -333,7 +333,7 @@ class Moved:
 
 
 class ChangeInput(TableInput):
-    """Fills a table from all that changes in its inputs, also where rows are replaced.
+    """The input of a table: all that changes in its inputs, also where rows are replaced.
 
     Inputs that are computed from one ingest table are read at versions that have read the same of it.
     """
@@ -362,7 +362,7 @@ class ChangeInput(TableInput):
         )
 
     def _ends(self, since: Mapping[str, int]) -> Mapping[str, int]:
-        """The versions up to which the inputs are read now, so that they fit each other."""
+        """Returns the versions up to which the inputs are read now, so that they fit each other."""
         most = self._until or self._versions()
         most = {name: max(most[name], since[name]) for name in most}
         ends = self._cuts.newest(since, most)
@@ -371,7 +371,7 @@ class ChangeInput(TableInput):
         return ends
 
     def _held_back(self) -> str:
-        """As for other tables; or that the inputs do not meet, because each goes on by steps of its own."""
+        """Returns the same as for other tables; or that the inputs do not meet, because each goes on by steps of its own."""
         waited = round(time.monotonic() - self._met)
         if waited < _MEETING:
             return super()._held_back()

@@ -1,7 +1,7 @@
 """Sources in steps: which records a step reads.
 
 contract        what the steps of an ingest table ask of its sources
-registry        which class reads which source
+registry        the class that reads each kind of source
 topics          topics
 files           a folder, or a table of others
 own             a source of one's own
@@ -9,11 +9,11 @@ history         a topic after its history
 source_input    the input of an ingest table's step loop
 topic_starts    where a topic with a history begins, and whether its history is read
 topic_reader    messages as the broker hands them out
-topic_messages  whether the messages of a partition are in a table once
-checked         what a comparison of a table with its sources says
+topic_messages  the check that a table has each message of a partition once
+checked         the result of a comparison of a table with its sources
 records         records in memory
-raw_records     what a step reads, to be judged
+raw_records     the records of a step, to be judged
 readings        how often Debezium has read a database's table whole
-offset_ranges   ranges of offsets, shared out
-offsets         offsets join on from commit to commit
+offset_ranges   ranges of offsets, and the same share of each
+offsets         offsets, which continue from commit to commit
 """

@@ -1,7 +1,7 @@
-"""What a comparison of an ingest table with its sources says, and the offsets that the table has.
+"""The result of a comparison of an ingest table with its sources, and the offsets that the table has.
 
-Without Spark: positions from the tables' files. Offsets that a source cannot deliver (markers of transactions, what
-compaction removed) are not missing: where an offset is not in the table the source is read to see.
+The offsets come from the tables' files, without Spark. Offsets that a source cannot deliver (markers of transactions,
+compacted messages) are not missing: the source is read wherever an offset is not in the table.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,8 +32,8 @@ class Checked:
     missing: int
     doubled: int
     passed_over: int  # tombstones and messages among the changes of a database
-    # the first offsets missing or doubled; of a folder also files that are not read as they are; of changes of a database,
-    # with its last partition, that its table was read again
+    # the first offsets missing or doubled; for a folder, also files that are not read as they are; for changes of a database,
+    # with its last partition, the remark that its table was read again
     examples: str
 
 
@@ -46,7 +46,7 @@ def compared(
 ) -> Checked:
     """Compares the offsets that a table has of a partition with those that are there.
 
-    `source`: address, partition, start and end; `more`: what else is to be looked at.
+    `source`: address, partition, start and end; `more`: further remarks.
     """
     import numpy as np
 
@@ -70,9 +70,9 @@ def examples(
 def stored(
     settings: Settings, table: Table, topic: str, since: str = ""
 ) -> dict[int, "np.ndarray"]:
-    """Partition -> the offsets of the topic in the table and its quarantine: once each that is there with all of its rows.
+    """Returns, by partition, the topic's offsets in the table and its quarantine: those of messages that are there with all rows.
 
-    Those that arrived `since`, if that is given.
+    Only messages that arrived `since` count, if that is given.
     """
     import numpy as np
     import pyarrow as pa
@@ -102,7 +102,7 @@ def stored(
 
 
 def whole(places: "np.ndarray") -> "np.ndarray":
-    """The offsets (first line) of rows at places in messages (second line): none of a message that lacks one before its last."""
+    """Returns the offsets (first line) of rows at places (second line), without messages that lack a row before their last."""
     import numpy as np
 
     offsets, in_message = places

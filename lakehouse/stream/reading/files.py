@@ -1,6 +1,6 @@
 """A folder, or a table of others, read for an ingest table.
 
-What has come is registered (`storage.foreign`), and the records of registered files are read in order: a source of one
+New files are registered (`storage.foreign`), and the records of registered files are read in order: a source of one
 partition, whose offsets are the numbers of its records.
 """
 
@@ -36,14 +36,14 @@ from lakehouse.transform.decoding.values import of_ddl
 
 _log = logging.getLogger(__name__)
 
-_SHARE = 10  # a look that takes long is followed by so many times as long without one
-_SETTLED = 10.0  # seconds beyond `settle` for files to stand still, of a query up to the present
-_RENAMED = 10.0  # seconds beyond it for a file that is gone to be seen under another name
+_SHARE = 10  # after a look, the least pause until the next one, in durations of the look
+_SETTLED = 10.0  # seconds beyond `settle` for files to stand still, in a query up to the present
+_RENAMED = 10.0  # seconds beyond `settle` in which a missing file must appear under another name
 _EVERY = 1 << 62  # bytes
 
 
 class Files(Reader):
-    """Reads a folder, or a table of others; a folder that is not there is waited for."""
+    """The reader of a folder, or a table of others; it waits for a folder that is not there."""
 
     AWAY = (Away, Gone)
 
@@ -72,13 +72,13 @@ class Files(Reader):
         return {self.address: {PARTITION: number}}
 
     def number(self, at: Offsets) -> int:
-        """The number of the record that comes next."""
+        """Returns the number of the record that comes next."""
         return at[self.address][PARTITION]
 
     def begins(self, last: Written | Commit | None) -> Offsets:
         gaps = offsets.known(self.settings, self.table).gaps
         self._gaps = [gap for gap in gaps if gap.topic == self.address]
-        if last is None:  # what was registered for a table that has been removed
+        if last is None:  # the register may be that of a table that has been removed
             self.register.restart()
         begins = offsets.behind(self.settings, self.table, last, self.position(0))
         if (number := self.number(begins)) > self.register.end:
@@ -107,7 +107,7 @@ class Files(Reader):
         return self.position(0)
 
     def _look(self, read: int) -> None:
-        """Has what has come registered. Raises Away, SourceError."""
+        """Registers what has come. Raises Away, SourceError."""
         started = time.monotonic()
         try:
             self.feed.look(read, self.settings.max_offsets_per_trigger)
@@ -121,14 +121,14 @@ class Files(Reader):
 
     @property
     def is_to_look(self) -> bool:
-        """Whether it is time to look what has come: a folder of very many files is not looked at all the time."""
+        """Returns True if it is time to look for new files: a folder of very many files is not looked at all the time."""
         return time.monotonic() - self._looked > max(LOOK, _SHARE * self._took)
 
     def has_news(self, at: Offsets, ends: Offsets) -> bool:
         return self.number(at) < self.register.end and not self.is_away
 
     def next_range(self, at: Offsets, ends: Offsets, until: object) -> tuple[Offsets, Offsets]:
-        """Returns what the next step may read: not what someone has accepted to be lost."""
+        """Returns the range of the next step, without records that someone has accepted as lost."""
         begin, end = self.number(at), self.register.end
         end = min(end, begin + self.settings.max_offsets_per_trigger)
         for gap in sorted(self._gaps, key=lambda gap: gap.since):
@@ -148,7 +148,7 @@ class Files(Reader):
         return Records(begin, read, rows.num_rows, here={self.address: rows})
 
     def reread(self, session: Session, begin: Offsets, end: Offsets, at: datetime) -> Frames:
-        """Reads a range also of files that have another name since. Raises SourceError."""
+        """Reads a range again, also from files that were renamed since. Raises SourceError."""
         first = begin.get(self.address, {}).get(PARTITION, 0)
         ranges = list(self._not_lost(first, self.number(end)))
         try:
@@ -167,7 +167,7 @@ class Files(Reader):
         return pa.concat_tables(pieces) if pieces else RECORDS.empty_table()
 
     def _not_lost(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """What of a range of records nobody has accepted to be lost."""
+        """Yields the parts of a range of records that nobody has accepted as lost."""
         known = offsets.known(self.settings, self.table).gaps
         gaps = [gap for gap in known if gap.topic == self.address]
         for gap in sorted(gaps, key=lambda gap: gap.since):

@@ -2,7 +2,7 @@
 
     history   records of its files or versions; no watermark, so that none of them is late
     cut       a commit without rows: all before the instant is there, and the watermark is that instant
-    topic     from the offsets on that were resolved before the first step and are in each commit
+    topic     from the offsets that were resolved before the first step and are in each commit
 
 The last commit says in which of the three the table is: its watermark is before the instant until the cut.
 """
@@ -32,16 +32,16 @@ from lakehouse.stream.reading.offsets import Gap, Offsets
 from lakehouse.stream.reading.records import HELD
 from lakehouse.stream.reading.topics import Topics
 
-_AGAIN = 60.0  # seconds until the history is looked at again once it was read
-_SHARE = 10  # a look that takes long is followed by so many times as long without one
+_AGAIN = 60.0  # seconds between two looks at a history that was read
+_SHARE = 10  # after a look, the least pause until the next one, in durations of the look
 
 
 class Unfinished(LakehouseError):
-    """A part of a history cannot be read as it is, and the topic is not read before it."""
+    """The error of a history of which a part cannot be read as it is; the topic is not read before it."""
 
 
 class History(Reader):
-    """Reads a history, and after the cut its topic."""
+    """The reader of a history and, after the cut, its topic."""
 
     AWAY = (*Files.AWAY, *Topics.AWAY, Unfinished)
 
@@ -91,7 +91,7 @@ class History(Reader):
         return {**at, **self._now.latest_offset(self._part(self._now, at))}
 
     def _look_back(self) -> None:
-        """Has a look whether the history was changed since it was read."""
+        """Looks whether the history was changed since it was read."""
         started = time.monotonic()
         if self._watched is None or started < self._look_at:
             return
@@ -119,7 +119,7 @@ class History(Reader):
         return Records(at, at, 0, here=none, is_cut=True)
 
     def _is_all_read(self, at: Offsets) -> bool:
-        """Whether all that is there now is read. Raises Unfinished, or SourceError if the query is to end."""
+        """Returns True if all that is there now is read. Raises Unfinished, or SourceError in a query up to the present."""
         try:
             present = self._past.feed.present()
         except Away:  # the next look says so
@@ -138,7 +138,7 @@ class History(Reader):
         return number >= self._past.register.end and self._past.feed.has_read(present, number)
 
     def reread(self, session: Session, begin: Offsets, end: Offsets, at: datetime) -> Frames:
-        """Reads both, or the one of which there is something between."""
+        """Reads the ranges of both sources, or of the one that has something in its range."""
         both = (self._past, self._topic)
         some = [
             each
@@ -154,7 +154,7 @@ class History(Reader):
         return self._topic.present()
 
     def has_read(self, present: object, at: Offsets) -> bool:
-        """Whether all is read; of the history, whether a query up to the present leaves its rest for the next run."""
+        """Returns True if all is read; in the history, if a query up to the present leaves the rest for the next run."""
         if not self.reads_history:
             return self._topic.has_read(present, at)
         if not self.available_now or self._past.has_news(at, {}) or self._past.is_away:

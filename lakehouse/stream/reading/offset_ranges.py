@@ -1,10 +1,10 @@
-"""Ranges of offsets in several partitions: how much lies in them, and the same share of each."""
+"""Ranges of offsets in several partitions: their sizes, and the same share of each."""
 
 from lakehouse.stream.reading.offsets import Offsets
 
 
 def between(begin: Offsets, end: Offsets) -> int:
-    """How many offsets lie between: of a partition that ends before where it begins none."""
+    """Returns how many offsets lie between; a partition that ends before it begins has none."""
     return sum(
         max(offset - begin.get(topic, {}).get(p, 0), 0)
         for topic, partitions in end.items()
@@ -20,7 +20,7 @@ def up_to(ends: Offsets, until: Offsets) -> Offsets:
 
 
 def limited(begin: Offsets, end: Offsets, most: int) -> Offsets:
-    """The same share of what waits in each partition, at most so many in all, so that none gets ahead of the others."""
+    """Returns the ends of the same share of each partition, so that none gets ahead: `most` in all, but one each at least."""
     if (waiting := between(begin, end)) <= most:
         return end
 

@@ -1,8 +1,8 @@
-"""The offsets of an ingest table: they join on from commit to commit, and each is in the table or its quarantine once.
+"""The offsets of an ingest table: they continue from commit to commit, and each is in the table or its quarantine once.
 
 `_commit_log/<table>.topics.json` keeps the ids of its topics (a topic that was deleted and created
-again has another one), which of them begin at their beginning, where those begin that have a history, and which gaps
-someone has declared.
+again has another one), the topics that are read from their beginning again, the starts of topics with a history, and
+the gaps that someone has declared.
 """
 
 import logging
@@ -34,7 +34,7 @@ Offsets = Mapping[str, Mapping[str, int]]  # topic -> partition -> offset
 class Gap:
     """Offsets of a partition that someone has declared to be lost.
 
-    `until` is the next that is read.
+    `until` is the next offset that is read.
     """
 
     topic: str
@@ -45,25 +45,25 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What is known of the topics of an ingest table."""
+    """The known facts about the topics of an ingest table."""
 
     ids: Mapping[str, str] = field(default_factory=dict)
     # topics made again: the last micro-batch (generation, batch) of the one before, and when that
     # was declared (ISO 8601 UTC)
     recreated: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
-    # of topics with a history: the offsets from which on they were read
+    # the offsets from which topics with a history were read
     starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def begins(self, topic: str, last: "Written | Commit") -> bool:
-        """Whether the topic is another one than that whose offsets this commit has."""
+        """Returns True if the topic is not the one whose offsets this commit has."""
         after = self.recreated.get(topic)
         return after is not None and (last.generation, last.batch) <= tuple(after[:2])
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What the broker says of a topic."""
+    """The broker's description of a topic."""
 
     id: str
     first: Mapping[str, int]  # partition -> offset
@@ -83,7 +83,7 @@ def note(settings: Settings, table: Table, topics: Topics) -> None:
 
 
 def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
-    """What the broker says of the topics. Raises AccessError, BrokerError."""
+    """Returns the broker's description of the topics. Raises AccessError, BrokerError."""
     from confluent_kafka.admin import OffsetSpec
 
     described = kafka_topics.ids(client, topics)
@@ -96,7 +96,7 @@ def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
 
 
 def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) -> Offsets:
-    """Up to where topics can be read now, by the isolation level of the settings.
+    """Returns up to where topics can be read now, by the isolation level of the settings.
 
     Raises BrokerError.
     """
@@ -111,7 +111,7 @@ def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) ->
 def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> None:
     """Keeps the ids of topics that are new to the table.
 
-    Raises TopicError if one is not that which the table has read.
+    Raises TopicError for a topic that is not the one that the table has read.
     """
     before = known(settings, table)
     if nameless := sorted(topic for topic, identity in present.items() if not identity):
@@ -146,7 +146,7 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
 
 
 def _committed_ids(settings: Settings, table: Table) -> Mapping[str, str]:
-    """The ids of the topics that the table's last commit has read."""
+    """Returns the ids of the topics that the table's last commit has read."""
     from lakehouse.storage.position import checkpoints
 
     written = checkpoints.standing(settings, table).written
@@ -154,7 +154,7 @@ def _committed_ids(settings: Settings, table: Table) -> Mapping[str, str]:
 
 
 def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dict[str, str]:
-    """The ids of topics as the table's last commit has them, where the file that keeps them does not know them (any more)."""
+    """Returns the ids of topics by the table's last commit, for topics that the file of the ids does not know (any more)."""
     from lakehouse.storage.position import checkpoints
 
     last = checkpoints.standing(settings, table).last
@@ -174,7 +174,7 @@ def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dic
 
 
 def _starts_before(settings: Settings, table: Table) -> Offsets:
-    """Where topics with a history begin, as the table's last commit has it."""
+    """Returns where topics with a history begin, by the table's last commit."""
     from lakehouse.storage.position import checkpoints
 
     written = checkpoints.standing(settings, table).written
@@ -188,10 +188,10 @@ def start(
     last: "Written | Commit | None",
     starts: Offsets | None = None,
 ) -> Offsets:
-    """Where a table goes on to read: behind its last commit, or at the beginning of what is new or was made again.
+    """Returns where a table resumes: after its last commit, or at the beginning of a topic that is new or was created again.
 
-    `starts`: where else topics begin. Raises TopicError for a topic that is not the one read,
-    CommitError if what comes next is not there any more, BrokerError.
+    `starts`: beginnings that replace the broker's first offsets. Raises TopicError for a topic that
+    is not the one read, CommitError if what comes next is gone, BrokerError.
     """
     by_topic = on_broker(kafka_topics.admin(settings), topics)
     check_ids(settings, table, {topic: each.id for topic, each in by_topic.items()})
@@ -205,9 +205,9 @@ def start(
 def behind(
     settings: Settings, table: Table, last: "Written | Commit | None", first: Offsets
 ) -> Offsets:
-    """The offsets behind a commit and the gaps that were declared there.
+    """Returns the offsets after a commit and after the gaps that were declared there.
 
-    Of what it had not read the `first` ones.
+    Partitions that it had not read have their `first` ones.
     """
     now, begins = known(settings, table), {topic: dict(offsets) for topic, offsets in first.items()}
     if last is None:
@@ -221,7 +221,7 @@ def behind(
 
 
 def past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
-    """The offset behind the furthest gap that was declared to begin there: the topic may have lost more since."""
+    """Returns the end of the furthest gap declared to begin at the offset (the topic may have lost more since), or the offset."""
     return max(
         (g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)),
         default=offset,
@@ -229,7 +229,7 @@ def past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
 
 
 def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Commit) -> list[Gap]:
-    """The offsets behind the last commit that the topics do not have any more."""
+    """Returns the offsets after the last commit that the topics no longer have."""
     now = known(settings, table)
     read = {topic: last.inputs.get(topic, {}) for topic in found if not now.begins(topic, last)}
     return [
@@ -241,7 +241,7 @@ def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Co
 
 
 def declare_lost(settings: Settings, table: Table, gaps: Sequence[Gap]) -> None:
-    """Notes gaps that someone has declared, each in place of an older one that begins where it does."""
+    """Notes gaps that someone has declared, each in place of an older one with the same beginning."""
     before = known(settings, table)
     begin = {(gap.topic, gap.partition, gap.since) for gap in gaps}
     kept = (gap for gap in before.gaps if (gap.topic, gap.partition, gap.since) not in begin)
@@ -249,7 +249,7 @@ def declare_lost(settings: Settings, table: Table, gaps: Sequence[Gap]) -> None:
 
 
 def check_there(client, table: Table, at: Offsets) -> None:
-    """Raises CommitError if what comes next is not there any more, AccessError, BrokerError."""
+    """Raises CommitError if what comes next is gone, AccessError, BrokerError."""
     for topic, there in on_broker(client, list(at)).items():
         _check_there(table, topic, at[topic], there)
 
@@ -266,9 +266,9 @@ def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broke
 
 
 def beyond(table: Table, read: Offsets, end: Offsets) -> str:
-    """That a topic ends before what was read of it; empty if none does.
+    """Returns the fault of a topic that ends before what was read of it; empty if none does.
 
-    A broker that has just started may yet recover it.
+    A broker that has just started may yet recover the rest.
     """
     for topic, partitions in read.items():
         for partition, offset in partitions.items():
@@ -284,7 +284,7 @@ def beyond(table: Table, read: Offsets, end: Offsets) -> str:
 def declare_recreated(
     settings: Settings, table: Table, present: Mapping[str, str], last: tuple[int, int]
 ) -> None:
-    """Notes that topics of these ids are read from their beginning, behind that micro-batch (generation, batch)."""
+    """Notes that topics of these ids are read from their beginning, after that micro-batch (generation, batch)."""
     before, now = known(settings, table), datetime.now(UTC).isoformat()
     changed = {
         topic: identity

@@ -1,7 +1,7 @@
 """A source of one's own, read for an ingest table: its class is asked in the thread of the query.
 
-Positions are as those of a topic: of each partition the next offset. Records are read before their step begins, so its
-length is known, and what the class gives wrong ends the query before anything of it is written.
+Positions are like those of a topic: the next offset of each partition. Records are read before their step begins, so its
+length is known, and a wrong answer of the class ends the query before anything of the step is written.
 """
 
 import time
@@ -33,7 +33,7 @@ _READING = 5.0  # seconds of reading, after which a step commits what there is
 
 
 class OwnSource(Reader):
-    """Reads a source of one's own. One that is away is asked again, after longer and longer pauses."""
+    """The reader of a source of one's own. A source that is away is asked again, after longer and longer pauses."""
 
     AWAY = (SourceAway,)
 
@@ -46,7 +46,7 @@ class OwnSource(Reader):
         self._ends: dict[str, int] = {}
         self._first: dict[str, int] = {}
         self._looked = float("-inf")
-        self._is_compared = False  # with the first offsets that there are
+        self._is_compared = False  # the position, with the first offsets that exist
         self._pause = _PAUSE
 
     def begins(self, last: Written | Commit | None) -> Offsets:
@@ -100,7 +100,7 @@ class OwnSource(Reader):
         return time.monotonic() - self._looked >= self._poll
 
     def read(self, begin: Offsets, end: Offsets) -> Records:
-        """Reads the same share of each partition, until it is enough for a step."""
+        """Reads the same share of each partition, until there is enough for a step."""
         at = begin[self._address]
         waiting = {p: until for p, until in end[self._address].items() if at[p] < until}
         if not waiting:
@@ -114,7 +114,7 @@ class OwnSource(Reader):
             )
             pieces.append(rows)
         self._pause = _PAUSE
-        rows = pa.concat_tables(pieces)  # none: numbers that are missing
+        rows = pa.concat_tables(pieces)  # without rows, the source lacks these offsets
         here = {self._address: rows}
         return Records(begin, {self._address: reached}, rows.num_rows, here=here)
 
@@ -135,7 +135,7 @@ class OwnSource(Reader):
     def wait_out(self, err: LakehouseError, say: Say) -> None:
         if self.available_now:
             raise err
-        self._is_compared = False  # what it has lost may be why
+        self._is_compared = False  # it may be away because it has lost records
         say(f"{err}; it is asked again")
         self.stopping.wait(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -150,7 +150,7 @@ class OwnSource(Reader):
         return offsets.lost(self.settings, self.table, found, last) if last else []
 
     def verify(self, last: Commit) -> Iterator[Checked]:
-        """Reads the source once more from its first offsets on."""
+        """Compares the table with the source, which is read again from its first offsets."""
         import numpy as np
 
         read = last.inputs.get(self._address, {})

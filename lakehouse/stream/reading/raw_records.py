@@ -1,4 +1,4 @@
-"""What a step of an ingest table reads, to be judged by the table's plan."""
+"""The records that a step of an ingest table reads, to be judged by the table's plan."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from lakehouse.transform.decoding.schemas import NO_SCHEMAS, Schemas
 
 @dataclass(frozen=True)
 class RawRecords:
-    """What a step of an ingest table reads, and the schemas of its values."""
+    """The records that a step of an ingest table reads, and the schemas of their values."""
 
     run: StreamRun
     records: Mapping[str, DataFrame | pa.Table]
     schemas: Schemas
-    tasks: int = 0  # into so many they are put together; 0: as they come
+    tasks: int = 0  # the number of tasks that they are coalesced into; 0: as they come
 
     @cached_property
     def judged(self) -> DataFrame:
@@ -33,7 +33,7 @@ class RawRecords:
 
     @property
     def here(self) -> dict[str, pa.Table] | None:
-        """The records, if they are in memory and need no schema that came with them."""
+        """Returns the records, if they are in memory and need no schema that came with them."""
         here = {name: each for name, each in self.records.items() if isinstance(each, pa.Table)}
         return here if len(here) == len(self.records) and self.schemas is NO_SCHEMAS else None
 
@@ -41,7 +41,7 @@ class RawRecords:
 def raw_records(
     run: StreamRun, records: Mapping[str, DataFrame | pa.Table], unknown: Collection[int] = ()
 ) -> RawRecords:
-    """Raw records of an ingest table's inputs, with the schemas of their values.
+    """Returns raw records of an ingest table's inputs, with the schemas of their values.
 
     `unknown`: ids that the registry did not know when a part of the same batch was written. Raises RegistryAway.
     """

@@ -1,6 +1,6 @@
-"""How often Debezium has read a database's table whole: more than once, and tables that follow its log may have rows too many.
+"""Debezium's readings of a database's whole table. After a second one, tables that follow its log may have rows too many.
 
-What was deleted while nobody followed the log is in no message, and a second reading does not say it either.
+A row that was deleted while nobody followed the log is in no message, and a second reading does not show that either.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ Readings = Mapping[str, tuple[str, str]]
 
 
 def merged(before: Readings, seen: Mapping[str, Any], topics: Iterable[str]) -> Readings:
-    """The readings that were known before, with those that were observed of a step (`observing.readings`)."""
+    """Returns the readings that were known before, with those that were observed in a step (`observing.readings`)."""
     known = dict(before)
     for topic in topics:
         found = [seen[name] for name in reading_names(topic) if seen.get(name) is not None]
@@ -23,7 +23,7 @@ def merged(before: Readings, seen: Mapping[str, Any], topics: Iterable[str]) -> 
 
 
 def remark(table: str, readings: Readings) -> str:
-    """That a table's topics were read again, and what to do; empty if none was."""
+    """Returns the remark that a table's topics were read again, and what to do; empty if none was."""
     return "; ".join(
         f"table={table}, topic={topic}: {again(*readings[topic])}"
         for topic in sorted(readings)
@@ -32,7 +32,7 @@ def remark(table: str, readings: Readings) -> str:
 
 
 def again(first: str, last: str) -> str:
-    """That the table of a topic was read at both positions; empty if that was one reading."""
+    """Returns the remark that the table of a topic was read at both positions; empty if that was one reading."""
     if first == last:
         return ""
     return (

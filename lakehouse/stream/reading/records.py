@@ -24,11 +24,11 @@ HELD = pa.schema(
 OF_HEADERS = pa.field(
     "headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 )
-"""What they have besides, if their headers are read."""
+"""The further field of these records, if their headers are read."""
 
 
 def dated(rows: pa.Table, at: datetime) -> pa.Table:
-    """Records of which those without a timestamp have this one: that of their step, so that each run of it has the same."""
+    """Returns the records, those without a timestamp with that of their step, `at`: so each run of it has the same."""
     if not rows["timestamp"].null_count:
         return rows
     number = rows.schema.get_field_index("timestamp")
@@ -38,10 +38,10 @@ def dated(rows: pa.Table, at: datetime) -> pa.Table:
 
 
 def file_sources(sources: Iterable[RecordSource]) -> list[FilesSource]:
-    """Those of them that have files: of an ingest table one at most."""
+    """Returns the sources that have files: an ingest table has one at most."""
     return [each for each in sources if isinstance(each, FilesSource)]
 
 
 def held(session: Session, found: pa.Table) -> DataFrame | pa.Table:
-    """Records that are in memory, each with a value: rows as JSON."""
+    """Returns records that are in memory, each with a value: rows as JSON."""
     return decode.row_records(session.spark, found) if "row" in found.column_names else found

@@ -1,4 +1,4 @@
-"""The registry of sources: which class reads which source for an ingest table."""
+"""The registry of sources: the class that reads each kind of source for an ingest table."""
 
 from collections.abc import Callable, Collection
 
@@ -26,7 +26,7 @@ _READERS: dict[type, Callable[..., Reader]] = {
 
 
 def reader_of(settings: Settings, table: Table, sources: Collection[RecordSource]) -> Reader:
-    """The reader of an ingest table's sources."""
+    """Returns the reader of an ingest table's sources."""
     past = [source for source in sources if source.is_history]
     ahead = [source for source in sources if not source.is_history]
     if past:
@@ -36,7 +36,7 @@ def reader_of(settings: Settings, table: Table, sources: Collection[RecordSource
 
 
 def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
-    """Compares an ingest table and its quarantine with its sources: each record once, as far as these still reach.
+    """Compares an ingest table and its quarantine with its sources: they must have each record once that these still have.
 
     Raises RangeError for other tables, SourceError, AccessError, BrokerError.
     """
@@ -52,7 +52,7 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
 
 
 def unreadable(session: Session, table: Table) -> list[str]:
-    """Why the newest records of an ingest table's sources could not be read as its columns; empty if all is well.
+    """Returns why the newest records of an ingest table's sources could not be read as its columns; empty if all is well.
 
     Raises RegistryAway, SourceAway.
     """

@@ -1,4 +1,4 @@
-"""The input of an ingest table's step loop: a range of offsets each step, from where the table's last commit ends."""
+"""The input of an ingest table's step loop: a range of offsets for each step, from the end of the table's last commit."""
 
 import json
 import logging
@@ -22,17 +22,17 @@ from lakehouse.watermarks import Silence
 
 _log = logging.getLogger(__name__)
 
-_RECORDS = 10_000  # of a step, to be worth a task of their own
+_RECORDS = 10_000  # of a step, that are worth a task of their own
 _RECOVERED = 30.0  # seconds for a source that has just started, or lags, to reach as far as before
 Finish = Callable[[Written], None]
-"""Writes what a step, whose rows are in the table, has not written yet."""
+"""Writes the rest of a step whose rows are in the table."""
 
 
 class SourceInput(StepInput[Records]):
-    """What an ingest table has to read, by the reader of its sources.
+    """The input of an ingest table, by the reader of its sources.
 
     Raises SourceError, CommitError or DeclarationError if the table cannot go on from its last
-    commit. A source that does not answer is waited for, unless the query is to end at the present.
+    commit. It waits for a source that does not answer, unless the query is to end at the present.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class SourceInput(StepInput[Records]):
         self._names = sorted(reader.sources)
         self._begins: Offsets | None = None
         self._until: object | None = None  # what is to be read, if it is to end at the present
-        self._ends: Offsets = {}  # of the sources, as they were looked at last
-        self._sound = time.monotonic()  # when they last reached as far as before
+        self._ends: Offsets = {}  # of the sources, at the last look
+        self._sound = time.monotonic()  # when the sources last reached as far as before
         self._said = ""  # the trouble that was logged last, until it is over
 
     def attach(self, loop: StepLoop[Records]) -> None:
@@ -61,10 +61,10 @@ class SourceInput(StepInput[Records]):
         except LakehouseError as err:
             is_away = isinstance(err, (AccessError, *self.reader.AWAY))
             if loop.available_now or not is_away:
-                raise  # else the thread asks again, and says so
+                raise  # else the thread asks again, and logs it
 
     def _last(self) -> Written | Commit | None:
-        """The table's last commit. Raises DeclarationError if it is of other sources."""
+        """Returns the table's last commit. Raises DeclarationError if it is of other sources."""
         table = self.run.table
         last = checkpoints.standing(self.run.session.settings, table).last
         if last and set(last.inputs) != set(self._names):
@@ -92,7 +92,7 @@ class SourceInput(StepInput[Records]):
         return self._begins or {}, 0  # it is stopped
 
     def _finished(self) -> int:
-        """Finishes the step that a crash left unfinished; the number of the next one."""
+        """Finishes the step that a crash left unfinished, and returns the number of the next one."""
         standing = checkpoints.standing(self.run.session.settings, self.run.table)
         if pending := standing.pending:
             self.loop.in_flight = (
@@ -110,7 +110,7 @@ class SourceInput(StepInput[Records]):
             if (piece := self._cut()) is not None:
                 self._silence.broken(time.monotonic())
                 return piece
-            if self._said:  # nobody knows what has come meanwhile
+            if self._said:  # unseen records may have come meanwhile
                 self._silence.broken(time.monotonic())
             elif (passed := self._silence.passed(time.monotonic())) and self._may_go_on():
                 return self._quiet(timedelta(seconds=passed))
@@ -125,12 +125,12 @@ class SourceInput(StepInput[Records]):
         return None
 
     def _may_go_on(self) -> bool:
-        """Whether a silent source may advance event time. Never in a run up to the present."""
+        """Returns True if a silent source may advance event time: never in a run up to the present."""
         last = None if self.loop.available_now else next(self.run.commit_log.by_stream(), None)
         return last is not None and bool(last.heads)
 
     def _quiet(self, passed: timedelta) -> Records:
-        """A step without records, by which event time goes on."""
+        """Returns a step without records, by which event time goes on."""
         at = self.loop.at
         return Records(at, at, 0, passed, dict.fromkeys(at, records.HELD.empty_table()))
 
@@ -149,7 +149,7 @@ class SourceInput(StepInput[Records]):
                 return
 
     def _cut(self) -> Records | None:
-        """The next range that is there whole; None if there is nothing to read, or a source does not answer."""
+        """Returns the next range that is there whole; None if there is nothing to read, or a source does not answer."""
         loop = self.loop
         try:
             self._look()
@@ -184,7 +184,7 @@ class SourceInput(StepInput[Records]):
         self._ends, self._sound = ends, time.monotonic()
 
     def _wait_out(self, err: LakehouseError) -> None:
-        self.loop.in_flight = None  # it is at no work that could hang
+        self.loop.in_flight = None  # nothing that could hang is at work
         self.reader.wait_out(err, self._say)
 
     def take(self, piece: Records, number: int, log: BatchLog) -> None:
@@ -195,7 +195,7 @@ class SourceInput(StepInput[Records]):
         self._look_at_readings()
 
     def _look_at_readings(self) -> None:
-        """Says once that a database's table was read again, and remarks it from then on."""
+        """Logs once that a database's table was read again, and shows it as the remark from then on."""
         if not any(source.keys for source in self.reader.sources.values()):
             return
         last = next(self.run.commit_log.by_stream(), None)
@@ -217,7 +217,7 @@ class SourceInput(StepInput[Records]):
             }
             return raw_records(run, here)
         read = self.reader.reread(run.session, piece.begin, piece.end, log.at)
-        # each task writes a file, and all that reads the table opens it
+        # each task writes a file, which every reader of the table opens
         tasks = 1 + piece.rows // _RECORDS
         partitions = sum(len(piece.end[address]) for address in read)
         raw = raw_records(run, {names[address]: rows for address, rows in read.items()})
@@ -242,13 +242,13 @@ class SourceInput(StepInput[Records]):
         self.reader.close()
 
     def _say(self, trouble: str) -> None:
-        """On standard error, once until something else is amiss."""
+        """Logs the trouble, once until there is another, and shows it."""
         if trouble != self._said:
             _log.warning(f"table={self.run.table.name}: {trouble}")
         self.loop.trouble = self._said = trouble
 
     def _is_over(self) -> None:
-        """Nothing is amiss any more: what was said is said again when it comes back."""
+        """Ends the trouble, so that it is logged again if it comes back, and shows what the reader reports."""
         self.loop.trouble, self._said = self.reader.trouble(), ""
         if (remark := self.reader.remark) is not None:
             self._note(remark, f"table={self.run.table.name}, {remark}")

@@ -1,6 +1,6 @@
-"""Whether the messages of a partition are in a table once: those that are not there are read from the broker.
+"""The check that a table has each message of a partition once: offsets that it lacks are read from the broker.
 
-Of changes of a database, what is no change is not missing either.
+Among changes of a database, a message that is no change is not missing either.
 """
 
 import json
@@ -45,7 +45,7 @@ def checked(
 
 
 def is_no_change(value: bytes | None) -> bool:
-    """Whether a message of Debezium gives no row: a tombstone, or a message of somebody (`transform.decoding.changes`)."""
+    """Returns True if a message of Debezium gives no row: a tombstone, or a logical message (`transform.decoding.changes`)."""
     try:
         envelope = {} if value is None else json.loads(value)
         return value is None or (envelope.get("payload") or envelope).get("op") == "m"
@@ -56,7 +56,7 @@ def is_no_change(value: bytes | None) -> bool:
 def _delivered(
     settings: Settings, topic: str, partition: int, absent: "np.ndarray"
 ) -> dict[int, bool]:
-    """Which of the offsets the topic delivers, and whether that is no change of a database."""
+    """Returns those of the offsets that the topic delivers, each with True if its message is no change of a database."""
     import numpy as np
     from confluent_kafka import Consumer, TopicPartition
 

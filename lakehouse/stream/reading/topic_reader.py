@@ -1,6 +1,6 @@
 """Messages of topics as the broker hands them out, held until a step takes them.
 
-Offsets are never committed to the broker: how far a table is, its own commits say.
+Offsets are never committed to the broker: a table's own commits hold its position.
 """
 
 import time
@@ -21,7 +21,7 @@ Place = tuple[str, int]  # topic and partition
 
 
 class TopicReader:
-    """Reads on from the offsets that it is `placed` at, and holds what comes until it is `taken`."""
+    """A consumer that reads on from the offsets that `place` sets, and holds what comes until `taken` returns it."""
 
     def __init__(
         self, settings: Settings, table: str, most: int, with_headers: Container[str] = ()
@@ -39,12 +39,12 @@ class TopicReader:
         }
         self.most = most  # messages to hold
         self._with_headers = with_headers  # topics
-        self.error = ""  # what the broker said last, until a message comes or it is asked
+        self.error = ""  # the broker's last error, until a message comes or the broker is asked
         self._consumer = Consumer(
             {"isolation.level": "read_uncommitted", **client_config(settings)} | own
         )
         self._held: dict[Place, deque] = {}
-        # the offset behind the last message that came, or behind what none is to be had of
+        # the offset after the last message that came, or after offsets without a message
         self._reached: dict[Place, int] = {}
         self._rows = self._bytes = 0
 
@@ -54,7 +54,7 @@ class TopicReader:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is a reason to ask the broker how far its topics are: a message, or an error."""
+        """Returns True if there is a reason to ask the broker how far its topics are: a message, or an error."""
         return bool(self._rows or self.error)
 
     @property
@@ -77,7 +77,7 @@ class TopicReader:
         )
 
     def lift(self) -> None:
-        """Reads nothing until it is placed again."""
+        """Drops what it held, and reads nothing until it is placed again."""
         self._consumer.unassign()
         self._held, self._reached, self._rows, self._bytes = {}, {}, 0, 0
 
@@ -99,7 +99,7 @@ class TopicReader:
                 break
 
     def has_all(self, ends: Offsets) -> bool:
-        """Whether all messages before these offsets are here."""
+        """Returns True if all messages before these offsets are here."""
         return all(
             self._reached[topic, int(p)] >= end
             for topic, partitions in ends.items()
@@ -107,7 +107,7 @@ class TopicReader:
         )
 
     def taken(self, ends: Offsets) -> Mapping[str, pa.Table]:
-        """The messages before these offsets, by topic; they are held no longer."""
+        """Returns the messages before these offsets, by topic, and holds them no longer."""
         return {topic: self._taken(topic, partitions) for topic, partitions in ends.items()}
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a topic that has a history begins: with the messages of an instant, of which its partitions keep the offsets."""
+"""The start of a topic that has a history: the messages of an instant, whose offsets are kept by partition."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,9 +20,9 @@ _NONE = -1  # the offset of no message
 
 
 def resolve(settings: Settings, table: Table, topic: KafkaSource) -> Offsets:
-    """The offsets with which the topic begins, asked of the broker once and kept: for a table that has read nothing yet.
+    """Asks the broker with which offsets the topic begins, keeps and returns them: for a table that has read nothing yet.
 
-    An event may be `max_future_skew` ahead of its message's timestamp, so messages of so much earlier
+    An event may be `max_future_skew` ahead of its message's timestamp, so messages that much earlier
     are read, too. Raises DeclarationError for an instant that is still to come, CommitError if the
     topic does not reach back to it, BrokerError.
     """
@@ -34,7 +34,7 @@ def resolve(settings: Settings, table: Table, topic: KafkaSource) -> Offsets:
             "declare one that has passed, and that the history reaches"
         )
     since, client = topic.starting - topic.max_future_skew, kafka_topics.admin(settings)
-    # the ends first: what is sent meanwhile lies behind them
+    # the ends first: what is sent meanwhile lies after them
     found = offsets.on_broker(client, [topic.address])[topic.address]
     partitions = {topic.address: [int(p) for p in found.first]}
     sent = _sent_since(client, partitions, since)[topic.address]
@@ -52,9 +52,9 @@ def starts(
     gaps: Sequence[Gap],
     since: datetime,
 ) -> dict[str, int]:
-    """By partition, the offset that it begins with: that of its first message of that time, or its end.
+    """Returns the offset with which each partition begins: that of its first message from that time on, or its end.
 
-    Raises CommitError if messages of that time may have been removed.
+    Raises CommitError if messages from that time on may have been removed.
     """
     begins = {p: found.end[p] if offset == _NONE else offset for p, offset in sent.items()}
     for p, offset in begins.items():
@@ -70,7 +70,7 @@ def starts(
 
 
 def removed(found: Mapping[str, Broker], gaps: Sequence[Gap]) -> list[Gap]:
-    """The offsets from the beginning of topics on that they do not have any more, and that nobody has accepted."""
+    """Returns the gaps at the beginning of topics, of offsets that they no longer have, which nobody has accepted."""
     return [
         Gap(topic, p, 0, first)
         for topic, of in found.items()
@@ -80,12 +80,12 @@ def removed(found: Mapping[str, Broker], gaps: Sequence[Gap]) -> list[Gap]:
 
 
 def is_history_read(source: RecordSource, last: Written | Commit) -> bool:
-    """Whether a source is a history that was read to its end by then: the commit that says so has its instant as watermark."""
+    """Returns True if a source is a history that was read to its end by then: the cut set the watermark to its instant."""
     return source.until is not None and (last.watermark or BEGINNING) >= source.until
 
 
 def _sent_since(client, partitions: Mapping[str, Sequence[int]], instant: datetime) -> Offsets:
-    """Topic -> partition -> the first offset of a message with this timestamp or a later one."""
+    """Returns the first offset of a message with this timestamp or a later one: topic -> partition -> offset."""
     from confluent_kafka.admin import OffsetSpec
 
     # no message is older, and negative numbers mean other things

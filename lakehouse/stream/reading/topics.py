@@ -1,8 +1,8 @@
 """Topics, read for an ingest table.
 
 A short range is what the broker has handed out meanwhile; a long one, as in a catch-up, is read by
-Spark. Either way a step takes of every partition what was there when it was cut: which of them the
-broker happens to answer first decides nothing.
+Spark. Either way a step takes from every partition what was there when the step was cut, so the order
+in which the broker answers has no effect.
 """
 
 import time
@@ -39,7 +39,7 @@ _HANDED_OUT = 10.0  # seconds for messages of a short range to come; then Spark 
 
 
 class Topics(Reader):
-    """Reads topics with one consumer."""
+    """The reader of topics, with one consumer."""
 
     AWAY = (BrokerError,)
 
@@ -69,7 +69,7 @@ class Topics(Reader):
         return self._held
 
     def begins(self, last: Written | Commit | None, starts: Offsets | None = None) -> Offsets:
-        """Returns where the table goes on, by the broker and its last commit; `starts`: where else topics begin."""
+        """Returns where the table resumes, by the broker and its last commit; `starts` replace the broker's first offsets."""
         _ = self._admin
         return offsets.start(self.settings, self.table, self._topics, last, starts)
 
@@ -89,7 +89,7 @@ class Topics(Reader):
         return ends
 
     def earliest_offset(self, ends: Offsets) -> Offsets:
-        self._messages.lift()  # it is placed again, at these, too
+        self._messages.lift()  # it is placed again, with these as well
         on_broker = offsets.on_broker(self._admin, self._topics)
         return {topic: each.first for topic, each in on_broker.items()}
 
@@ -103,7 +103,7 @@ class Topics(Reader):
         self._messages.wait(seconds)
 
     def has_news(self, at: Offsets, ends: Offsets) -> bool:
-        """Whether there is a reason to ask the broker, which it is asked first of all."""
+        """Returns True if there is a reason to ask the broker: a message, an error, or that nothing is read yet."""
         return not self._messages.is_placed or self._messages.has_news
 
     @property
@@ -124,13 +124,13 @@ class Topics(Reader):
         if by_topic is None:
             self._messages.lift()
             return Records(begin, end, rows)
-        # none: what lies between are marks of transactions, or was compacted away
+        # without rows, marks of transactions or compacted messages lie between
         return Records(begin, end, sum(each.num_rows for each in by_topic.values()), here=by_topic)
 
     def _handed_out(self, end: Offsets) -> Mapping[str, pa.Table] | None:
-        """The messages before these offsets.
+        """Returns the messages before these offsets.
 
-        None if they do not come, or are too many: Spark reads them, or says why.
+        None if they do not come, or are too many: Spark reads them, or reports why it cannot.
         """
         deadline = time.monotonic() + _HANDED_OUT
         while not self._messages.has_all(end):
@@ -151,7 +151,7 @@ class Topics(Reader):
         return offsets.ends(self._admin, self._reading, partitions)
 
     def wait_out(self, err: LakehouseError, say: Say) -> None:
-        """Raises AccessError if the broker turns this client away: waiting does not mend that."""
+        """Waits for the broker. Raises AccessError if it turns this client away: waiting does not mend that."""
         if self.available_now:
             raise err
         say(f"{err}; it waits for the broker")
@@ -159,13 +159,13 @@ class Topics(Reader):
         self.stopping.wait(2 * LOOK)
 
     def explained(self, err: BaseException, at: Offsets) -> BaseException:
-        """What Spark did not get of the broker, as our own client says it."""
+        """Returns our own client's error for what Spark could not get from the broker, if there is one; else the given one."""
         if isinstance(err, LakehouseError):
             return err
         refused: LakehouseError | None
         refused = kafka_in_spark.refusal(self._reading, self._topics, err)
         if refused is None and kafka_in_spark.is_loss(err):
-            try:  # the broker is asked where the table goes on, which is not to be had any more
+            try:  # our client asks for what is lost, and its error names it
                 self.begins(checkpoints.standing(self.settings, self.table).last)
                 offsets.check_there(self._admin, self.table, at)
             except LakehouseError as known:
@@ -184,7 +184,7 @@ class Topics(Reader):
         return offsets.lost(self.settings, self.table, found, last) if last else []
 
     def found(self) -> dict[str, offsets.Broker]:
-        """Returns what the broker says of the topics. Raises TopicError for one that is not the one read."""
+        """Returns the broker's description of the topics. Raises TopicError for a topic that is not the one read."""
         found = offsets.on_broker(kafka_topics.admin(self.settings), self._topics)
         offsets.check_ids(
             self.settings, self.table, {topic: each.id for topic, each in found.items()}

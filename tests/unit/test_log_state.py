@@ -1,0 +1,46 @@
+"""The state of a table by its log: what a log lacks is said, and never read as files that are not there."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from lakehouse.errors import CommitError
+from lakehouse.storage.delta import log_state
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    for n in range(5):
+        write_deltalake(str(tmp_path / "rows"), pa.table({"n": [n]}), mode="append")
+    return tmp_path / "rows"
+
+
+def commit(table: Path, version: int) -> Path:
+    return table / "_delta_log" / f"{version:020}.json"
+
+
+def test_files_are_those_of_a_version_and_of_the_commits_after_it(table):
+    assert [len(log_state.files_at(table, version)) for version in range(5)] == [1, 2, 3, 4, 5]
+    assert len(log_state.files_since(table, 2)) == 5
+
+
+def test_a_log_with_a_gap_is_refused(table):
+    commit(table, 2).unlink()
+    assert len(log_state.files_at(table, 1)) == 2
+    for read in (
+        lambda: log_state.newest(table),
+        lambda: log_state.files_since(table, 0),
+    ):
+        with pytest.raises(CommitError, match="version=2: its log lacks this commit"):
+            read()
+    with pytest.raises(CommitError, match="version=4: its log does not have this version any more"):
+        log_state.files_at(table, 4)
+
+
+def test_a_version_whose_log_was_cut_is_refused(table):
+    for version in (0, 1, 2):
+        commit(table, version).unlink()
+    with pytest.raises(CommitError, match="version=3: its log does not have this version any more"):
+        log_state.files_at(table, 3)
