@@ -30,6 +30,7 @@ from lakehouse.errors import CommitError, RangeError
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import (
+    committer,
     deletion_vectors,
     delta_log,
     delta_writer,
@@ -132,9 +133,9 @@ def test_vectors_that_we_write_are_read_by_spark_and_deltalake_and_again_by_us(s
         )
         stats = json.dumps({"numRecords": size})
         added = files[0].named | {"deletionVector": vector, "stats": stats}
-        before = [keyed_files._removed(file) for file in log_state.newest(path).files.values()]
-        info = keyed_files._info(APP, n, "{}", "Update", n, 0)
-        assert keyed_files._create(path, n + 1, [info, *before, {"add": added}])
+        before = [committer.removal(file) for file in log_state.newest(path).files.values()]
+        info = committer._info(n, "{}", {})
+        assert committer._create(path, n + 1, [info, *before, {"add": added}])
         living = size - len(positions)
         left = (size - 1) * size // 2 - int(positions.sum())
         engine = QueryBuilder()
@@ -355,10 +356,10 @@ def test_a_checkpoint_of_the_log_has_all_that_is_needed(spark, tmp_path):
 def test_maintenance_leaves_every_kept_version_readable(spark, tmp_path, monkeypatch):
     small(monkeypatch)
     path, held, at_version = table(tmp_path / "accounts"), {}, {}
-    chance, now = random.Random(4), keyed_files._now
+    chance, now = random.Random(4), committer.now
     for batch in range(130):
         days = 30 if batch <= 60 else 10 if batch <= 110 else 0
-        monkeypatch.setattr(keyed_files, "_now", lambda days=days: now() - 1_000 * days * DAY)
+        monkeypatch.setattr(committer, "now", lambda days=days: now() - 1_000 * days * DAY)
         touched = list(dict.fromkeys((f"a{chance.randrange(300)}", 1) for _ in range(30)))
         version = upsert(path, batch, [(key, batch) for key in touched])
         held |= {key: [batch] for key in touched}

@@ -6,6 +6,7 @@ delta_tables           rows and columns of tables, without a JVM
 table_creation         the creation of tables
 housekeeping           fewer files and fewer versions of a table
 delta_stream           rows added to a Delta table, as a streaming query of Spark's reads them
+committer              the one function that commits
 delta_writer           exactly-once appends, replacements of ranges, tables replaced whole
 small_commits          commits without a Spark job
 write_cache            rows that this process has just written, kept in memory

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import delta_log, small_commits
+from lakehouse.storage.delta import delta_log, log_state, small_commits
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.keyed import keyed_files
 
@@ -20,7 +20,6 @@ Metadata = Mapping[str, object] | Callable[[], Mapping[str, object]]
 
 if TYPE_CHECKING:
     import pyarrow
-    from deltalake.transaction import AddAction
 
 
 def append(
@@ -48,7 +47,7 @@ def append(
 
 
 def commit(
-    files: "Sequence[AddAction]", path: Path, app: str, batch: int, metadata: Mapping[str, object]
+    files: Sequence[Mapping], path: Path, app: str, batch: int, metadata: Mapping[str, object]
 ) -> int:
     """As `append`, of files that are written already."""
     return small_commits.commit(files, path, app, batch, _text(app, batch, metadata))
@@ -143,8 +142,8 @@ def _overwrite(
     version = delta_log.latest(path)
     removed = [
         file
-        for file in delta_log.files(path, version)
-        if partitions is None or file[f"partition.{PARTITION}"] in partitions
+        for file in log_state.files_at(path, version)
+        if partitions is None or file["partitionValues"][PARTITION] in partitions
     ]
     added = files_of(rows, path)
     if partitions and not added and not removed:
@@ -152,13 +151,10 @@ def _overwrite(
     return small_commits.replace(added, removed, path, version, partitions, _text(app, 0, metadata))
 
 
-def files_of(rows: DataFrame, path: Path) -> "list[AddAction]":
+def files_of(rows: DataFrame, path: Path) -> list[dict]:
     """Has Spark write the rows as files of the table, which a commit is yet to name."""
     written = _writer(rows.sparkSession, path).writeFiles(rows._jdf)
-    return [
-        small_commits.added(json.loads(written.apply(n).json())["add"])
-        for n in range(written.size())
-    ]
+    return [json.loads(written.apply(n).json())["add"] for n in range(written.size())]
 
 
 # of each table: its id, and Delta's snapshot by which Spark writes its files

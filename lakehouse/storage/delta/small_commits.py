@@ -1,7 +1,6 @@
 """Commits without a Spark job: rows, batch and position in one Delta commit.
 
-The rows of a short step, as Arrow, or files, which Spark has written. Commits of several processes need no lock:
-of two that make one version the second looks what the first has changed, and tries the next.
+The rows of a short step, as Arrow, or files, which Spark has written.
 
 A commit by Spark costs a third of a CPU second whatever it holds; this one a fiftieth of that. The
 files of a short step are as Spark's own: Snappy, timestamps in microseconds, a folder for each
@@ -10,33 +9,30 @@ partition, and the statistics of the columns that the table asks for.
 
 import json
 import os
-import threading
-import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import Schema
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import delta_log, log_state, write_cache
-from lakehouse.storage.delta.delta_log import PATIENCE, open_table
+from lakehouse.storage.delta import committer, delta_log, log_state, write_cache
+from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.disk.files import link
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 32  # characters of a text that a statistic holds whole
-# the log of each table as it was read last, and the stamp of that version
-_known: dict[Path, tuple[DeltaTable, str]] = {}
-_lock = threading.Lock()
+_OVERWRITE = {"mode": "Overwrite"}
+_BY_FEATURES = 7  # the version of Delta's protocol for writers that names features
 
 
 def can_hold(schema: pa.Schema) -> bool:
@@ -53,36 +49,26 @@ def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> i
     return commit(files_of(rows, path), path, app, batch, metadata)
 
 
-def files_of(rows: pa.Table, path: Path) -> list[AddAction]:
-    """Writes the rows as files of the table, which a commit is yet to name."""
-    table = _table(path)
-    _keep(path, table)
-    searched = _searched(table)
-    partitioned = table.metadata().partition_columns == [PARTITION]
-    columns = [
-        field.name
-        for field in table.schema().fields
-        if not (partitioned and field.name == PARTITION)
-    ]
+def files_of(rows: pa.Table, path: Path) -> list[dict]:
+    """Writes the rows as files of the table, and returns them as a commit is yet to name them."""
+    table = committer.head(path)
+    partitioned = table.metadata["partitionColumns"] == [PARTITION]
+    columns = [name for name in table.columns if not (partitioned and name == PARTITION)]
+    named = table.properties.get("delta.dataSkippingStatsColumns") or ""
+    searched = [name.strip() for name in named.split(",") if name.strip()]
     return [_written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)]
 
 
-def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadata: str) -> int:
+def commit(files: Sequence[Mapping], path: Path, app: str, batch: int, metadata: str) -> int:
     """As `append`, of files that are written already."""
-
-    def check(table: DeltaTable) -> None:
-        last = table.transaction_version(app)
-        if last is not None and last >= batch:
-            raise CommitError(
-                f"table={path.name}, batch={batch}: {app} has committed batch {last} already, so another process writes the "
-                "table, too; end one of them"
-            )
-
-    return _commit(path, files, metadata, check, [Transaction(app, batch)])
+    added = [{"add": file} for file in files]
+    return committer.commit(
+        partial(committer.head, path), lambda _: added, metadata, (app, batch), isBlindAppend=True
+    )
 
 
 def replace(
-    added: Sequence[AddAction],
+    added: Sequence[Mapping],
     removed: Sequence[Mapping],
     path: Path,
     read: int,
@@ -94,18 +80,21 @@ def replace(
     Raises CommitError if another run has changed one of the partitions since.
     """
     checked = read
+    actions = [*map(committer.removal, removed), *({"add": file} for file in added)]
 
-    def check(table: DeltaTable) -> None:
+    def change(log: LogState) -> list[dict]:
         nonlocal checked
-        for version in range(checked + 1, table.version() + 1):
+        for version in range(checked + 1, log.version + 1):
             if _changes(path, version, partitions):
                 raise CommitError(
                     f"table={path.name}, version={version}: another run changed what was being replaced; nothing was changed, "
                     "run this again"
                 )
-        checked = table.version()
+        checked = log.version
+        return actions
 
-    return _commit(path, [*added, *map(_removal, removed)], metadata, check)
+    log = partial(committer.head, path)
+    return committer.commit(log, change, metadata, operationParameters=_OVERWRITE)
 
 
 def _changes(path: Path, version: int, partitions: Collection[str] | None) -> bool:
@@ -121,88 +110,37 @@ def _changes(path: Path, version: int, partitions: Collection[str] | None) -> bo
     return False
 
 
-def _removal(file: Mapping) -> RemoveAction:
-    values = {
-        name.removeprefix("partition."): file[name]
-        for name in file
-        if name.startswith("partition.")
-    }
-    return RemoveAction(file["path"], True, time.time_ns() // 1_000_000, file["size_bytes"], values)
-
-
-def _commit(
-    path: Path,
-    actions: Sequence[AddAction | RemoveAction],
-    metadata: str,
-    check: Callable[[DeltaTable], None],
-    batches: Sequence[Transaction] = (),
-) -> int:
-    """Makes the next version of the table, if `check` raises nothing for the versions before."""
-    properties = CommitProperties(
-        custom_metadata={"userMetadata": metadata},
-        app_transactions=list(batches),
-        max_commit_retries=0,
-    )
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        table = _table(path)
-        try:
-            check(table)
-        except DeltaError:  # another process has cut the log: files that are read only now are gone
-            table = open_table(path)
-            check(table)
-        version = table.version() + 1
-        try:
-            table.create_write_transaction(
-                list(actions),
-                "append",
-                table.schema(),
-                table.metadata().partition_columns or None,
-                commit_properties=properties,
-            )
-        except CommitFailedError:
-            if delta_log.latest(path) < version:
-                raise
-            _keep(path, table)
-            continue  # another writer was faster
-        table.update_incremental()
-        _keep(path, table)
-        return version
-    raise CommitError(
-        f"table={path.name}: other writers have committed for {PATIENCE:.0f} s without a pause; end them, and run this again"
-    )
-
-
 def exchange(source: Path, path: Path, app: str, batch: int, metadata: str) -> int:
-    """All files of the table in `source` in the place of those that are there, with its columns, in one commit."""
-    new = open_table(source)
-    files = log_state.newest(source).files.values()
-    for file in files:
+    """Puts all files and the columns of the table in `source` in the place of those that are there, in one commit.
+
+    Returns its version: that of the first time, if `app` has done so before.
+    """
+    new = log_state.newest(source)
+    for file in new.files.values():
         beside = delta_log.data_file(path, file)
         beside.parent.mkdir(exist_ok=True)
         if not beside.exists():
             link(delta_log.data_file(source, file), beside)
-    properties = CommitProperties(
-        custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)]
-    )
-    table = open_table(path)
-    if table.transaction_version(app) is None:
-        table.create_write_transaction(
-            [added(file) for file in files],
-            "overwrite",
-            new.schema(),
-            table.metadata().partition_columns or None,
-            commit_properties=properties,
-        )
-        table.update_incremental()
-    forget(path)
-    return table.version()
+    log = log_state.newest(path)
+    if app in log.batches:
+        return log.version
+
+    def change(log: LogState) -> list[dict]:
+        declared = log.metadata | {"schemaString": new.metadata["schemaString"]}
+        return [
+            {"protocol": _both(log.protocol, new.protocol)},
+            {"metaData": declared},
+            *map(committer.removal, log.files.values()),
+            *({"add": file | {"dataChange": True}} for file in new.files.values()),
+        ]
+
+    present = partial(log_state.newest, path)
+    return committer.commit(present, change, metadata, (app, batch), operationParameters=_OVERWRITE)
 
 
 def add_columns(path: Path, columns: StructType) -> None:
     """Adds these columns behind those that the table has."""
     open_table(path).alter.add_columns(Schema.from_json(columns.json()).fields)
-    forget(path)
 
 
 def redeclare(path: Path, columns: StructType) -> None:
@@ -218,52 +156,25 @@ def redeclare(path: Path, columns: StructType) -> None:
     table.create_write_transaction(
         [], "overwrite", schema, table.metadata().partition_columns or None
     )
-    forget(path)
-
-
-def forget(path: Path) -> None:
-    """Lets go of what is known of the table."""
-    with _lock:
-        _known.pop(path, None)
-
-
-def added(file: Mapping) -> AddAction:
-    """A file that Spark has written, by what Delta's log would say of it."""
-    values, path = dict(file["partitionValues"]), unquote(file["path"])
-    return AddAction(
-        path, file["size"], values, file["modificationTime"], True, file.get("stats") or "{}"
-    )
 
 
 def identity(path: Path) -> str:
-    """The id of the table that is there."""
-    table = _table(path)
-    _keep(path, table)
-    return str(table.metadata().id)
+    """Returns the id of the table that is there."""
+    return str(committer.head(path).metadata["id"])
 
 
-def _table(path: Path) -> DeltaTable:
-    """The table's log up to now: what this process knows of it and what came since, or all if it is another one by now.
-
-    The caller alone has it, until it is kept again.
-    """
-    with _lock:
-        table, stamp = _known.pop(path, (None, ""))
-    if table is None or stamp != delta_log.stamp(path, table.version()):
-        return open_table(path)
-    if delta_log.stamp(path, table.version() + 1):
-        table.update_incremental()
-    return table
-
-
-def _keep(path: Path, table: DeltaTable) -> None:
-    with _lock:
-        _known[path] = table, delta_log.stamp(path, table.version())
-
-
-def _searched(table: DeltaTable) -> list[str]:
-    named = table.metadata().configuration.get("delta.dataSkippingStatsColumns") or ""
-    return [name.strip() for name in named.split(",") if name.strip()]
+def _both(one: Mapping, other: Mapping) -> dict:
+    """Returns the protocol that has the features of both."""
+    if one == other:
+        return dict(one)
+    both = {name: max(one[name], other[name]) for name in ("minReaderVersion", "minWriterVersion")}
+    for name in ("readerFeatures", "writerFeatures"):
+        features = {*(one.get(name) or ()), *(other.get(name) or ())}
+        if name == "writerFeatures" and both["minWriterVersion"] == _BY_FEATURES:
+            features |= {"appendOnly", "invariants"}  # which the older versions have
+        if features:
+            both[name] = sorted(features)
+    return both
 
 
 def _parts(rows: pa.Table, partitioned: bool) -> Iterator[tuple[str | None, pa.Table]]:
@@ -279,7 +190,7 @@ def _parts(rows: pa.Table, partitioned: bool) -> Iterator[tuple[str | None, pa.T
 
 def _written(
     part: pa.Table, columns: list[str], path: Path, key: str | None, searched: list[str]
-) -> AddAction:
+) -> dict:
     """Writes one file of one partition (of none: "")."""
     rows = part.select(columns)
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
@@ -290,9 +201,14 @@ def _written(
         rows, file, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True
     )
     write_cache.keep(file, rows if key == "" else rows.append_column(PARTITION, part[PARTITION]))
-    values = {} if key == "" else {PARTITION: key}
-    size, now = os.stat(file).st_size, time.time_ns() // 1_000_000
-    return AddAction(folder + name, size, values, now, True, _statistics(rows, searched))
+    return {
+        "path": quote(folder + name, safe="/="),
+        "partitionValues": {} if key == "" else {PARTITION: key},
+        "size": os.stat(file).st_size,
+        "modificationTime": committer.now(),
+        "dataChange": True,
+        "stats": _statistics(rows, searched),
+    }
 
 
 def _statistics(rows: pa.Table, searched: list[str]) -> str:

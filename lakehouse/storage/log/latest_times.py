@@ -1,9 +1,8 @@
 """How far the rows of a commit of an ingest table had come in event time, read from the files that it added."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,19 +10,13 @@ import pyarrow.parquet as pq
 
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.declare.table import Table
-from lakehouse.paths import within
 from lakehouse.ranges import BEGINNING
-from lakehouse.storage.delta import write_cache
-
-if TYPE_CHECKING:
-    from deltalake.transaction import AddAction
+from lakehouse.storage.delta import delta_log, write_cache
 
 _INSTANT = pa.timestamp("us", "UTC")
 
 
-def of_files(
-    table: Table, path: Path, files: Iterable["AddAction"]
-) -> dict[tuple[str, str], datetime]:
+def of_files(table: Table, path: Path, files: Iterable[Mapping]) -> dict[tuple[str, str], datetime]:
     """Returns the latest event time of each value of the column `watermark_by` in files of the table, by topic and value.
 
     With a marker, that of marked rows; BEGINNING where none is marked. Nulls are no value.
@@ -31,7 +24,7 @@ def of_files(
     chosen = (table.event_time, table.marker, table.watermark_by, ARRIVAL)
     columns = list(dict.fromkeys(filter(None, chosen)))
     latest: dict[tuple[str, str], datetime] = {}
-    for file in (within(path, each.path) for each in files):
+    for file in (delta_log.data_file(path, named) for named in files):
         kept = write_cache.rows_of([file])
         read = pq.ParquetFile(file).read(columns) if kept is None else kept.select(columns)
         rows = _plain(table, read)
