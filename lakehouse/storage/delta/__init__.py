@@ -9,6 +9,7 @@ delta_stream           rows added to a Delta table, as a streaming query of Spar
 committer              the one function that commits
 delta_writer           exactly-once appends, replacements of ranges, tables replaced whole
 small_commits          commits without a Spark job
+small_files            small files of a partition, merged while the stream goes on
 write_cache            rows that this process has just written, kept in memory
 arrow                  rows between Spark and this process
 version_rows           the rows that a version removed and added

@@ -56,7 +56,7 @@ def commit(
 
     :param log: returns the log up to now, to which the commit is then applied. It is asked again if another writer was faster.
     :param change: returns the actions that follow from the log. What it raises ends the commit.
-    :param metadata: is noted with the commit (`userMetadata`).
+    :param metadata: is noted with the commit (`userMetadata`); nothing is if it is empty.
     :param batch: an application and its batch, which the commit records as the application's last.
     :param info: more of the commit's `commitInfo`.
 
@@ -182,7 +182,7 @@ def _info(read: int, metadata: str, more: Mapping[str, Any]) -> dict:
             "readVersion": read,
             "isolationLevel": "Serializable",
             "isBlindAppend": False,
-            "userMetadata": metadata,
+            **({"userMetadata": metadata} if metadata else {}),
             "engineInfo": "lakehouse",
             "txnId": str(uuid.uuid4()),
             **more,

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import delta_log, log_state, small_commits
+from lakehouse.storage.delta import delta_log, log_state, small_commits, small_files
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.keyed import keyed_files
 
@@ -50,7 +50,9 @@ def commit(
     files: Sequence[Mapping], path: Path, app: str, batch: int, metadata: Mapping[str, object]
 ) -> int:
     """As `append`, of files that are written already."""
-    return small_commits.commit(files, path, app, batch, _text(app, batch, metadata))
+    version = small_commits.commit(files, path, app, batch, _text(app, batch, metadata))
+    small_files.committed(path, files, version)
+    return version
 
 
 def compute(rows: DataFrame) -> None:
@@ -63,7 +65,7 @@ def append_few(
     rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object]
 ) -> int:
     """As `append`, of rows that are here already: without a Spark job."""
-    return small_commits.append(rows, path, app, batch, _text(app, batch, metadata))
+    return commit(small_commits.files_of(rows, path), path, app, batch, metadata)
 
 
 def upsert(

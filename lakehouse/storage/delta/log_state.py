@@ -48,9 +48,10 @@ class LogState:
             txn["appId"]: txn["version"] for action in actions if (txn := action.get("txn"))
         }
         for action in actions:
-            self.metadata = action.get("metaData") or self.metadata
-            self.protocol = action.get("protocol") or self.protocol
-            self.declared += "metaData" in action
+            if "metaData" in action:
+                self.metadata, self.declared = _given(action["metaData"]), self.declared + 1
+            if "protocol" in action:
+                self.protocol = _given(action["protocol"])
         return bool(removed or added)
 
     def committed(self, version: int, actions: Iterable[Mapping]) -> None:
@@ -162,10 +163,16 @@ def _take_checkpoint(state: LogState, version: int) -> None:
     state.files = {add["path"]: _kept(add) for add in actions.get("add", ()) if add["path"]}
     batches = {txn["appId"]: txn["version"] for txn in actions["txn"]}
     state.batches = {app: batch for app, batch in batches.items() if app is not None}
-    [state.metadata] = (of for of in actions["metaData"] if of["schemaString"])
-    state.metadata["configuration"] = dict(state.metadata["configuration"])
-    [state.protocol] = (of for of in actions["protocol"] if of["minReaderVersion"])
+    [metadata] = (of for of in actions["metaData"] if of["schemaString"])
+    metadata["configuration"] = dict(metadata["configuration"])
+    metadata["format"]["options"] = dict(metadata["format"]["options"] or ())
+    [protocol] = (of for of in actions["protocol"] if of["minReaderVersion"])
+    state.metadata, state.protocol = _given(metadata), _given(protocol)
     state.version = version
+
+
+def _given(values: Mapping) -> dict:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _living(file: Mapping) -> int:
@@ -179,7 +186,7 @@ def _kept(file: Mapping) -> dict:
 
     In a checkpoint, a map is a list of pairs, and a missing value is null.
     """
-    kept = {name: file[name] for name in _OF_FILES if file.get(name) is not None}
+    kept = _given({name: file.get(name) for name in _OF_FILES})
     vector = kept.get("deletionVector")
     if vector is not None and vector.get("storageType") is None:
         del kept["deletionVector"]
