@@ -19,6 +19,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError
 from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.settings import Settings
+from lakehouse.storage.delta import committer
 from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.log import log_tables
 from lakehouse.storage.position import declared_state
@@ -176,10 +177,11 @@ class Job:
         return query.failure() if not self.stopping.is_set() else ""  # else it ended by its guard
 
     def _not_ready(self, session: Session, table: Table) -> str:
-        """Makes the table ready for its query, and returns why it could not be; empty if it is."""
+        """Makes the table ready for its query, and this process its writer; returns why it could not, empty if it could."""
         self._stage(f"table {table.name}")
         try:
             queries.prepare(session, [table])
+            committer.take_over(session.path(table), self.pipeline)
         except Exception as err:
             if isinstance(err, OF_THE_PROCESS) or healing.is_transient(str(err)):
                 raise

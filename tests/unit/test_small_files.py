@@ -9,7 +9,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lakehouse.errors import CommitError
 from lakehouse.storage.delta import (
     committer,
     delta_log,
@@ -120,38 +119,3 @@ def test_a_file_that_is_gone_fails_no_step(table, caplog):
         with caplog.at_level("INFO"):
             delta_writer.append_few(rows([batch], ["a"]), table, APP, batch, {})
     assert "partition=a: small files stay as they are" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("properties", "feature"),
-    [
-        ({"delta.enableChangeDataFeed": "true"}, "changeDataFeed"),
-        ({"delta.constraints.positive": "n > 0"}, "checkConstraints"),
-    ],
-)
-def test_a_feature_that_is_not_kept_is_refused(table, properties, feature):
-    delta_writer.append_few(rows([1], ["a"]), table, APP, 0, {})
-    version, metadata = committer.head(table).version, committer.head(table).metadata
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
-    asked = metadata | {"configuration": metadata["configuration"] | properties}
-    assert committer._create(table, version + 1, [{"protocol": protocol}, {"metaData": asked}])
-    with pytest.raises(CommitError, match=f"it has {feature}, which commits here do not keep"):
-        delta_writer.append_few(rows([2], ["a"]), table, APP, 1, {})
-    assert committer._create(table, version + 2, [{"metaData": metadata}])
-    delta_writer.append_few(rows([2], ["a"]), table, APP, 1, {})
-
-
-def test_a_table_of_which_nothing_may_be_removed_is_only_added_to(table):
-    state = committer.head(table)
-    metadata = state.metadata | {"configuration": state.properties | {"delta.appendOnly": "true"}}
-    assert committer._create(table, state.version + 1, [{"metaData": metadata}])
-    version = delta_writer.append_few(rows([1], ["a"]), table, APP, 0, {})
-    files = log_state.files_at(table, version)
-    with pytest.raises(CommitError, match="appendOnly"):
-        small_commits.replace([], files, table, version, ["a"], "{}")
-
-
-def test_a_commit_to_a_table_that_is_gone_is_refused(table):
-    committer.forget(table)
-    with pytest.raises(CommitError, match="there is none, so it has been removed"):
-        small_commits.commit([], table.parent / "none", APP, 0, "{}")

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ _LEGACY = {
 
 # the log of each table as it was read last, without its files
 _heads: dict[Path, LogState] = {}
+# of each table that this process has taken over: the application of the fence, and the epoch of this process
+_fences: dict[Path, tuple[str, int]] = {}
 _lock = threading.Lock()
 
 
@@ -60,14 +63,15 @@ def commit(
     :param batch: an application and its batch, which the commit records as the application's last.
     :param info: more of the commit's `commitInfo`.
 
-    Raises CommitError if the application has committed that batch before, if the table asks for what is not kept here,
-    or if other writers do not pause.
+    Raises CommitError if the application has committed that batch before, if another process has taken the table over, if
+    the table asks for what is not kept here, or if other writers do not pause.
     """
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         state = log()
         read = state.version  # before it is judged: another thread may move it on
         _check_kept(state)
+        _check_fence(state)
         transaction = _transaction(state, *batch) if batch else []
         actions = [_info(read, metadata, info), *transaction, *change(state)]
         _check_removals(state, actions)
@@ -81,6 +85,19 @@ def commit(
         f"table={state.path.name}: other writers have committed for {PATIENCE:.0f} s without a pause; end them, and run "
         "this again"
     )
+
+
+def take_over(path: Path, name: str) -> None:
+    """Makes this process the only one that commits to a table under that name, by a commit that raises the table's epoch.
+
+    A process that took it over before, and slept since, is refused its next commit, wherever it slept: no clock and no
+    lock decides. Raises CommitError if another process takes it over at the same time.
+    """
+    app = f"fence:{name}"
+    _fences.pop(path, None)
+    epoch = head(path).batches.get(app, 0) + 1
+    commit(partial(head, path), lambda _: [], "", (app, epoch), operation="TAKE OVER")
+    _fences[path] = app, epoch
 
 
 def head(path: Path) -> LogState:
@@ -143,6 +160,14 @@ def _check_kept(state: LogState) -> None:
         )
 
 
+def _check_fence(state: LogState) -> None:
+    app, epoch = _fences.get(state.path, ("", 0))
+    if (last := state.batches.get(app, 0)) > epoch:
+        raise CommitError(
+            f"table={state.path.name}, epoch={epoch}: another process has taken it over (epoch {last}); this one writes no more"
+        )
+
+
 def _check_removals(state: LogState, actions: Sequence[Mapping]) -> None:
     removes = any("remove" in action and action["remove"]["dataChange"] for action in actions)
     if removes and state.properties.get("delta.appendOnly") == "true":
@@ -159,8 +184,12 @@ def _create(path: Path, version: int, actions: Sequence[Mapping]) -> bool:
     beside.write_text("\n".join(json.dumps(action) for action in actions) + "\n")
     try:
         os.link(beside, file)
-    except FileExistsError:
-        return False
+    except OSError as err:
+        # a mounted disk may make the link, and lose the answer
+        landed = file.exists() and beside.samefile(file)
+        if not landed and not isinstance(err, FileExistsError):
+            raise
+        return landed
     finally:
         beside.unlink()
     return True
