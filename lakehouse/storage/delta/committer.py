@@ -23,7 +23,7 @@ from lakehouse.storage.delta.log_state import LogState
 PATIENCE = 60.0
 CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 # features of Delta that a commit need not care for, or only if a property or a column asks for them
-_KEPT = {"appendOnly", "deletionVectors", "invariants", "timestampNtz"}
+_KEPT = {"appendOnly", "deletionVectors", "invariants", "timestampNtz", "variantType"}
 _ASKED_BY = {
     "allowColumnDefaults": '"CURRENT_DEFAULT"',
     "changeDataFeed": '"delta.enableChangeDataFeed": "true"',
