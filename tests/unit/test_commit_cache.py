@@ -206,6 +206,18 @@ def test_a_cache_of_a_long_history_is_read_again_in_part(tmp_path, monkeypatch):
     assert flush(told.settings, [TABLE]) == 1
 
 
+def test_commits_keep_their_order_if_the_clocks_of_hosts_differ(tmp_path):
+    told = Told(Settings(root=tmp_path, tables=SENSORS))
+    for action in ("commit", "line", "commit"):
+        told.do(action)
+    hasty = told.next
+    told.next = lambda: replace(hasty(), at=hasty().at - timedelta(seconds=2, milliseconds=1))
+    told.do("commit")
+    for action in ("deleted", "flush", "deleted"):
+        told.do(action)
+        assert list(told.log) == told.commits[::-1], action
+
+
 def test_random_deletions_while_others_read(tmp_path):
     told, chance = Told(Settings(root=tmp_path, tables=SENSORS)), random.Random(5)
     for _ in range(60):

@@ -183,7 +183,23 @@ def _all(log: "CommitLog") -> tuple[int, list[Commit], list[Commit]]:
             rest += [each for each in commits if _key(each) not in known and each.at >= begins]
         elif place != by_stream[-1]:  # else a crash came before it was done, and it is run again
             rest += [c for c in commits if _number(c) not in numbers and c.at >= begins]
-    return position, copied, sorted(rest, key=lambda commit: commit.at)
+    return position, copied, _in_order(rest)
+
+
+def _in_order(commits: Iterable[Commit]) -> list[Commit]:
+    """Sorts commits by their instants.
+
+    A commit of a later version counts as no earlier: the clocks of two hosts may differ. A void line names the
+    version that it goes back to.
+    """
+    latest, instants = EPOCH, list[tuple[datetime, Commit]]()
+    for commit in sorted(commits, key=lambda c: (c.version, c.at)):
+        if commit.version != NOTHING and commit.role != "void":
+            latest = max(latest, commit.at)
+            instants.append((latest, commit))
+        else:
+            instants.append((commit.at, commit))
+    return [commit for _, commit in sorted(instants, key=lambda placed: placed[0])]
 
 
 def _recorded(log: "CommitLog", version: int) -> tuple[list[Commit], bool]:
@@ -216,8 +232,8 @@ def _copied(log: "CommitLog", since: datetime | None) -> tuple[int, list[Commit]
     where = (
         f"\"table\" = '{name}' AND (role <> 'stream' OR late > 0 OR at > COALESCE(({recent}), ''))"
     )
-    commits = sorted(map(_of_row, delta_tables.rows(log_table, where=where)), key=lambda c: c.at)
-    return position, [commit for commit in commits if commit.at >= since]
+    commits = map(_of_row, delta_tables.rows(log_table, where=where))
+    return position, _in_order(commit for commit in commits if commit.at >= since)
 
 
 def _of_row(row: Mapping[str, object]) -> Commit:
@@ -262,6 +278,7 @@ def behind(log: "CommitLog", copied: int) -> tuple[list[Commit], int] | None:
         with log.path.open("rb") as file:
             file.seek(max(begin - 1, 0))
             content = file.read()
+            os.fsync(file.fileno())  # a crash of the machine must not take what counts as copied
     except FileNotFoundError:
         return None
     whole, newline, _ = content[min(begin, 1) :].rpartition(b"\n")
