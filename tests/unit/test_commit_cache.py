@@ -126,9 +126,9 @@ def test_each_disturbance_occurs_and_commits_outlive_the_logs_that_had_them(tmp_
     for action in (*DISTURBANCES, "line", "commit"):
         told.do(action)
         assert list(told.log) == told.commits[::-1], action
-    assert told.log.note.exists(), "the line is in no other place"
+    assert told.log.notes.path.exists(), "the line is in no other place"
     flush(told.settings, [TABLE])
-    assert not told.log.note.exists()
+    assert not told.log.notes.path.exists()
 
 
 def test_a_line_of_a_batch_that_is_unfinished_is_left_out_while_it_is_the_last(tmp_path):
@@ -172,7 +172,7 @@ def test_commits_of_earlier_versions_whose_lines_are_gone_are_said(tmp_path, cap
     told.log.path.unlink()
     assert list(told.log) == told.commits and not capfd.readouterr().err
     told.log.path.unlink()
-    told.log.note.unlink()
+    told.log.notes.path.unlink()
     assert not list(told.log)
     assert "1 commits of the stream were made by an earlier version" in capfd.readouterr().err
 
@@ -182,7 +182,7 @@ def test_a_cache_whose_last_line_is_torn_is_read_again_before_the_note_goes(tmp_
     for action in ("commit", "line"):
         told.do(action)
     told.log.path.write_bytes(told.log.path.read_bytes()[:-40])
-    assert flush(told.settings, [TABLE]) == 2 and not told.log.note.exists()
+    assert flush(told.settings, [TABLE]) == 2 and not told.log.notes.path.exists()
     assert list(told.log) == told.commits[::-1]
 
 

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +30,8 @@ from lakehouse.storage.disk.files import (
     lines_backwards,
     remove,
     replace_bytes,
-    values_backwards,
 )
 from lakehouse.storage.disk.layout import table_path
-from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.log.commits import NOTHING, Commit, decoded, encoded, records_of
 
 if TYPE_CHECKING:
@@ -63,7 +60,7 @@ def is_whole(log: "CommitLog") -> bool:
 def is_needless(log: "CommitLog") -> bool:
     """Whether the table has no commit yet: who only looks makes no file for that."""
     is_new = delta_log.latest(table_path(log.settings, log.table)) == 0
-    return is_new and not log.note.exists() and not _position(log)
+    return is_new and not log.notes.path.exists() and not _position(log)
 
 
 def _position(log: "CommitLog") -> int:
@@ -95,7 +92,7 @@ def _size(path: Path) -> int | None:
 
 def has_noted(log: "CommitLog") -> bool:
     """Whether the cache has all lines of the note. They are among its last ones."""
-    missing = {_instant(line) for line in lines_backwards(log.note)}
+    missing = {_instant(line) for line in lines_backwards(log.notes.path)}
     for line in lines_backwards(log.path) if missing else ():
         missing.discard(_instant(line))
         if not missing:
@@ -163,7 +160,7 @@ def _all(log: "CommitLog") -> tuple[int, list[Commit], list[Commit]]:
     if not made:
         return position, [], []
     known = {_key(commit) for commit in copied}
-    noted = reversed(list(values_backwards(log.note, partial(typed, Commit))))
+    noted = reversed(list(log.notes.newest_first()))
     # what is known from before was of another table of that name, which was removed
     rest = [each for each in noted if _key(each) not in known and each.at >= made[1]]
     versions = list(delta_log.versions(table_path(log.settings, log.table)))

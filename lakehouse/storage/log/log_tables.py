@@ -95,7 +95,7 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
         if rows:
             append(path, rows, Commit, CommitProperties(app_transactions=reached))
         for log in copied:
-            remove(log.note)
+            remove(log.notes.path)
     return len(rows)
 
 
