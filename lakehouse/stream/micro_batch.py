@@ -43,7 +43,7 @@ from lakehouse.transform.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class BatchLog:
-    """The record of a micro-batch that is made before it runs: the same when the batch is replayed."""
+    """What is recorded of a micro-batch before it runs, and is the same when it is replayed: its inputs, and when it began."""
 
     watermark: datetime
     at: datetime
@@ -162,6 +162,10 @@ class StreamRun:
         """Returns the frontier before the first micro-batch."""
         ahead = self.handover.frontier if self.handover else BEGINNING
         return max(ahead, datetime.fromisoformat(self.again.frontier)) if self.again else ahead
+
+    def frontier_after(self, commit: Commit | None) -> datetime:
+        """Returns the frontier that a commit of the stream left; `start` without a commit, or if it has none."""
+        return (commit and commit.frontier) or self.start
 
     @property
     def again(self) -> Beginning | None:
