@@ -206,6 +206,22 @@ def test_a_cache_of_a_long_history_is_read_again_in_part(tmp_path, monkeypatch):
     assert flush(told.settings, [TABLE]) == 1
 
 
+def test_a_flush_copies_all_though_the_cache_is_deleted_meanwhile(tmp_path, monkeypatch):
+    told = Told(Settings(root=tmp_path, tables=SENSORS))
+    for action in ("commit", "line", "commit"):
+        told.do(action)
+    behind, deletions = commit_cache.behind, iter((True, True))
+
+    def deleted(*given):
+        if next(deletions, False):
+            told.log.path.unlink()
+        return behind(*given)
+
+    monkeypatch.setattr(commit_cache, "behind", deleted)
+    assert flush(told.settings, [TABLE]) == 3 and not told.log.notes.path.exists()
+    assert list(told.log) == told.commits[::-1]
+
+
 def test_commits_keep_their_order_if_the_clocks_of_hosts_differ(tmp_path):
     told = Told(Settings(root=tmp_path, tables=SENSORS))
     for action in ("commit", "line", "commit"):
