@@ -229,15 +229,10 @@ class StreamRun:
         """
         started = time.monotonic()
         app = self.app(batch)
-        metadata = (
-            {
-                "code_version": self.table.code_version,
-                "inputs": known["inputs"],
-                "watermark": known["watermark"],
-            }
-            | ({"frontier": known["frontier"]} if "frontier" in known else {})
-            | dict(noted or {})
-        )
+        metadata: dict[str, Any] = {
+            name: known[name] for name in ("inputs", "watermark", "frontier") if name in known
+        }
+        metadata |= {"code_version": self.table.code_version, **(noted or {})}
         path, aside = self.session.path(self.table), self.session.path(self.table, "quarantine")
         self.reached("begin")
         replayed, few = batch <= self.committed, judged if isinstance(judged, Few) else None
@@ -273,13 +268,11 @@ class StreamRun:
 
         made = commit(**({} if counted_later else counts({**seen, "files": files})))
         whole = not (replayed or seen["bad"] or counted_later)
-        version = (
-            delta_writer.version_of(path, app, batch)
-            if replayed
-            else delta_writer.commit(
-                files, path, app, batch, recorded([made], metadata, whole=whole)
-            )
-        )
+        if replayed:
+            version = delta_writer.version_of(path, app, batch)
+        else:
+            record = recorded([made], metadata, whole=whole)
+            version = delta_writer.commit(files, path, app, batch, record)
         self.reached("rows")
         if seen["bad"] and not (replayed and batch <= delta_log.committed(aside, app)):
             bad = few.rows if few is not None else completed(judged)  # type: ignore[arg-type]
@@ -288,7 +281,7 @@ class StreamRun:
         if counted_later:
             made = commit(**counts(seen))
         elif not whole:
-            made = replace(made, at=datetime.now(UTC))
+            made = replace(made, at=datetime.now(UTC), seconds=time.monotonic() - started)
         self._add(replace(made, version=version), recorded=whole)
 
     def _quarantine_rows(
@@ -353,7 +346,7 @@ class StreamRun:
         self._add(replace(made[0], version=version), recorded=whole)
 
     def _commit(self, batch: int, **known: Any) -> Commit:
-        """The commit of a micro-batch, whose version is yet to be known."""
+        """Returns the commit of a micro-batch, without its version."""
         return Commit(
             table=self.table.name,
             role="stream",

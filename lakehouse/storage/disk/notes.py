@@ -36,7 +36,7 @@ class Notes(Generic[Value]):
         append_line(self.path, "\n".join(map(_encoded, values)))
 
     def replace(self, values: Iterable[object]) -> None:
-        """Writes the note anew, in one step, with these values, the oldest first."""
+        """Makes these values the note's, the oldest first, in one step."""
         replace_text(self.path, "".join(f"{_encoded(value)}\n" for value in values))
 
     def newest_first(self) -> Iterator[Value]:
