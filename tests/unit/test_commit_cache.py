@@ -24,7 +24,7 @@ from lakehouse.storage.log.log_tables import flush
 from support.sensors_log import TABLE, batch_run, micro_batch
 
 SENSORS = ("lakehouse.examples.sensors.tables",)
-DISTURBANCES = ("deleted", "emptied", "cut", "garbage", "two lines cut")
+DISTURBANCES = ("deleted", "emptied", "cut", "garbage", "two lines cut", "garbage first")
 ACTIONS = ("commit", "crash", "line", "flush", "compact", *DISTURBANCES)
 
 
@@ -94,6 +94,9 @@ class Told:
             case "two lines cut" if text.count(b"\n") > 3:
                 cache.write_bytes(b"".join(text.splitlines(keepends=True)[:-2]))
                 cache.unlink()
+            case "garbage first" if text.startswith(b"#"):
+                cache.write_bytes(b"#garbage" + text[8:])
+                flush(self.settings, [TABLE])
             case "garbage" if text.count(b"\n") > 2:
                 first, rest = text.split(b"\n", 1)
                 cache.write_bytes(first + b'\n{"role":"batch"}\n' + rest)

@@ -50,8 +50,9 @@ _VERSION = re.compile(r'"version":(-?\d+)')
 
 
 def is_whole(log: "CommitLog") -> bool:
-    """Whether the cache is there, and its last line is not torn."""
-    with suppress(OSError), log.path.open("rb") as file:
+    """Returns True if the cache is there, and neither its first line nor its last one is torn."""
+    with suppress(OSError, ValueError), log.path.open("rb") as file:
+        _moved(file.read(len(first_line(0))))
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
     return False
@@ -319,9 +320,12 @@ def shift(cache: Path) -> int:
     """How many bytes have gone from before a line: the difference of its first position and where it is now."""
     try:
         with cache.open("rb") as file:
-            first = file.read(len(first_line(0)))
+            return _moved(file.read(len(first_line(0))))
     except FileNotFoundError:
         return 0
+
+
+def _moved(first: bytes) -> int:
     return int(first[1:]) if first.startswith(b"#") else 0
 
 
