@@ -70,13 +70,8 @@ def _first(session: Session, of: Table, version: int | None) -> datetime | None:
     if None not in least:
         return min(filter(None, least), default=None)
     rows = session.spanning(of, counting.EVER, version)
-    earliest = observing.only(rows.agg(F.min(_moment(session, of))))[0]
+    earliest = observing.only(rows.agg(F.min(lateness.instant_of_stored(session.catalog, of))))[0]
     return earliest and earliest.astimezone(UTC)
-
-
-def _moment(lakehouse: Lakehouse, driving: Table) -> Column:
-    """Returns the instant that places a stored row of an input in time."""
-    return lateness.instant_of(driving.window, lakehouse.catalog.event_time(driving))
 
 
 def behind(session: Session, table: Table, ahead: datetime) -> Range | None:
@@ -183,7 +178,11 @@ def closing(
 
     def read(of: Table, context: Range) -> DataFrame:
         by_stream = F.col(ORIGIN) == "stream"
-        before = _moment(session, of) < F.lit(span.start) if begun else F.lit(False)
+        before = (
+            lateness.instant_of_stored(session.catalog, of) < F.lit(span.start)
+            if begun
+            else F.lit(False)
+        )
         return session.spanning(of, context, at.get(of.name)).where(by_stream | before)
 
     met = _met(session, table, span, read)
@@ -195,7 +194,7 @@ def _met(
     session: Session, table: Table, span: Range, read: Callable[[Table, Range], DataFrame]
 ) -> list[VersionsSeen]:
     driving = session.catalog.driving(table)
-    within = lateness.between(_moment(session, driving), span)
+    within = lateness.between(lateness.instant_of_stored(session.catalog, driving), span)
     return refreshed.met(session, table, lambda: read(driving, span).where(within))
 
 
@@ -229,7 +228,7 @@ def _computed(
         return lateness.between_passing(instant, span.start, span.end)
 
     def rows(of: Table, span: Range) -> DataFrame:
-        return read(of, span).where(within(_moment(session, of), span))
+        return read(of, span).where(within(lateness.instant_of_stored(session.catalog, of), span))
 
     def computed(context: Range) -> DataFrame:
         duplicates = table.deduplicate
@@ -239,8 +238,7 @@ def _computed(
         answers = looked_up(driving_rows, context, touched) if looked_up else None
         inputs = Inputs(driving_rows, references, beside, near, answers, met, span.end)
         judged = step.derived(inputs, origin, touched=touched)
-        moment = lateness.instant_of(table.window, step.event_time)
-        return _whole(step, judged).where(within(moment, span))
+        return _cut(step, judged, lambda moment: within(moment, span))
 
     context = context or ranges_of.context(span, table)
     if begun:
@@ -252,9 +250,11 @@ def _computed(
     return computed(context)
 
 
-def _whole(step: Plan, judged: DataFrame) -> DataFrame:
-    """Observes the rows between the function and the cut: a filter must not move below a stateful operator."""
-    return judged.observe(f"whole_{step.table.name}", F.count(F.lit(1)).alias("rows"))
+def _cut(step: Plan, judged: DataFrame, within: Callable[[Column], Column]) -> DataFrame:
+    """Returns the rows whose instant is `within` a span."""
+    # the observation stands in between: a filter must not move below a stateful operator
+    judged = judged.observe(f"whole_{step.table.name}", F.count(F.lit(1)).alias("rows"))
+    return judged.where(within(lateness.instant_of(step.table.window, step.event_time)))
 
 
 def closing_prepared(
@@ -268,8 +268,7 @@ def closing_prepared(
     timed = {name: rows[name].where(F.col(ORIGIN) == "stream") for name in step.timed}
     driving = timed.pop(step.driving)
     judged = step.derived(Inputs(driving, references, timed), "stream")
-    moment = lateness.instant_of(step.table.window, step.event_time)
-    return _whole(step, judged).where(lateness.between_passing(moment, start, end))
+    return _cut(step, judged, lambda moment: lateness.between_passing(moment, start, end))
 
 
 def _reported(
@@ -284,7 +283,10 @@ def _reported(
 
     def computed(key: str) -> DataFrame:
         whole = ranges.partition_range(key, table.partition_by)
-        within = {t.name: lateness.between(_moment(lakehouse, t), whole) for t in timed}
+        within = {
+            t.name: lateness.between(lateness.instant_of_stored(lakehouse.catalog, t), whole)
+            for t in timed
+        }
         rows = {t.name: read(t, whole).where(within[t.name]) for t in timed}
         return step.report({**references, **rows}, whole)
 

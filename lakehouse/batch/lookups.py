@@ -141,7 +141,7 @@ def questions(session: Session, table: Table, span: Range) -> DataFrame:
     """Returns the rows of a range for which a batch run asks the table's lookup (`Plan.questions`)."""
     step = plan_of(session, table)
     driving = session.catalog.driving(table)
-    moment = lateness.instant_of(driving.window, session.catalog.event_time(driving))
+    moment = lateness.instant_of_stored(session.catalog, driving)
     rows = session.spanning(driving, span).where(lateness.between(moment, span))
     return step.questions(rows, "batch")
 

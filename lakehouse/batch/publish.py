@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain, compress
 from typing import Any
 
@@ -30,6 +30,8 @@ from lakehouse.storage.log import report_files
 from lakehouse.storage.log.commits import NOTHING, Commit, recorded
 from lakehouse.storage.session import Session
 from lakehouse.transform.checks import judged_rows
+
+_MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +152,24 @@ def _committed(
         else {}
     )
     written_version = NOTHING
-    took = time.monotonic() - started
-    commits = [
-        replace(line.commit, at=datetime.now(UTC), seconds=0.0 if number else took)
-        for number, line in enumerate(lot)
-    ]
     differing = [line.among(comparison.differ) for line in lot]
+    commits: list[Commit] = []
+
+    def noted() -> dict[str, Any]:
+        took, now = time.monotonic() - started, datetime.now(UTC)
+        commits.extend(
+            replace(line.commit, at=now + n * _MOMENT, seconds=0.0 if n else took)
+            for n, line in enumerate(lot)
+        )
+        return recorded(compress(commits, differing), metadata)
+
     if any(differing):
         partitions = [p for line in compress(lot, differing) for p in line.partitions]
         written_version = delta_writer.replace(
-            comparison.rows.where(F.col(PARTITION).isin(partitions)),
-            path,
-            partitions,
-            recorded(compress(commits, differing), metadata),
+            comparison.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, noted
         )
+    if not commits:
+        noted()
     for partition, content in files.items():
         rows = str(comparison.wanted.get(partition, EMPTY))
         report_files.keep(

@@ -128,19 +128,26 @@ def _rebuilt(session: Session, table: Table) -> Commit | None:
     if new_digest == old_digest and delta_writer.version(session.path(table)) > 0:
         return None
     mark = {"run": uuid.uuid4().hex, "code_version": table.code_version}
-    commit = Commit(
-        table=table.name,
-        role="reference",
-        generation=0,
-        batch=0,
-        version=NOTHING,
-        at=datetime.now(UTC),
-        code_version=table.code_version,
-        written=new_digest.rows,
-        seconds=time.monotonic() - started,
-    )
-    version = delta_writer.overwrite(rows, session.path(table), recorded([commit], mark))
-    commit = replace(commit, version=version)
+    commits: list[Commit] = []
+
+    def noted() -> dict[str, Any]:
+        commits.append(
+            Commit(
+                table=table.name,
+                role="reference",
+                generation=0,
+                batch=0,
+                version=NOTHING,
+                at=datetime.now(UTC),
+                code_version=table.code_version,
+                written=new_digest.rows,
+                seconds=time.monotonic() - started,
+            )
+        )
+        return recorded(commits, mark)
+
+    version = delta_writer.overwrite(rows, session.path(table), noted)
+    commit = replace(commits[0], version=version)
     session.commit_log(table).append(commit, recorded=True)
     return commit
 

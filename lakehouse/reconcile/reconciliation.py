@@ -229,7 +229,7 @@ def _computed(
     session: Session, table: Table, span: Range, references: Mapping[str, int], blank: Certificate
 ) -> _Sides:
     computed = compute.compute(session, table, span, references=references, states="compare")
-    instant = lateness.instant_of(table.window, session.catalog.event_time(table))
+    instant = lateness.instant_of_stored(session.catalog, table)
     partitions = set(span.partitions(table.partition_by))
     lost = {
         key: files[0]["path"]

@@ -49,10 +49,16 @@ class Lakehouse:
 
     def may_hold(self, table: Table, file: dict, span: Range) -> bool:
         """Returns True unless the statistics of the table's file rule out a row in the span of event time."""
-        # the statistics have the end of a window; its result belongs to the last instant before that
-        end = span.end + _INSTANT if table.window else span.end
         column = self.catalog.time_statistic(table)
-        return delta_log.may_hold(file, column, Range(span.start, end))
+        return delta_log.may_hold(file, column, self.stored_span(table, span))
+
+    def stored_span(self, table: Table, span: Range) -> Range:
+        """Returns the span of event time in values of the column that places the table's rows in time (`time_statistic`).
+
+        The result of a window belongs to the last instant before its end, which is what is stored.
+        """
+        shift = _INSTANT if table.window else timedelta(0)
+        return Range(span.start + shift, span.end + shift)
 
     def least(self, table: Table, version: int | None = None) -> list[datetime | None]:
         """Returns the first event time of each file of the table, to a millisecond; None where its statistics do not say.

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +17,6 @@ from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.disk.layout import Side
 from lakehouse.storage.keyed import event_time_index
 from lakehouse.storage.lakehouse import Lakehouse, gone
-
-_INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +129,8 @@ class Session(Lakehouse):
         files = [delta_log.data_file(path, file) for file in named]
         if delta_log.missing(files):
             return None
-        shift = _INSTANT if table.window else timedelta()  # a window is found by its end
-        condition = event_time_index.within(
-            self.catalog.time_statistic(table), Range(span.start + shift, span.end + shift)
-        )
+        column = self.catalog.time_statistic(table)
+        condition = event_time_index.within(column, self.stored_span(table, span))
         columns = to_arrow_schema(schema, timezone="UTC")
         in_memory = {file: self.rows_here([file], schema) for file in files}
         on_disk = [file for file in files if in_memory[file] is None]
@@ -146,7 +141,7 @@ class Session(Lakehouse):
                 for rows in in_memory.values()
                 if rows is not None
             ]
-        except pa.ArrowException:
+        except (pa.ArrowException, OSError):  # a file may be gone by now
             return None
         if read is None:
             return None

@@ -134,7 +134,7 @@ class InputFrontier:
         """Returns True if the input is complete further than the table, in the milliseconds that Spark knows."""
         complete = self._complete(offset)
         before = next(self._run.commit_log.by_stream(), None)
-        start = (before and before.frontier) or self._run.start
+        start = self._run.frontier_after(before)
         # Spark's own watermark begins with 0
         return complete is not None and complete > max(0, (start - EPOCH) // _MILLISECOND)
 

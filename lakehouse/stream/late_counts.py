@@ -30,7 +30,9 @@ def _counted_of(run: StreamRun, name: str, rows: InputRows) -> dict[str, Any]:
     def counts(inputs: Mapping[str, DataFrame], *_: object) -> DataFrame:
         return arrived(rows.written_by_stream(inputs[name]))
 
-    few = run.prepared.few(counts, {name: rows.here}, {name: rows.columns}, key=f"counts {name}")
+    few = run.prepared.few(
+        counts, lambda: {name: rows.here}, {name: rows.columns}, name=f"counts {name}"
+    )
     if few is not None:
         return in_micros(few.rows.to_pylist()[0])
     return in_micros(observing.only(arrived(rows.frame)).asDict())

@@ -43,7 +43,7 @@ from lakehouse.transform.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class BatchLog:
-    """The record of a micro-batch that is made before it runs: the same when the batch is replayed."""
+    """What is recorded of a micro-batch before it runs, and is the same when it is replayed: its inputs, and when it began."""
 
     watermark: datetime
     at: datetime
@@ -163,6 +163,10 @@ class StreamRun:
         ahead = self.handover.frontier if self.handover else BEGINNING
         return max(ahead, datetime.fromisoformat(self.again.frontier)) if self.again else ahead
 
+    def frontier_after(self, commit: Commit | None) -> datetime:
+        """Returns the frontier that a commit of the stream left; `start` without a commit, or if it has none."""
+        return (commit and commit.frontier) or self.start
+
     @property
     def again(self) -> Beginning | None:
         """Returns the generation's beginning, if it reads again what the one before had read, to rebuild lost state."""
@@ -225,15 +229,10 @@ class StreamRun:
         """
         started = time.monotonic()
         app = self.app(batch)
-        metadata = (
-            {
-                "code_version": self.table.code_version,
-                "inputs": known["inputs"],
-                "watermark": known["watermark"],
-            }
-            | ({"frontier": known["frontier"]} if "frontier" in known else {})
-            | dict(noted or {})
-        )
+        metadata: dict[str, Any] = {
+            name: known[name] for name in ("inputs", "watermark", "frontier") if name in known
+        }
+        metadata |= {"code_version": self.table.code_version, **(noted or {})}
         path, aside = self.session.path(self.table), self.session.path(self.table, "quarantine")
         self.reached("begin")
         replayed, few = batch <= self.committed, judged if isinstance(judged, Few) else None
@@ -269,13 +268,11 @@ class StreamRun:
 
         made = commit(**({} if counted_later else counts({**seen, "files": files})))
         whole = not (replayed or seen["bad"] or counted_later)
-        version = (
-            delta_writer.version_of(path, app, batch)
-            if replayed
-            else delta_writer.commit(
-                files, path, app, batch, recorded([made], metadata, whole=whole)
-            )
-        )
+        if replayed:
+            version = delta_writer.version_of(path, app, batch)
+        else:
+            record = recorded([made], metadata, whole=whole)
+            version = delta_writer.commit(files, path, app, batch, record)
         self.reached("rows")
         if seen["bad"] and not (replayed and batch <= delta_log.committed(aside, app)):
             bad = few.rows if few is not None else completed(judged)  # type: ignore[arg-type]
@@ -284,7 +281,7 @@ class StreamRun:
         if counted_later:
             made = commit(**counts(seen))
         elif not whole:
-            made = replace(made, at=datetime.now(UTC))
+            made = replace(made, at=datetime.now(UTC), seconds=time.monotonic() - started)
         self._add(replace(made, version=version), recorded=whole)
 
     def _quarantine_rows(
@@ -349,7 +346,7 @@ class StreamRun:
         self._add(replace(made[0], version=version), recorded=whole)
 
     def _commit(self, batch: int, **known: Any) -> Commit:
-        """The commit of a micro-batch, whose version is yet to be known."""
+        """Returns the commit of a micro-batch, without its version."""
         return Commit(
             table=self.table.name,
             role="stream",

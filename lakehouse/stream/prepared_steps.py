@@ -56,53 +56,60 @@ class PreparedSteps:
 
     def __init__(self, session: Session, table: Table) -> None:
         self._session, self._table = session, table
-        self._plans: dict[Hashable, PreparedPlan] = {}
-        self._ordinary: Counter[Hashable] = Counter()
-        self._refusals: dict[Hashable, str] = {}
+        self._plans: dict[tuple[str, Hashable], PreparedPlan] = {}
+        self._ordinary: Counter[tuple[str, Hashable]] = Counter()
+        self._refusals: dict[str, str] = {}  # by the name of the function
         self._interrupted = False
         self._local = is_in_one_process(str(session.spark.sparkContext.master))
 
     def few(
         self,
         function: Function,
-        rows: Mapping[str, pa.Table | None],
+        rows: Callable[[], Mapping[str, pa.Table | None]],
         columns: Mapping[str, StructType],
         instants: Sequence[datetime] = (),
-        key: Hashable = None,
+        *,
+        name: str = "rows",
+        variant: Hashable = None,
     ) -> Few | None:
         """Returns the function's rows; None if the step is to go the ordinary way.
 
-        :param rows: those of each input; None if they are not in memory.
-        :param key: differs wherever the function differs.
+        :param rows: returns those of each input, None if they are not in memory. It is called for a prepared plan only.
+        :param name: that of the function, among those of the query.
+        :param variant: differs where the same function gives another plan.
         """
-        here = {name: each for name, each in rows.items() if each is not None}
-        count = sum(map(len, here.values()))
-        if self.refusal(key) or len(here) < len(rows) or count > self._session.settings.step_rows:
+        key = name, variant
+        if self.refusal(name):
             return None
         if key not in self._plans:
             self._ordinary[key] += 1
             if self._ordinary[key] <= ORDINARY_FIRST:
                 return None
-            if not self._prepared(function, columns, len(instants), key):
-                return None
+        given = rows()
+        in_memory = {input_: table for input_, table in given.items() if table is not None}
+        count = sum(map(len, in_memory.values()))
+        if len(in_memory) < len(given) or count > self._session.settings.step_rows:
+            return None
+        if key not in self._plans and not self._prepared(function, columns, len(instants), key):
+            return None
         plan = self._plans[key]
         try:
-            made = plan.run(here, instants)
+            made = plan.run(in_memory, instants)
             observed = plan.observed().get(_SEEN, {})
         except (PySparkException, Py4JError, pa.ArrowException) as err:
             if self._interrupted:
                 raise
             # the ordinary way reports what is wrong with the step
-            self._refuse(key, f"its run failed: {reason_of(err)}")
+            self._refuse(name, f"a run failed: {reason_of(err)}")
             return None
         if not small_commits.can_hold(made.schema):
-            self._refuse(key, "only Spark writes its columns")
+            self._refuse(name, "only Spark writes the columns")
             return None
         return Few(made, observed)
 
-    def refusal(self, key: Hashable = None) -> str:
-        """Returns why a function's steps can have no prepared plan; empty if no reason is known so far."""
-        return self._refusals.get(key, "") if self._local else "the executors are other processes"
+    def refusal(self, name: str) -> str:
+        """Returns why a function can have no prepared plan; empty if no reason is known so far."""
+        return self._refusals.get(name, "") if self._local else "the executors are other processes"
 
     def interrupt(self) -> None:
         """Interrupts a running step, which is then not repeated the ordinary way."""
@@ -119,7 +126,7 @@ class PreparedSteps:
         function: Function,
         columns: Mapping[str, StructType],
         instants: int,
-        key: Hashable,
+        key: tuple[str, Hashable],
     ) -> bool:
         if len(self._plans) == _MOST_PLANS:
             self.close()
@@ -132,14 +139,15 @@ class PreparedSteps:
                 moments,
             )
         except NotPreparedError as err:
-            self._refuse(key, str(err))
+            self._refuse(key[0], str(err))
         return key in self._plans
 
-    def _refuse(self, key: Hashable, why: str) -> None:
-        self._refusals[key] = why
-        _log.info(f"table={self._table.name}: each step is planned again: {why}")
-        if plan := self._plans.pop(key, None):
-            plan.close()
+    def _refuse(self, name: str, why: str) -> None:
+        """Has all variants of a function planned by Spark from now on."""
+        self._refusals[name] = why
+        _log.info(f"table={self._table.name}, steps={name}: Spark plans each of them: {why}")
+        for key in [key for key in self._plans if key[0] == name]:
+            self._plans.pop(key).close()
 
 
 def computed_here(

@@ -1,8 +1,6 @@
 """The stream: one query, of steps or of Spark's, fills one table.
 
-The module makes the query's micro-batches, by kind of table.
-
-`strategy` decides which of the two a table has; `micro_batch` writes a micro-batch.
+`strategy` decides which of the two a table has. The modules of `engines` make its micro-batches, and `micro_batch` writes them.
 """
 
 import logging
@@ -179,7 +177,7 @@ def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
         before = run.commit_log.before(run.generation, batch_id)
-        start = (before and before.frontier) or run.start
+        start = run.frontier_after(before)
         batch = run.held(batch)
         try:
             run.write(

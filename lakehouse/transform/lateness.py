@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Sql
 from pyspark.sql import functions as F
 
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import (
     ARRIVAL,
     ARRIVAL_TYPE,
@@ -53,6 +54,11 @@ def partition_of(instant: Column, length: PartitionBy) -> Column:
 def instant_of(window: Window | None, event_time: str) -> Column:
     """Returns the instant that places a row in a range: its event time, or the last instant of its window."""
     return instant_of_window() if window else F.col(event_time)
+
+
+def instant_of_stored(catalog: Catalog, table: Table) -> Column:
+    """Returns the instant that places a stored row of a table in time."""
+    return instant_of(table.window, catalog.event_time(table))
 
 
 def instant_of_window() -> Column:

@@ -63,6 +63,11 @@ def turnover(paid: DataFrame) -> DataFrame:
     return paid.groupBy("window", "shop").agg(F.sum("cents").alias("cents"))
 
 
+@window_table(layer="gold", window=tumbling("30 seconds"), keys=["shop"])
+def turnover_in_half_minutes(turnover: DataFrame) -> DataFrame:
+    return turnover.groupBy("window", "shop").agg(F.sum("cents").alias("cents"))
+
+
 @keyed_table(layer="gold", keys=["shop"])
 def totals(orders: DataFrame) -> DataFrame:
     return orders.groupBy("shop").agg(F.sum("cents").alias("cents"), F.count("*").alias("orders"))
@@ -103,6 +108,7 @@ def marked(orders: DataFrame) -> DataFrame:
 PREPARED = {
     "paid": ("rows",),
     "turnover": ("range", "counts paid"),
+    "turnover_in_half_minutes": ("range", "counts turnover"),
     "totals": ("new rows",),
     "history": ("new rows",),
     "both": ("rows", "counts orders", "counts payments"),
@@ -124,10 +130,10 @@ def test_running_queries_go_on_by_prepared_plans(spark, tmp_path, monkeypatch):
     used: Counter[tuple[str, str]] = Counter()
     few = PreparedSteps.few
 
-    def counted(self, *arguments, key=None, **named):
-        found = few(self, *arguments, key=key, **named)
-        used[self._table.name, key or "rows"] += found is not None
-        return found
+    def counted(self, *arguments, name="rows", **named):
+        prepared = few(self, *arguments, name=name, **named)
+        used[self._table.name, name] += prepared is not None
+        return prepared
 
     monkeypatch.setattr(PreparedSteps, "few", counted)
     monkeypatch.setattr(prepared_steps, "ORDINARY_FIRST", 1)
@@ -168,7 +174,7 @@ def test_a_function_that_is_another_each_time_goes_the_ordinary_way(
             stage.feed("orders", [order(n)])
             stage.run("marked")
     assert (
-        "table=marked: each step is planned again: the function gives another plan each time"
+        "table=marked, steps=rows: Spark plans each of them: the function gives another plan each time"
         in caplog.text
     )
     assert stage.rows("marked").count() == 2

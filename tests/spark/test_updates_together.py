@@ -158,11 +158,11 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
         def __init__(self, commit_log) -> None:
             self.commit_log = commit_log
 
-        def append(self, commit) -> None:
+        def append(self, commit, *, recorded: bool) -> None:
             if not left[0]:
                 raise Crash
             left[0] -= 1
-            self.commit_log.append(commit)
+            self.commit_log.append(commit, recorded=recorded)
 
         def __getattr__(self, name: str):
             return getattr(self.commit_log, name)

@@ -3,8 +3,10 @@
 import os
 import random
 from collections import Counter, defaultdict
+from functools import cache
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 
@@ -27,39 +29,38 @@ def compared(share: float = SHARE) -> None:
         if self._both:
             self._ordinary = defaultdict(lambda: prepared_steps.ORDINARY_FIRST)
 
-    def both(self, function, rows, columns, instants=(), key=None):
-        refused = self.refusal(key)
-        found = few(self, function, rows, columns, instants, key)
+    def both(self, function, rows, columns, instants=(), *, name="rows", variant=None):
+        refused, rows = self.refusal(name), cache(rows)
+        prepared = few(self, function, rows, columns, instants, name=name, variant=variant)
         if not self._both:
-            return found
-        seen["compared" if found else f"ordinary: {self.refusal(key) or 'not in memory'}"] += 1
-        failed = not refused and self.refusal(key).startswith("its run failed")
-        if found or failed:
-            outcome = Observation()
-            frames = {
-                name: in_spark(self._session.spark, rows[name], columns[name]) for name in rows
+            return prepared
+        refusal = self.refusal(name)
+        seen["compared" if prepared else f"ordinary: {refusal or 'not in memory'}"] += 1
+        failed = not refused and refusal.startswith("a run failed")
+        if not prepared and not failed:
+            return None
+        outcome = Observation()
+        spark = self._session.spark
+        frames = {input_: in_spark(spark, rows()[input_], columns[input_]) for input_ in rows()}
+        try:
+            ordinary = function(frames, instants, outcome).toArrow()
+        except (PySparkException, Py4JError, pa.ArrowException):
+            assert failed, f"{self._table.name}: only the ordinary way fails"
+            return None
+        assert not failed, f"{self._table.name}: the ordinary way runs, but {refusal}"
+        _assert_equal(self._table.name, prepared.rows, ordinary)
+        if prepared.observed:
+            observed = {
+                column: value.astimezone() if hasattr(value, "astimezone") else value
+                for column, value in (observing.observed(outcome) or {}).items()
             }
-            try:
-                ordinary = function(frames, instants, outcome).toArrow()
-            except PySparkException:
-                assert failed, (
-                    f"{self._table.name}: the ordinary way fails, the prepared plan does not"
-                )
-                return found
-            assert not failed, f"{self._table.name}: the ordinary way runs, but {self.refusal(key)}"
-            _assert_equal(self._table.name, found.rows, ordinary)
-            if found.observed:
-                observed = observing.observed(outcome) or {}
-                assert {**found.observed} == {
-                    name: value.astimezone() if hasattr(value, "astimezone") else value
-                    for name, value in observed.items()
-                }, self._table.name
-        return found
+            assert {**prepared.observed} == observed, self._table.name
+        return prepared
 
     PreparedSteps.__init__, PreparedSteps.few = begin, both  # type: ignore[method-assign]
 
 
-def _assert_equal(table: str, found: pa.Table, ordinary: pa.Table) -> None:
-    assert found.schema.equals(ordinary.schema), f"{table}: {found.schema}\n{ordinary.schema}"
-    one, other = (sorted(map(repr, rows.to_pylist())) for rows in (found, ordinary))
+def _assert_equal(table: str, prepared: pa.Table, ordinary: pa.Table) -> None:
+    assert prepared.schema.equals(ordinary.schema), f"{table}: {prepared.schema}\n{ordinary.schema}"
+    one, other = (sorted(map(repr, rows.to_pylist())) for rows in (prepared, ordinary))
     assert one == other, table

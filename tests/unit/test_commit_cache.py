@@ -24,7 +24,7 @@ from lakehouse.storage.log.log_tables import flush
 from support.sensors_log import TABLE, batch_run, micro_batch
 
 SENSORS = ("lakehouse.examples.sensors.tables",)
-DISTURBANCES = ("deleted", "emptied", "cut", "garbage", "two lines cut")
+DISTURBANCES = ("deleted", "emptied", "cut", "garbage", "two lines cut", "garbage first")
 ACTIONS = ("commit", "crash", "line", "flush", "compact", *DISTURBANCES)
 
 
@@ -94,6 +94,9 @@ class Told:
             case "two lines cut" if text.count(b"\n") > 3:
                 cache.write_bytes(b"".join(text.splitlines(keepends=True)[:-2]))
                 cache.unlink()
+            case "garbage first" if text.startswith(b"#"):
+                cache.write_bytes(b"#garbage" + text[8:])
+                flush(self.settings, [TABLE])
             case "garbage" if text.count(b"\n") > 2:
                 first, rest = text.split(b"\n", 1)
                 cache.write_bytes(first + b'\n{"role":"batch"}\n' + rest)
@@ -126,9 +129,9 @@ def test_each_disturbance_occurs_and_commits_outlive_the_logs_that_had_them(tmp_
     for action in (*DISTURBANCES, "line", "commit"):
         told.do(action)
         assert list(told.log) == told.commits[::-1], action
-    assert told.log.note.exists(), "the line is in no other place"
+    assert told.log.notes.path.exists(), "the line is in no other place"
     flush(told.settings, [TABLE])
-    assert not told.log.note.exists()
+    assert not told.log.notes.path.exists()
 
 
 def test_a_line_of_a_batch_that_is_unfinished_is_left_out_while_it_is_the_last(tmp_path):
@@ -172,7 +175,7 @@ def test_commits_of_earlier_versions_whose_lines_are_gone_are_said(tmp_path, cap
     told.log.path.unlink()
     assert list(told.log) == told.commits and not capfd.readouterr().err
     told.log.path.unlink()
-    told.log.note.unlink()
+    told.log.notes.path.unlink()
     assert not list(told.log)
     assert "1 commits of the stream were made by an earlier version" in capfd.readouterr().err
 
@@ -182,7 +185,7 @@ def test_a_cache_whose_last_line_is_torn_is_read_again_before_the_note_goes(tmp_
     for action in ("commit", "line"):
         told.do(action)
     told.log.path.write_bytes(told.log.path.read_bytes()[:-40])
-    assert flush(told.settings, [TABLE]) == 2 and not told.log.note.exists()
+    assert flush(told.settings, [TABLE]) == 2 and not told.log.notes.path.exists()
     assert list(told.log) == told.commits[::-1]
 
 
@@ -204,6 +207,34 @@ def test_a_cache_of_a_long_history_is_read_again_in_part(tmp_path, monkeypatch):
     assert found[:6] == told.commits[:-7:-1]
     assert {c.batch for c in found} >= {c.batch for c in told.commits if c.late}
     assert flush(told.settings, [TABLE]) == 1
+
+
+def test_a_flush_copies_all_though_the_cache_is_deleted_meanwhile(tmp_path, monkeypatch):
+    told = Told(Settings(root=tmp_path, tables=SENSORS))
+    for action in ("commit", "line", "commit"):
+        told.do(action)
+    behind, deletions = commit_cache.behind, iter((True, True))
+
+    def deleted(*given):
+        if next(deletions, False):
+            told.log.path.unlink()
+        return behind(*given)
+
+    monkeypatch.setattr(commit_cache, "behind", deleted)
+    assert flush(told.settings, [TABLE]) == 3 and not told.log.notes.path.exists()
+    assert list(told.log) == told.commits[::-1]
+
+
+def test_commits_keep_their_order_if_the_clocks_of_hosts_differ(tmp_path):
+    told = Told(Settings(root=tmp_path, tables=SENSORS))
+    for action in ("commit", "line", "commit"):
+        told.do(action)
+    hasty = told.next
+    told.next = lambda: replace(hasty(), at=hasty().at - timedelta(seconds=2, milliseconds=1))
+    told.do("commit")
+    for action in ("deleted", "flush", "deleted"):
+        told.do(action)
+        assert list(told.log) == told.commits[::-1], action
 
 
 def test_random_deletions_while_others_read(tmp_path):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import log_state
@@ -44,3 +44,13 @@ def test_a_version_whose_log_was_cut_is_refused(table):
         commit(table, version).unlink()
     with pytest.raises(CommitError, match="version=3: its log does not have this version any more"):
         log_state.files_at(table, 3)
+
+
+def test_a_cut_that_was_killed_leaves_a_log_that_is_read_from_its_checkpoint(table):
+    DeltaTable(str(table)).create_checkpoint()  # of version 4
+    write_deltalake(str(table), pa.table({"n": [5]}), mode="append")
+    for killed_after in range(5):
+        assert len(log_state.files_since(table)) == 6
+        commit(table, killed_after).unlink()
+    assert len(log_state.files_since(table)) == 6
+    assert log_state.files_since(table / "none") == []

@@ -19,6 +19,7 @@ from lakehouse.errors import SavepointError
 from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.disk import files, layout
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import commit_log, reconcile_attempts
 from lakehouse.storage.position import checkpoints
@@ -174,7 +175,7 @@ def test_a_line_of_which_the_disk_takes_a_part_is_an_error_and_is_left_out(tmp_p
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_text() == '{"n": 1}\n{"n":'
     files.append_line(path, '{"n": 3}')
-    assert list(files.values_backwards(path, lambda line: line["n"])) == [3, 1]
+    assert list(Notes(path, lambda line: line["n"]).newest_first()) == [3, 1]
 
 
 @pytest.mark.parametrize(

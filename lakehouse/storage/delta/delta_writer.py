@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from lakehouse.storage.delta import delta_log, log_state, small_commits, small_f
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.keyed import keyed_files
 
-# what is noted with a commit, or what says so once its rows are computed
+# what is noted with a commit; a function is called once the rows are written
 Metadata = Mapping[str, object] | Callable[[], Mapping[str, object]]
 
 if TYPE_CHECKING:
@@ -93,18 +94,17 @@ def swap(
 
     Rows are found by the `keys`. Readers see what was before, or what is.
     """
-    return keyed_files.replace(rows, path, app, batch, _text(app, batch, metadata), files, keys)
+    text = partial(_text, app, batch, metadata)
+    return keyed_files.replace(rows, path, app, batch, text, files, keys)
 
 
-def replace(
-    rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]
-) -> int:
+def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Metadata) -> int:
     """Replaces whole partitions by `rows`, which lie in them, in one commit, and returns its version.
 
     An append of the stream to another partition is no conflict to Delta. Nothing replaced by nothing is no
     commit.
     """
-    return _overwrite(rows, path, partitions, f"batch:{metadata['run']}", metadata)
+    return _overwrite(rows, path, partitions, "batch", metadata)
 
 
 def exchange(source: Path, path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
@@ -129,17 +129,17 @@ def redeclare(path: Path, columns: StructType) -> None:
     _bases.pop(path, None)
 
 
-def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
+def overwrite(rows: DataFrame, path: Path, metadata: Metadata) -> int:
     """Replaces a whole reference table, in one commit, and returns its version."""
-    return _overwrite(rows, path, None, f"reference:{metadata['run']}", metadata)
+    return _overwrite(rows, path, None, "reference", metadata)
 
 
 def _overwrite(
     rows: DataFrame,
     path: Path,
     partitions: Sequence[str] | None,
-    app: str,
-    metadata: Mapping[str, object],
+    writer: str,
+    metadata: Metadata,
 ) -> int:
     version = delta_log.latest(path)
     removed = [
@@ -150,7 +150,9 @@ def _overwrite(
     added = files_of(rows, path)
     if partitions and not added and not removed:
         return version
-    return small_commits.replace(added, removed, path, version, partitions, _text(app, 0, metadata))
+    noted = _noted(metadata)
+    text = _text(f"{writer}:{noted['run']}", 0, noted)
+    return small_commits.replace(added, removed, path, version, partitions, text)
 
 
 def files_of(rows: DataFrame, path: Path) -> list[dict]:
@@ -226,8 +228,11 @@ def version(path: Path) -> int:
 
 
 def _text(app: str, batch: int, metadata: Metadata) -> str:
-    noted = metadata() if callable(metadata) else metadata
-    return json.dumps({"app": app, "batch": batch, **noted}, default=str)
+    return json.dumps({"app": app, "batch": batch, **_noted(metadata)}, default=str)
+
+
+def _noted(metadata: Metadata) -> Mapping[str, object]:
+    return metadata() if callable(metadata) else metadata
 
 
 def version_of(path: Path, app: str, batch: int) -> int:

@@ -125,11 +125,18 @@ def files_at(path: Path, version: int) -> list[dict]:
     return list(at(path, version).files.values())
 
 
-def files_since(path: Path, oldest: int) -> list[dict]:
-    """Returns the data files of `oldest`, a version with a checkpoint or the first one, and those that later commits added.
+def files_since(path: Path, oldest: int | None = None) -> list[dict]:
+    """Returns the data files of `oldest`, and those that later commits added.
 
-    Raises CommitError as `newest`.
+    `oldest`: a version with a checkpoint, or 0; by default the first that the log can give. Commits before that are
+    what a cut of the log that was killed has left. Raises CommitError as `newest`.
     """
+    if oldest is None:
+        if not delta_log.exists(path):
+            return []
+        first = delta_log.oldest(path)
+        checkpoints = [v for v in delta_log.checkpoints(path) if v >= first - 1]
+        oldest = min(checkpoints, default=0) if first else 0
     files, read = files_at(path, oldest), oldest
     for version, actions in commits(path, oldest + 1):
         files += [action["add"] for action in actions if action.get("add")]

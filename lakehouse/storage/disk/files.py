@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from lakehouse.logs import warn_once
-
 _log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
@@ -58,30 +56,6 @@ def backwards(opened: BinaryIO, block: int = 1 << 16) -> Iterator[str]:
             yield from (p.decode(errors="replace") for p in reversed(parts) if p.endswith(b"}"))
         if rest.endswith(b"}"):
             yield rest.decode(errors="replace")
-
-
-def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Value]:
-    """What `append_line` wrote as JSON, decoded, last first.
-
-    A line that holds something else is said on standard error, once in the life of a process, and
-    left out.
-    """
-    any_whole = False
-    for line in lines_backwards(path):
-        any_whole = True
-        try:
-            value = decode(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError) as err:
-            message = (
-                f"file={path}: a line holds one JSON object as the lakehouse writes it, and one is torn "
-                f"({type(err).__name__}: {err}); it is left out"
-            )
-            warn_once(_log, message, path, line)
-            continue
-        yield value
-    if not any_whole and path.exists():
-        message = f"file={path}: a line holds one whole JSON object, and it has no such line; it counts as gone"
-        warn_once(_log, message, path, "no line")
 
 
 def replace_file(path: Path, value: object) -> None:

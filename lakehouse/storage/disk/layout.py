@@ -108,10 +108,11 @@ def commit_log(settings: Settings, table: Table) -> Path:
 
 
 def known(settings: Settings) -> list[str]:
-    """The names of all tables that have a commit log, declared or not."""
-    return sorted(
-        path.stem for path in commit_logs(settings).glob("*.jsonl") if "." not in path.stem
-    )
+    """Returns the names of all tables that are on disk, declared or not."""
+    sides = tuple(f"__{side}" for side in get_args(Side) if side)
+    folders = (log.parent for log in settings.root.glob("*/*/_delta_log"))
+    names = {folder.name for folder in folders if not folder.parent.name.startswith("_")}
+    return sorted(name for name in names if not name.endswith(sides))
 
 
 def note(settings: Settings, table: Table, name: Note) -> Path:

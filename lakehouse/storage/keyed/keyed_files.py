@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -121,7 +121,7 @@ def replace(
     path: Path,
     app: str,
     batch: int,
-    metadata: str,
+    metadata: Callable[[], str],
     files: int,
     keys: Sequence[str],
 ) -> int:
@@ -142,7 +142,7 @@ def replace(
 
     operation = _operation("Complete", app, batch)
     log = partial(log_state.newest, path)
-    version = committer.commit(log, change, metadata, (app, batch), **operation)
+    version = committer.commit(log, change, metadata(), (app, batch), **operation)
     forget(path)
     return version
 

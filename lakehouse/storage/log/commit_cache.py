@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +30,8 @@ from lakehouse.storage.disk.files import (
     lines_backwards,
     remove,
     replace_bytes,
-    values_backwards,
 )
 from lakehouse.storage.disk.layout import table_path
-from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.log.commits import NOTHING, Commit, decoded, encoded, records_of
 
 if TYPE_CHECKING:
@@ -53,8 +50,9 @@ _VERSION = re.compile(r'"version":(-?\d+)')
 
 
 def is_whole(log: "CommitLog") -> bool:
-    """Whether the cache is there, and its last line is not torn."""
-    with suppress(OSError), log.path.open("rb") as file:
+    """Returns True if the cache is there, and neither its first line nor its last one is torn."""
+    with suppress(OSError, ValueError), log.path.open("rb") as file:
+        _moved(file.read(len(first_line(0))))
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
     return False
@@ -63,7 +61,7 @@ def is_whole(log: "CommitLog") -> bool:
 def is_needless(log: "CommitLog") -> bool:
     """Whether the table has no commit yet: who only looks makes no file for that."""
     is_new = delta_log.latest(table_path(log.settings, log.table)) == 0
-    return is_new and not log.note.exists() and not _position(log)
+    return is_new and not log.notes.path.exists() and not _position(log)
 
 
 def _position(log: "CommitLog") -> int:
@@ -95,7 +93,7 @@ def _size(path: Path) -> int | None:
 
 def has_noted(log: "CommitLog") -> bool:
     """Whether the cache has all lines of the note. They are among its last ones."""
-    missing = {_instant(line) for line in lines_backwards(log.note)}
+    missing = {_instant(line) for line in lines_backwards(log.notes.path)}
     for line in lines_backwards(log.path) if missing else ():
         missing.discard(_instant(line))
         if not missing:
@@ -163,7 +161,7 @@ def _all(log: "CommitLog") -> tuple[int, list[Commit], list[Commit]]:
     if not made:
         return position, [], []
     known = {_key(commit) for commit in copied}
-    noted = reversed(list(values_backwards(log.note, partial(typed, Commit))))
+    noted = reversed(list(log.notes.newest_first()))
     # what is known from before was of another table of that name, which was removed
     rest = [each for each in noted if _key(each) not in known and each.at >= made[1]]
     versions = list(delta_log.versions(table_path(log.settings, log.table)))
@@ -183,7 +181,23 @@ def _all(log: "CommitLog") -> tuple[int, list[Commit], list[Commit]]:
             rest += [each for each in commits if _key(each) not in known and each.at >= begins]
         elif place != by_stream[-1]:  # else a crash came before it was done, and it is run again
             rest += [c for c in commits if _number(c) not in numbers and c.at >= begins]
-    return position, copied, sorted(rest, key=lambda commit: commit.at)
+    return position, copied, _in_order(rest)
+
+
+def _in_order(commits: Iterable[Commit]) -> list[Commit]:
+    """Sorts commits by their instants.
+
+    A commit of a later version counts as no earlier: the clocks of two hosts may differ. A void line names the
+    version that it goes back to.
+    """
+    latest, instants = EPOCH, list[tuple[datetime, Commit]]()
+    for commit in sorted(commits, key=lambda c: (c.version, c.at)):
+        if commit.version != NOTHING and commit.role != "void":
+            latest = max(latest, commit.at)
+            instants.append((latest, commit))
+        else:
+            instants.append((commit.at, commit))
+    return [commit for _, commit in sorted(instants, key=lambda placed: placed[0])]
 
 
 def _recorded(log: "CommitLog", version: int) -> tuple[list[Commit], bool]:
@@ -216,8 +230,8 @@ def _copied(log: "CommitLog", since: datetime | None) -> tuple[int, list[Commit]
     where = (
         f"\"table\" = '{name}' AND (role <> 'stream' OR late > 0 OR at > COALESCE(({recent}), ''))"
     )
-    commits = sorted(map(_of_row, delta_tables.rows(log_table, where=where)), key=lambda c: c.at)
-    return position, [commit for commit in commits if commit.at >= since]
+    commits = map(_of_row, delta_tables.rows(log_table, where=where))
+    return position, _in_order(commit for commit in commits if commit.at >= since)
 
 
 def _of_row(row: Mapping[str, object]) -> Commit:
@@ -262,6 +276,7 @@ def behind(log: "CommitLog", copied: int) -> tuple[list[Commit], int] | None:
         with log.path.open("rb") as file:
             file.seek(max(begin - 1, 0))
             content = file.read()
+            os.fsync(file.fileno())  # a crash of the machine must not take what counts as copied
     except FileNotFoundError:
         return None
     whole, newline, _ = content[min(begin, 1) :].rpartition(b"\n")
@@ -305,9 +320,12 @@ def shift(cache: Path) -> int:
     """How many bytes have gone from before a line: the difference of its first position and where it is now."""
     try:
         with cache.open("rb") as file:
-            first = file.read(len(first_line(0)))
+            return _moved(file.read(len(first_line(0))))
     except FileNotFoundError:
         return 0
+
+
+def _moved(first: bytes) -> int:
     return int(first[1:]) if first.startswith(b"#") else 0
 
 

@@ -5,13 +5,12 @@ no such commit, or is known only after it, is a line of the note `lines.jsonl`, 
 table `_commits` (`log_tables`), where commits outlive the table's own log.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 
 from lakehouse.declare.table import Table
 from lakehouse.logs import warn_once
@@ -19,9 +18,10 @@ from lakehouse.ranges import PARTITION_LENGTHS, floor
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import append_line, values_backwards
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.disk.locks import READ_ONLY, alone
+from lakehouse.storage.disk.notes import Notes
+from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.log import commit_cache
 from lakehouse.storage.log.commits import Commit, decoded, encoded
 from lakehouse.storage.position.handovers import handover_of
@@ -44,9 +44,9 @@ class CommitLog:
         self.settings, self.table, self.path = settings, table, path
 
     @property
-    def note(self) -> Path:
-        """The lines that neither a Delta commit nor `_commits` has."""
-        return layout.note(self.settings, self.table, "lines.jsonl")
+    def notes(self) -> Notes[Commit]:
+        """The commits that neither a Delta commit nor `_commits` has."""
+        return Notes(layout.note(self.settings, self.table, "lines.jsonl"), partial(typed, Commit))
 
     def append(self, *commits: Commit, recorded: bool = False) -> None:
         """Adds commits; they are on disk when it returns.
@@ -55,7 +55,7 @@ class CommitLog:
         """
         with self.writing():
             if not recorded:
-                append_line(self.note, "\n".join(map(encoded, commits)))
+                self.notes.append(*commits)
             commit_cache.add(self, commits, recorded=recorded)
 
     def read_on(self) -> None:
@@ -178,18 +178,17 @@ def frontier(settings: Settings, table: Table) -> datetime | None:
 
 def note_dropped(settings: Settings, table: Table, rows: int) -> None:
     """Keeps that Spark dropped rows which the late filter had accepted: what it dropped is missing."""
-    line = {"at": datetime.now(UTC).isoformat(), "rows": rows}
-    append_line(_dropped(settings, table), json.dumps(line))
+    _dropped(settings, table).append({"at": datetime.now(UTC), "rows": rows})
 
 
 def dropped_by_spark(settings: Settings, table: Table, since: datetime | None) -> int:
     """How many rows Spark dropped after that instant."""
-    lines = values_backwards(
-        _dropped(settings, table),
-        lambda line: (int(line["rows"]), datetime.fromisoformat(line["at"])),
-    )
+    lines = _dropped(settings, table).newest_first()
     return sum(rows for rows, at in lines if since is None or at > since)
 
 
-def _dropped(settings: Settings, table: Table) -> Path:
-    return layout.note(settings, table, "dropped.jsonl")
+def _dropped(settings: Settings, table: Table) -> Notes[tuple[int, datetime]]:
+    return Notes(
+        layout.note(settings, table, "dropped.jsonl"),
+        lambda line: (int(line["rows"]), datetime.fromisoformat(line["at"])),
+    )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -71,7 +71,12 @@ class Commit:
 
 
 def encoded(value: "DataclassInstance") -> str:
-    return json.dumps(asdict(value), default=lambda o: o.isoformat(), separators=(",", ":"))
+    return json.dumps(_values(value), default=lambda o: o.isoformat(), separators=(",", ":"))
+
+
+def _values(value: "DataclassInstance") -> dict[str, Any]:
+    """Returns the fields by name. `asdict` copies what is in them, too, a third of the CPU of a commit's line."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def decoded(line: str) -> Commit:
@@ -98,7 +103,7 @@ def recorded(commits: Iterable[Commit], mark: Mapping[str, Any], *, whole: bool 
         return value != mark.get(name, _DEFAULTS[name])
 
     records = [
-        {n: v for n, v in asdict(each).items() if n not in _BY_PLACE and differs(n, v)}
+        {n: v for n, v in _values(each).items() if n not in _BY_PLACE and differs(n, v)}
         for each in commits
     ]
     return {**mark, "records": records, **({} if whole else {"unfinished": True})}

@@ -69,6 +69,10 @@ def _copied(log_table: "DeltaTable | None", table: Table) -> int:
     return (log_table.transaction_version(_app(table)) or 0) if log_table else 0
 
 
+def _behind(log: CommitLog, log_table: "DeltaTable | None") -> tuple[list[Commit], int] | None:
+    return commit_cache.behind(log, _copied(log_table, log.table))
+
+
 def _app(table: Table) -> str:
     return f"commit log:{table.name}"
 
@@ -82,11 +86,13 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
     with ExitStack() as writing:
         for log in (CommitLog(settings, table) for table in tables):
             log.read_on()
-            if not log.path.exists():
+            if not (log.exists or log.path.exists()):
                 continue
             writing.enter_context(log.writing())
-            new = commit_cache.behind(log, _copied(log_table, log.table))
-            if new is None:  # it is read again, and copied the next time
+            # the cache may be deleted at any moment, and what is not copied may be cut from the table's log next
+            while (new := _behind(log, log_table)) is None and log.exists:
+                commit_cache.read_again(log)
+            if new is None:
                 continue
             copied.append(log)
             if new[0]:
@@ -95,7 +101,7 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
         if rows:
             append(path, rows, Commit, CommitProperties(app_transactions=reached))
         for log in copied:
-            remove(log.note)
+            remove(log.notes.path)
     return len(rows)
 
 

@@ -69,7 +69,7 @@ def stranger(settings: Settings, root: Path) -> str:
             return f"file={path}: it is none of its files, for it lies in none of the folders that a savepoint has"
     for log in sorted(root.glob("*/*/_delta_log")):
         table = log.parent
-        for file in log_state.files_since(table, delta_log.oldest(table)):
+        for file in log_state.files_since(table):
             delta_log.data_file(table, file)
             if vector := file.get("deletionVector"):
                 place = deletion_vectors.file_of(table, vector)

@@ -157,7 +157,7 @@ def verify(settings: Settings, name: str) -> Savepoint:
     try:
         if stranger := checks.stranger(settings, root):
             raise SavepointError(f"savepoint={name}, {stranger}; {remedy}")
-    except (PathError, ValueError, KeyError, TypeError) as err:
+    except (PathError, CommitError, ValueError, KeyError, TypeError) as err:
         raise SavepointError(f"savepoint={name}, {err}; {remedy}") from err
     present = {str(path.relative_to(root)) for path in checks.files(root)}
     if others := sorted(present ^ contents.keys()):
@@ -308,7 +308,7 @@ def _take(path: Path, to: Path) -> None:
         if number and int(number[1]) <= version:
             shutil.copyfile(file, delta_log.folder(to) / file.name)
     # what no commit names yet is still being written, and would change under its link
-    for file in _named(path, log_state.files_since(to, delta_log.oldest(to))):
+    for file in _named(path, log_state.files_since(to)):
         beside = to / file.relative_to(path)
         if file.exists() and not beside.exists():
             beside.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ from lakehouse.batch import refreshed
 from lakehouse.batch.lookups import StepLookups
 from lakehouse.declare.windows import Duplicates
 from lakehouse.ranges import BEGINNING, Range
-from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.stream import late_counts
 from lakehouse.stream.advance import Take
@@ -34,13 +33,10 @@ def append_steps(run: StreamRun) -> tuple[Take, Due, Due]:
     looked_up = StepLookups(session, run.plan, run.service) if run.service else None
     refreshed_inputs = RefreshedInputs(run)
 
-    def begins(before: Commit | None) -> datetime:
-        return (before and before.frontier) or run.start
-
     def quiet_due(offset: Mapping[str, Any]) -> bool:
         complete = run.complete(offset)
         before = next(run.commit_log.by_stream(), None)
-        return complete is not None and complete > begins(before)
+        return complete is not None and complete > run.frontier_after(before)
 
     prepares = not (
         run.table.deduplicate or looked_up or session.catalog.refreshed_inputs(run.table)
@@ -48,7 +44,7 @@ def append_steps(run: StreamRun) -> tuple[Take, Due, Due]:
 
     def step(rows: Mapping[str, InputRows], batch_id: int, log: BatchLog) -> None:
         before = run.commit_log.before(run.generation, batch_id)
-        start = begins(before)
+        start = run.frontier_after(before)
         note: dict[str, Any] = {
             "watermark": start,
             "inputs": {"tables": log.inputs, "references": run.pinned},
@@ -61,7 +57,6 @@ def append_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         new = batch_id > run.committed
         if few := _prepared_rows(run, references, rows) if prepares and new else None:
             seen = late_counts.in_micros(few.observed) if few.observed else None
-            note["inputs"] |= refreshed.seen([])
             run.write(
                 few,
                 batch_id,
@@ -102,15 +97,15 @@ def _prepared_rows(
     def prepared(
         inputs: Mapping[str, DataFrame], _: object, outcome: str | Observation
     ) -> DataFrame:
-        timed = {name: each.written_by_stream(inputs[name]) for name, each in rows.items()}
+        timed = {name: batch.written_by_stream(inputs[name]) for name, batch in rows.items()}
         driving = timed.pop(run.plan.driving)
         observed = outcome if alone else None  # other inputs are not observed on the way
         return run.due(run.plan.derived(Inputs(driving, references, timed), "stream", observed))
 
     few = run.prepared.few(
         prepared,
-        {name: each.here for name, each in rows.items()},
-        {name: each.columns for name, each in rows.items()},
+        lambda: {name: batch.here for name, batch in rows.items()},
+        {name: batch.columns for name, batch in rows.items()},
     )
     # a join with an empty side reads no row, and counts none
     return few if few and (few.observed.get("arrived") or not alone) else None

@@ -5,14 +5,14 @@ from datetime import datetime
 from functools import cache, partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakehouse.batch import compute, kept_states, refreshed
+from lakehouse.batch import compute, kept_states
 from lakehouse.ranges import Range
 from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.log.commit_log import frontier
-from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import nullable
 from lakehouse.stream import late_counts
 from lakehouse.stream.advance import Take
@@ -40,9 +40,6 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         or (table.window and not table.window.regular)
     )
 
-    def begins(before: Commit | None) -> datetime:
-        return (before and before.frontier) or run.start
-
     def ahead_of(start: datetime, complete: datetime) -> datetime:
         # a row finds its valid version only once the versioned table is as far, so its frontier is read before its rows
         for versioned in versioned_inputs:
@@ -55,12 +52,12 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
     def due(offset: Mapping[str, Any]) -> bool:
         # the line of the commit that was just seen may be yet to come
         complete = run.complete(offset)
-        start = begins(next(run.commit_log.by_stream(), None))
+        start = run.frontier_after(next(run.commit_log.by_stream(), None))
         return complete is not None and closes(start, ahead_of(start, complete))
 
     def step(rows: Mapping[str, InputRows], batch_id: int, log: BatchLog) -> None:
         before = run.commit_log.before(run.generation, batch_id)
-        start = begins(before)
+        start = run.frontier_after(before)
         counted = cache(partial(late_counts.counted, run, rows if log.quiet is None else {}))
         complete = run.complete(log.inputs)
         if complete is None and not by_frontiers:
@@ -82,7 +79,6 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         span = Range(start, ahead)
         new = batch_id > run.committed
         if few := _prepared_range(run, references, span) if prepares and new else None:
-            note["inputs"] = {**inputs, **refreshed.seen([])}
             run.write(few, batch_id, lambda _: counted() | note, counted_later=True, **note)
             return
         closed = compute.closing(session, run.plan, span, references | session.references(read))
@@ -112,10 +108,11 @@ def _prepared_range(run: StreamRun, references: Mapping[str, DataFrame], span: R
     ) -> DataFrame:
         return run.due(compute.closing_prepared(run.plan, inputs, references, *instants))
 
-    if run.prepared.refusal("range"):
-        return None
-    context = ranges_of.context(span, run.table)
-    rows = {
-        name: session.few_spanning(of, context, columns[name], most) for name, of in tables.items()
-    }
-    return run.prepared.few(prepared, rows, columns, (span.start, span.end), key="range")
+    def rows() -> dict[str, pa.Table | None]:
+        context = ranges_of.context(span, run.table)
+        return {
+            name: session.few_spanning(table, context, columns[name], most)
+            for name, table in tables.items()
+        }
+
+    return run.prepared.few(prepared, rows, columns, (span.start, span.end), name="range")

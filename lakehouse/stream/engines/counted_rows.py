@@ -6,7 +6,7 @@ Rows that wait for the frontier are kept nowhere: they are read from their files
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,8 +22,6 @@ from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines.table_steps import Moved
 from lakehouse.transform import counting, lateness, plan
-
-_INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class CountedRows:
 
     def narrowed(self, name: str, rows: pa.Table, span: Range) -> pa.Table:
         """Returns the rows of an input that count."""
-        column, _ = self._time(name)
+        column = self._column(name)
         known = counting.arrived_before(span) if self._waits(name) else None
         return rows.filter(event_time_index.within(column, self._stored(name, span), known))
 
@@ -79,7 +77,7 @@ class CountedRows:
     ) -> pa.Table | None:
         """Returns these columns of an input's rows that count only before or only after the turn, and maybe of others; None if
         they are more than `most`."""
-        column, _ = self._time(name)
+        column = self._column(name)
         before, after = (self._stored(name, span) for span in (turn.before, turn.after))
         leaving = Range(before.start, after.start) if self.table.ttl else None
         entering = Range(before.end, after.end) if self.table.final_rows else None
@@ -117,7 +115,7 @@ class CountedRows:
             for path, file in (self._files(name, moved.until) if came else ())
             if path in came and file.held.start < least
         ]
-        column, _ = self._time(name)
+        column = self._column(name)
         return event_time_index.count_late(late, self._schema(name, ()), column, by) if late else 0
 
     def _files(self, name: str, version: int) -> Iterable[tuple[Path, _File]]:
@@ -138,18 +136,15 @@ class CountedRows:
         """Returns True if a late row of the input waits for the frontier."""
         return self.table.final_rows and not self.inputs[name].window
 
-    def _time(self, name: str) -> tuple[str, timedelta]:
-        """Returns the column that places stored rows in time, and how far before it they lie: a window just before its end."""
-        table = self.inputs[name]
-        return self.session.catalog.time_statistic(table), _INSTANT if table.window else timedelta()
+    def _column(self, name: str) -> str:
+        """Returns the column that places stored rows in time."""
+        return self.session.catalog.time_statistic(self.inputs[name])
 
     def _stored(self, name: str, span: Range) -> Range:
-        """Returns the span of event time in values of the column that places stored rows in time."""
-        _, shift = self._time(name)
-        return Range(span.start + shift, span.end + shift)
+        return self.session.stored_span(self.inputs[name], span)
 
     def _schema(self, name: str, columns: Iterable[str]) -> pa.Schema:
-        column, _ = self._time(name)
+        column = self._column(name)
         needed = {*columns, column.partition(".")[0], ARRIVAL, ORIGIN}
         stored = plan.plan_of(self.session, self.inputs[name]).schema
         chosen = StructType([field for field in stored if field.name in needed])

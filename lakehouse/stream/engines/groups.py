@@ -60,7 +60,7 @@ def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
 
     def step(moved: Mapping[str, Moved], batch_id: int, log: BatchLog) -> None:
         before = run.commit_log.before(run.generation, batch_id)
-        start = (before and before.frontier) or run.start
+        start = run.frontier_after(before)
         ahead = max(start, run.complete(log.inputs) or start)
         if groups.counted:  # a replayed step keeps its frontier, which decided which rows count
             ahead = run.noted_frontier(batch_id, start) or ahead

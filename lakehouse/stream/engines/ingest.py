@@ -164,8 +164,8 @@ def _prepared_rows(
     if (here := batch.here) is None:
         return None
     columns = {name: from_arrow_schema(rows.schema) for name, rows in here.items()}
-    key = (*partitions, *((name, of.json()) for name, of in columns.items()))
-    return run.prepared.few(prepared, here, columns, instants, key=key)
+    variant = (*partitions, *((name, of.json()) for name, of in columns.items()))
+    return run.prepared.few(prepared, lambda: here, columns, instants, variant=variant)
 
 
 def _latest_of_values(

@@ -144,9 +144,12 @@ def _steps(
         return of_keys(both["both"]).select(*map(quoted, _columns(run)))
 
     def few_new(rows: Mapping[str, InputRows]) -> Few | None:
-        here = {name: each.here for name, each in rows.items()}
-        columns = {name: each.columns for name, each in rows.items()}
-        few = run.prepared.few(new_rows, here, columns, key="new rows")
+        few = run.prepared.few(
+            new_rows,
+            lambda: {name: batch.here for name, batch in rows.items()},
+            {name: batch.columns for name, batch in rows.items()},
+            name="new rows",
+        )
         # a join with an empty side reads no row, and counts none
         return few if few and few.observed.get("arrived") else None
 
@@ -175,7 +178,7 @@ def _steps(
                     both = _with_stored(path, few)
                     schema = from_arrow_schema(both.schema, prefer_timestamp_ntz=True)
                     made = run.prepared.few(
-                        rows_of_keys, {"both": both}, {"both": schema}, key="keys"
+                        rows_of_keys, lambda: {"both": both}, {"both": schema}, name="keys"
                     )
                     upserted = made.rows if made else in_memory(rows_of_keys(_in_one(run, both)))
                     if upserted is not None:
@@ -319,7 +322,7 @@ def _inputs(run: StreamRun, log: BatchLog) -> dict[str, Any]:
 
 def _reached(run: StreamRun, batch_id: int, seen: Mapping[str, Any]) -> dict[str, Any]:
     before = run.commit_log.before(run.generation, batch_id)
-    start: datetime = (before and before.frontier) or run.start
+    start = run.frontier_after(before)
     ahead = utc(seen["watermark"]) if seen["watermark"] else start
     return {
         "arrived": seen["arrived"],

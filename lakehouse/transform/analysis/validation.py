@@ -15,7 +15,10 @@ from lakehouse.transform.checks import quality
 
 
 def check(session: Session, table: Table) -> None:
-    """Raises DeclarationError if stream and batch may differ by the function or the expectations (`determinism`)."""
+    """Raises DeclarationError if stream and batch may differ by the function or the expectations (`determinism`).
+
+    It compiles the expectations (`Plan.rules`), and raises its errors.
+    """
     step = plan.plan_of(session, table)
     rows = step.on_no_rows()
     if step.table.kind.has_late_rows:
@@ -37,7 +40,7 @@ def refusal(session: Session, table: Table) -> str:
     checks = (
         lambda: _check_targets(table, step.schema),
         lambda: check(session, table),
-        lambda: step.rules,
+        lambda: step.rules,  # compiles the expectations
     )
     remarks: list[str] = []
     failures: list[str] = []  # of Spark's: said last, for a remark is often their cause
