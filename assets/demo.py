@@ -222,17 +222,15 @@ class _Demo:
         self.console.print(f"[green]✓[/green] {text} [dim]{seconds:.1f} s[/dim]", soft_wrap=True)
 
     def _produce(self, pipeline: str, history: str) -> None:
-        from lakehouse.errors import SettingsError
-        from lakehouse.producers.registry import producer
+        from lakehouse.producers import registry
         from lakehouse.producers.topics import ensure_topics
 
-        try:
-            made = producer(self.settings, pipeline)
-        except SettingsError:
+        producer = registry.find(self.settings, pipeline)
+        if producer is None:
             return  # its topics are filled by others
-        new = ensure_topics(self.settings, made, made.workload.partitions)
+        new = ensure_topics(self.settings, producer, producer.workload.partitions)
         past = ["--history", history] if new else []  # a second run continues from now
-        rate = ["--rate", str(min(made.workload.rate, _RATE))]
+        rate = ["--rate", str(min(producer.workload.rate, _RATE))]
         command = [
             sys.executable,
             "-m",
