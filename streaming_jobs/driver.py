@@ -28,7 +28,7 @@ from lakehouse.stream import queries
 from streaming_jobs import process, progress
 from streaming_jobs.previews import Previews
 from streaming_jobs.process import Process
-from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.progress import QueryStatus
 from streaming_jobs.progress_log import ProgressLog
 from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, said
 from streaming_jobs.references import References
@@ -78,10 +78,12 @@ class Job:
                 self.say(state="stopped")
             raise
         except Exception as err:
-            jvm = self.process.status.jvm
-            if jvm and not self.process.turn.refusal() and _jvm_ended(self.process.status, err):
+            status = self.process.status
+            # a JVM that answers no more is given the moments that its end takes
+            within = _END_OF_JVM if isinstance(err, OF_THE_PROCESS) else 0.0
+            if status.jvm and not self.process.turn.refusal() and status.await_end_of_jvm(within):
                 raise JobError(
-                    f"jvm={jvm}: Spark's JVM ended, killed or out of memory; {cause(str(err))}"
+                    f"jvm={status.jvm}: Spark's JVM ended, killed or out of memory; {cause(str(err))}"
                 ) from err
             raise
         self.say(state="stopped")
@@ -325,13 +327,6 @@ def main(arguments: list[str] | None = None) -> int:
         return settings, pipeline, partial(Job, lakehouse, pipeline, available_now)
 
     return process.run(_log, args.foreground, prepared)
-
-
-def _jvm_ended(status: JobStatus, err: Exception) -> bool:
-    """Returns True if the JVM is gone; one that answers no more is given the moments that its end takes."""
-    if isinstance(err, OF_THE_PROCESS) and progress.is_alive(status.jvm, status.jvm_started):
-        processes.wait(status.jvm, _END_OF_JVM)
-    return not progress.is_alive(status.jvm, status.jvm_started)
 
 
 if __name__ == "__main__":

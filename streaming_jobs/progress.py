@@ -133,6 +133,13 @@ class JobStatus:
         """True if its JVM runs here."""
         return bool(self.jvm) and self.place.is_here and is_alive(self.jvm, self.jvm_started)
 
+    def await_end_of_jvm(self, seconds: float) -> bool:
+        """Waits for the end of its JVM, at most so many seconds, and returns True if none runs here.
+
+        It ends when it sees the pipe to its parent closed, moments later.
+        """
+        return not self.jvm_alive or processes.wait(self.jvm, self.jvm_started, seconds)
+
 
 def of_this_process(pipeline: str, **more: Any) -> JobStatus:
     """Returns the first status of this process, which starts."""
