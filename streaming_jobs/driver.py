@@ -49,7 +49,7 @@ class Job:
     def __init__(
         self, lakehouse: Lakehouse, pipeline: str, available_now: bool, turn: Lease
     ) -> None:
-        self.catalog, self.settings = lakehouse.catalog, lakehouse.settings
+        self.lakehouse, self.settings = lakehouse, lakehouse.settings
         self.pipeline, self.available_now = pipeline, available_now
         settings = self.settings
         self.paused = _paused(settings, pipeline)
@@ -97,12 +97,12 @@ class Job:
         self.say(state="failed", error=(error if expected else cause(error))[:2000])
 
     def _run(self) -> None:
-        tables = self.catalog.of_pipeline(self.pipeline)
-        if topics := self.catalog.topics(tables):
+        tables = self.lakehouse.catalog.of_pipeline(self.pipeline)
+        if topics := self.lakehouse.catalog.topics(tables):
             _check_topics(self.settings, topics)
         self._stage("Spark comes up")
         spark = standby.session(self.settings, self.pipeline)
-        session = Session(self.settings, self.catalog, spark)
+        session = Session.on(self.lakehouse, spark)
         gateway: Any = spark._jvm
         jvm = gateway.java.lang.ProcessHandle.current().pid()
         ui = spark.sparkContext.uiWebUrl or ""
@@ -251,14 +251,16 @@ class Job:
             query = supervised.query
             if query is None:
                 continue
-            is_fed = not self.available_now and not session.catalog.at_head(supervised.table)
-            while query.isActive and time.monotonic() < deadline:
-                if is_fed:
+            if not self.available_now and not session.catalog.at_head(supervised.table):
+                if query.isActive and time.monotonic() < deadline:
                     query.processAllAvailable()
-                    break
-                if not query.status["isTriggerActive"]:
-                    break
-                time.sleep(0.02)
+            else:
+                while (
+                    query.isActive
+                    and query.status["isTriggerActive"]
+                    and time.monotonic() < deadline
+                ):
+                    time.sleep(0.02)
             if query.isActive and time.monotonic() >= deadline:
                 cut.append(supervised.table.name)
             query.stop()
