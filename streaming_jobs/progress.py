@@ -3,7 +3,8 @@
 <root>/_jobs/<pipeline>/status.json     now (JobStatus), replaced as a whole at every heartbeat
 <root>/_jobs/<pipeline>/progress.jsonl  one line a micro-batch: Spark's own progress; `.1` is the file before
 <root>/_jobs/<pipeline>/<table>.failure.txt  Spark's text of the last failure of the table's query
-<root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` are earlier ones, cut at 16 MiB
+<root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` are earlier ones. Beyond 16 MiB it is
+                                        copied to `.1` and emptied
 
 The desired state of the job is in `streaming_jobs.supervision.desired`, its lease in `streaming_jobs.supervision.lease`.
 """
