@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from batch_jobs import other_code, side
-from batch_jobs.side import ARRIVED, Side
+from batch_jobs.side import Side, pairing
 from lakehouse.batch import compute
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.columns import PARTITION, WINDOW
+from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
 from lakehouse.runtime import spark_session
@@ -82,11 +82,10 @@ def _diff(
 ) -> Diff:
     before, after = sides
     columns = _changed(before.columns, after.columns)
-    keys = [WINDOW, *table.keys] if table.window else [ARRIVED]
     ours, theirs = (spark.read.parquet(str(place / each)) for each in ("before", "after"))
     common = [name for name in ours.columns if name in theirs.columns and name not in columns]
     compared = by_partition(
-        ours.select(*common), theirs.select(*common), keys, table.tolerance, _EXAMPLES
+        ours.select(*common), theirs.select(*common), pairing(table), table.tolerance, _EXAMPLES
     )
     differs = columns or any(each.differs for each in compared.values())
     return Diff(
