@@ -51,15 +51,15 @@ verify: setup ## everything else: style, types, kills, a browser; fails above VE
 	    "or give more minutes on a slower machine" >&2; \
 	fi; exit $$status
 
-stories: setup ## random stories, as many as you like: COUNT=500 RUNS=50 SEED=1 WORKERS=2 WRITE=docs/equivalence.md
+stories: setup ## random stories, as many as you like: COUNT=500 RUNS=50 SEED=1 WORKERS=2 WRITE=docs/why/equivalence.md
 	@PYTHONPATH=tests $(BIN)/python -m stories $(if $(COUNT),--count $(COUNT)) $(if $(RUNS),--runs $(RUNS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(WRITE),--write $(WRITE))
 
 bench: setup ## measure what the README claims
 	@$(BIN)/python -m benchmarks
 
-matrix: setup ## operator by disturbance: write docs/equivalence.md again
-	@$(BIN)/python -m benchmarks.matrix --write docs/equivalence.md
+matrix: setup ## operator by disturbance: write docs/why/equivalence.md again
+	@$(BIN)/python -m benchmarks.matrix --write docs/why/equivalence.md
 
 soak: setup ## an hour of the real job: memory, logs and batch durations must not grow (SECONDS=28800 for a night)
 	@$(BIN)/python -m benchmarks.soak $(if $(SECONDS),--seconds $(SECONDS))

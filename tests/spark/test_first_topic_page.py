@@ -1,4 +1,4 @@
-"""The example of nested JSON in docs/own-tables.md gives the rows that the page says."""
+"""The example of nested JSON in docs/start/own-tables.md gives the rows that the page says."""
 
 import sys
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse.testing import Stage
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-tables.md"
+PAGE = Path(__file__).parents[2] / "docs" / "start" / "own-tables.md"
 IMPORTS = """
 from lakehouse import ingest_table, kafka, row_table
 from pyspark.sql import DataFrame

@@ -65,7 +65,7 @@ def test_an_offset_may_be_before_and_is_the_rest_of_a_slide_after():
 
 
 def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables():
-    text = (ROOT / "docs" / "windows.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "windows.md").read_text()
     names = {"tumbling": tumbling, "sliding": sliding, "session": session, "count": count}
     shown = [eval(code, names) for code in re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)]
     assert [window.kind for window in shown] == [
