@@ -595,7 +595,7 @@ def test_every_alert_asks_for_what_is_exposed_and_the_docs_list_it(exposed):
         checked(rule["expr"], exposed, " ".join(rule["annotations"].values()))
     documented = re.findall(
         r"^\| (Lakehouse\w+) \|",
-        (ROOT / "docs" / "reference" / "metrics.md").read_text(),
+        (ROOT / "docs" / "operate" / "alerts.md").read_text(),
         re.MULTILINE,
     )
     assert documented == [rule["alert"] for rule in rules]

@@ -108,8 +108,7 @@ def test_the_demo_is_killed_with_all_it_started_and_the_next_ends_with_its_certi
 
 
 def test_the_tables_of_the_docs_pass_the_test_of_the_docs(spark, tmp_path, monkeypatch):
-    # between them stand tables that `test_first_topic_page` runs
-    tables, *_, test = blocks("docs/start/own-tables.md", "python")
+    tables, test = blocks("docs/start/own-tables.md", "python")
     package = tmp_path / "my_company"
     package.mkdir()
     (package / "__init__.py").touch()
