@@ -98,7 +98,7 @@ $(BIN)/uv: # not a prerequisite of a file: the lock must not wait for what it is
 	@$(MAKE) --no-print-directory setup
 
 clean: ## remove .venv and caches; the data in .lakehouse stay
-	rm -rf .venv .pytest_cache .hypothesis .ruff_cache .mypy_cache dist site
+	rm -rf .venv .pytest_cache .hypothesis .ruff_cache .mypy_cache .cache dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this
