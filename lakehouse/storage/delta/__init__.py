@@ -7,7 +7,6 @@ table_creation         the creation of tables
 housekeeping           fewer files and fewer versions of a table
 delta_stream           rows added to a Delta table, as a streaming query of Spark's reads them
 delta_writer           exactly-once appends, replacements of ranges, tables replaced whole
-committer              the rules of each commit
 small_commits          commits without a Spark job
 write_cache            rows that this process has just written, kept in memory
 arrow                  rows between Spark and this process

@@ -1,7 +1,7 @@
 """Commits without a Spark job: rows, batch and position in one Delta commit.
 
-The rows of a short step, as Arrow, or files, which Spark has written. Of two processes that make one version
-the second looks at what the first has changed, and tries the next.
+The rows of a short step, as Arrow, or files, which Spark has written. Commits of several processes need no lock:
+of two that make one version the second looks what the first has changed, and tries the next.
 
 A commit by Spark costs a third of a CPU second whatever it holds; this one a fiftieth of that. The
 files of a short step are as Spark's own: Snappy, timestamps in microseconds, a folder for each
@@ -28,8 +28,8 @@ from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import committer, delta_log, log_state, write_cache
-from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.delta import delta_log, log_state, write_cache
+from lakehouse.storage.delta.delta_log import PATIENCE, open_table
 from lakehouse.storage.disk.files import link
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -71,7 +71,12 @@ def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadat
     """As `append`, of files that are written already."""
 
     def check(table: DeltaTable) -> None:
-        committer.check_first(path, app, batch, table.transaction_version(app))
+        last = table.transaction_version(app)
+        if last is not None and last >= batch:
+            raise CommitError(
+                f"table={path.name}, batch={batch}: {app} has committed batch {last} already, so another process writes the "
+                "table, too; end one of them"
+            )
 
     return _commit(path, files, metadata, check, [Transaction(app, batch)])
 
@@ -138,8 +143,8 @@ def _commit(
         app_transactions=list(batches),
         max_commit_retries=0,
     )
-
-    def attempt() -> int | None:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         table = _table(path)
         try:
             check(table)
@@ -159,12 +164,13 @@ def _commit(
             if delta_log.latest(path) < version:
                 raise
             _keep(path, table)
-            return None
+            continue  # another writer was faster
         table.update_incremental()
         _keep(path, table)
         return version
-
-    return committer.commit(path, attempt)
+    raise CommitError(
+        f"table={path.name}: other writers have committed for {PATIENCE:.0f} s without a pause; end them, and run this again"
+    )
 
 
 def exchange(source: Path, path: Path, app: str, batch: int, metadata: str) -> int:

@@ -25,14 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from lakehouse.storage.delta import (
-    committer,
-    deletion_vectors,
-    delta_log,
-    log_state,
-    table_creation,
-)
-from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.errors import CommitError
+from lakehouse.storage.delta import deletion_vectors, delta_log, log_state, table_creation
+from lakehouse.storage.delta.delta_log import PATIENCE, open_table
 from lakehouse.storage.delta.row_keys import KEY
 from lakehouse.storage.keyed import key_index
 from lakehouse.storage.keyed.key_index import File, Index, keys_of
@@ -115,7 +110,7 @@ def replace(
     path: Path,
     app: str,
     batch: int,
-    metadata: Callable[[], str],
+    noted: Callable[[], str],
     files: int,
     keys: Sequence[str],
 ) -> int:
@@ -125,6 +120,7 @@ def replace(
     """
     staged = _stage(rows, path, files)
     try:
+        metadata = noted()
         added = [_taken_in(file, path) for file in sorted(staged.glob("part-*.parquet"))]
     finally:
         shutil.rmtree(staged, ignore_errors=True)
@@ -134,7 +130,7 @@ def replace(
         declared = table_creation.redeclared(path, rows.schema, keys)
         return [*declared, *removals, *({"add": named} for named in added if named)], []
 
-    return _commit(path, app, batch, metadata(), "Complete", change, whole=True)
+    return _commit(path, app, batch, metadata, "Complete", change, whole=True)
 
 
 def forget(path: Path) -> None:
@@ -168,11 +164,11 @@ def _commit(
 
     It is given the index or, for the `whole` table, the log's state alone.
     """
-
-    def attempt() -> int | None:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         index = None if whole else _opened(path)
         state = log_state.newest(path) if index is None else index.state
-        committer.check_first(path, app, batch, state.batches.get(app))
+        _check_first(state, path, app, batch)
         actions, files = change(state if index is None else index)
         version, now = state.version + 1, _now()
         actions = [
@@ -181,7 +177,7 @@ def _commit(
             *actions,
         ]
         if not _create(path, version, actions):
-            return None
+            continue  # another writer was faster
         if index is None:
             forget(path)
         else:
@@ -189,8 +185,19 @@ def _commit(
         if version % table_creation.CHECKPOINTS == 0:
             open_table(path).create_checkpoint()
         return version
+    raise CommitError(
+        f"table={path.name}, batch={batch}: other writers have committed for {PATIENCE:.0f} s without a pause; end them, "
+        "and run this again"
+    )
 
-    return committer.commit(path, attempt)
+
+def _check_first(state: log_state.LogState, path: Path, app: str, batch: int) -> None:
+    last = state.batches.get(app, -1)
+    if last >= batch:
+        raise CommitError(
+            f"table={path.name}, batch={batch}: {app} has committed batch {last} already, so another process writes the "
+            "table, too; end one of them"
+        )
 
 
 def _create(path: Path, version: int, actions: Sequence[dict]) -> bool:
