@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain, compress
+from itertools import chain, compress, groupby
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -175,12 +175,16 @@ def _committed(
         report_files.keep(
             lakehouse.settings, table, partition, delta_writer.version(path), rows, content
         )
-    for line, commit, differs in zip(lot, commits, differing, strict=True):
-        commit = replace(commit, version=written_version if differs else NOTHING)
-        commit_log.append(commit, recorded=differs)
-        if table.lookup:
+    made = [
+        replace(commit, version=written_version if differs else NOTHING)
+        for commit, differs in zip(commits, differing, strict=True)
+    ]
+    for written, together in groupby(made, lambda commit: commit.version != NOTHING):
+        commit_log.append(*together, recorded=written)
+    if table.lookup:
+        for line in lot:
             lookup_answers.note_shown(lakehouse.settings, table, line.partitions)
-        yield commit
+    yield from made
 
 
 def _found(

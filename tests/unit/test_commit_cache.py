@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import settings as rounds
@@ -25,7 +26,7 @@ from support.sensors_log import TABLE, batch_run, micro_batch
 
 SENSORS = ("lakehouse.examples.sensors.tables",)
 DISTURBANCES = ("deleted", "emptied", "cut", "garbage", "two lines cut", "garbage first")
-ACTIONS = ("commit", "crash", "line", "flush", "compact", *DISTURBANCES)
+ACTIONS = ("commit", "crash", "units", "line", "flush", "compact", *DISTURBANCES)
 
 
 @dataclass
@@ -62,19 +63,34 @@ class Told:
         else:
             self.log.append(commit, recorded=True)
 
+    def units(self, lines: int) -> None:
+        """Commits three units of a batch run in one version; a crash leaves so many lines of them."""
+        made = [
+            replace(batch_run(number, 0, True), at=self.next().at + timedelta(milliseconds=number))
+            for number in range(3)
+        ]
+        text = json.dumps(recorded(made, {}), default=str)
+        app = f"batch:{len(self.commits)}"
+        version = small_commits.commit([], self.path, app, 0, text)
+        made = [replace(commit, version=version) for commit in made]
+        self.commits += made
+        if lines:
+            self.log.append(*made[:lines], recorded=True)
+
     def line(self) -> None:
         version = DeltaTable(str(self.path)).version()
         self.commits.append(replace(self.next(), version=version))
         self.log.append(self.commits[-1])
 
     def do(self, action: str) -> None:
-        cache = self.log.path
-        text = cache.read_bytes() if cache.exists() else b""
         match action:
             case "commit":
                 self.commit()
             case "crash":
                 self.commit(crash=True)
+            case "units":
+                self.units(len(self.commits) % 4)
+                self.log.read_on()
             case "line":
                 self.line()
             case "flush":
@@ -83,6 +99,13 @@ class Told:
                 small_commits.commit(
                     [], self.path, f"compaction:{delta_log.latest(self.path)}", 0, "{}"
                 )
+            case _:
+                self.disturb(action)
+
+    def disturb(self, action: str) -> None:
+        cache = self.log.path
+        text = cache.read_bytes() if cache.exists() else b""
+        match action:
             case "deleted":
                 cache.unlink(missing_ok=True)
             case "emptied" if text:
@@ -115,8 +138,10 @@ def test_commits_are_the_same_whatever_happens_to_their_cache(actions):
         assert flush(told.settings, [TABLE]) == 0
         stored = layout.log_table(told.settings, "_commits")
         if told.commits:
-            batches = DeltaTable(str(stored)).to_pyarrow_table()["batch"].to_pylist()
-            assert sorted(batches) == list(range(len(told.commits))), "each once"
+            instants = DeltaTable(str(stored)).to_pyarrow_table()["at"].to_pylist()
+            assert sorted(instants) == [commit.at.isoformat() for commit in told.commits], (
+                "each once"
+            )
         told.log.path.unlink(missing_ok=True)
         assert list(told.log) == told.commits[::-1]
 
@@ -156,6 +181,15 @@ def test_a_batch_run_that_crashed_is_found_behind_later_commits(tmp_path):
     version = small_commits.commit([], told.path, "batch", 0, text)
     told.commit()
     assert [line.version for line in told.log.rewriting() if line.role == "batch"] == [version]
+
+
+@pytest.mark.parametrize("lines", range(4))
+def test_units_that_a_crash_kept_from_the_cache_are_found_behind_later_commits(tmp_path, lines):
+    told = Told(Settings(root=tmp_path, tables=SENSORS))
+    told.commit()
+    told.units(lines)
+    told.commit()
+    assert list(told.log) == told.commits[::-1]
 
 
 def test_runs_of_batch_runs_of_earlier_versions_are_known(tmp_path):

@@ -44,7 +44,8 @@ LONGEST = 16 << 20  # bytes of a cache, before it is trimmed
 _RECENT = 8 << 20  # bytes that stay as they are: more than an hour of two commits a second
 _MANY = 15_000  # commits that are read again of a long history, but for those that stay
 _HOUR = timedelta(hours=1)
-_TAIL = 20  # lines in which the last commit of a table's log is looked for
+_TAIL = 20  # versions among whose lines the last commit of a table's log is looked for
+_BATCH = '"role":"batch"'
 _AT = re.compile(r'"at":"[^"]*"')  # of the first fields of a line
 _VERSION = re.compile(r'"version":(-?\d+)')
 
@@ -112,20 +113,24 @@ def add(log: "CommitLog", commits: Sequence[Commit], *, recorded: bool) -> None:
 
 
 def read_on(log: "CommitLog", until: int | None = None) -> set[str]:
-    """Adds what the table's log records behind the last version in the cache, up to before a version.
+    """Adds what the table's log records after the last version in the cache, up to before a version.
 
-    Returns when the last commits were that the cache had.
+    Returns the instants of the last commits that the cache had.
     """
     path = table_path(log.settings, log.table)
-    versions, instants = [NOTHING], set[str]()
+    versions, instants = dict[int, bool](), set[str]()
     for line in lines_backwards(log.path):
         if (found := _VERSION.search(line)) and int(found[1]) != NOTHING:
-            versions.append(int(found[1]))
+            number = int(found[1])
+            versions[number] = versions.get(number, False) or _BATCH in line
         instants.add(_instant(line))
         if len(versions) > _TAIL:
             break
+    last = max(versions, default=NOTHING)
+    # one version may have the commits of many partitions, and the cache a part of them
+    begin = last if versions.get(last) else last + 1
     end = delta_log.latest(path) + 1 if until is None else until
-    for version in range(max(versions) + 1, end):
+    for version in range(begin, end):
         commits, whole = _recorded(log, version)
         lines = [encoded(commit) for commit in commits if whole]
         _append(log, [line for line in lines if _instant(line) not in instants])
