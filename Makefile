@@ -32,7 +32,7 @@ demo: setup ## start everything and show it at work (SECONDS=60 ends it after a 
 	@$(BIN)/lakehouse demo $(if $(SECONDS),--seconds $(SECONDS))
 
 check: setup ## before every save: style, types and the unit tests, within a minute
-	@$(BIN)/ruff check && $(BIN)/ruff format --quiet --check lakehouse examples tests && \
+	@$(BIN)/ruff check && $(BIN)/ruff format --quiet --check lakehouse examples benchmarks/nexmark tests && \
 	{ $(BIN)/mypy >.mypy_cache.log 2>&1 & types=$$!; $(BIN)/pytest tests/unit -q -n 1 --dist loadgroup --no-loadscope-reorder; status=$$?; \
 	  wait $$types || status=1; cat .mypy_cache.log; rm -f .mypy_cache.log; exit $$status; }
 

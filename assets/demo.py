@@ -22,7 +22,10 @@ from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from lakehouse.declare.table import Table
+    from lakehouse.storage.log.certificates import Certificate
 
 _BATCH = 200_000
 _UI_WITHIN = 300.0  # seconds
@@ -175,7 +178,7 @@ class _Demo:
                 "rows in table": lambda c: c.rows_in_table,
                 "rows recomputed": lambda c: c.rows_recomputed,
                 "seconds": lambda c: f"{c.seconds:.1f}",
-                "verdict": lambda c: c.verdict,
+                "verdict": _verdict,
             },
             title="the reconciliation",
         )
@@ -222,17 +225,15 @@ class _Demo:
         self.console.print(f"[green]✓[/green] {text} [dim]{seconds:.1f} s[/dim]", soft_wrap=True)
 
     def _produce(self, pipeline: str, history: str) -> None:
-        from lakehouse.errors import SettingsError
-        from lakehouse.producers.registry import producer
+        from lakehouse.producers import registry
         from lakehouse.producers.topics import ensure_topics
 
-        try:
-            made = producer(self.settings, pipeline)
-        except SettingsError:
+        producer = registry.find(self.settings, pipeline)
+        if producer is None:
             return  # its topics are filled by others
-        new = ensure_topics(self.settings, made, made.workload.partitions)
+        new = ensure_topics(self.settings, producer, producer.workload.partitions)
         past = ["--history", history] if new else []  # a second run continues from now
-        rate = ["--rate", str(min(made.workload.rate, _RATE))]
+        rate = ["--rate", str(min(producer.workload.rate, _RATE))]
         command = [
             sys.executable,
             "-m",
@@ -352,3 +353,12 @@ def _end_tree(process: subprocess.Popen) -> None:
             each.kill()
         psutil.wait_procs(left, timeout=5)
     process.wait()
+
+
+def _verdict(certificate: "Certificate") -> "Text | str":
+    """Returns the verdict; EQUAL without a row is red, since the demo does not count it."""
+    from rich.text import Text
+
+    if certificate.verdict == "EQUAL" and not certificate.rows_recomputed:
+        return Text("EQUAL, no row compared", style="bold red")
+    return certificate.verdict

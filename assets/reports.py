@@ -60,7 +60,7 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
 
     Reads logs alone, without a session.
     """
-    from lakehouse.batch import late_merge  # it imports Spark, which the definitions load without
+    from lakehouse.batch import late_merge  # the batch run, which the definitions load without
 
     ahead = frontier(lakehouse.settings, table)
     held = [

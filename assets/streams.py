@@ -110,18 +110,13 @@ def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
 
 def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
     """Returns the tables whose state was divided again. Raises Failure if a state differs from the original."""
-    from lakehouse.stream.rescaling import REMEDY, Rescaled
+    from lakehouse.stream.rescaling import Rescaled, difference
 
     columns = [dg.TableColumn(each.name) for each in fields(Rescaled)]
     rows = [dg.TableRecord(asdict(each)) for each in rescaled]
     metadata = {"divided": dg.MetadataValue.table(rows, dg.TableSchema(columns))}
-    if differ := [each.table for each in rescaled if each.verdict == "DIFFERENT"]:
-        raise dg.Failure(
-            f"table={', '.join(differ)}: the state, divided again, does not hold what it held, so the streaming job goes on "
-            f"with the one of before; {REMEDY}",
-            metadata=metadata,
-            allow_retries=False,
-        )
+    if message := difference(rescaled):
+        raise dg.Failure(message, metadata=metadata, allow_retries=False)
     return dg.Output(state, metadata=metadata)
 
 

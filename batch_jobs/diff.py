@@ -4,16 +4,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from batch_jobs import other_code, side
-from batch_jobs.side import ARRIVED, Side
+from batch_jobs.side import Side, pairing
 from lakehouse.batch import compute
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.columns import PARTITION, WINDOW
+from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
 from lakehouse.runtime import spark_session
@@ -82,13 +83,12 @@ def _diff(
 ) -> Diff:
     before, after = sides
     columns = _changed(before.columns, after.columns)
-    keys = [WINDOW, *table.keys] if table.window else [ARRIVED]
-    ours, theirs = (spark.read.parquet(str(place / each)) for each in ("before", "after"))
+    ours, theirs = (spark.read.parquet(str(place / name)) for name in ("before", "after"))
     common = [name for name in ours.columns if name in theirs.columns and name not in columns]
     compared = by_partition(
-        ours.select(*common), theirs.select(*common), keys, table.tolerance, _EXAMPLES
+        ours.select(*common), theirs.select(*common), pairing(table), table.tolerance, _EXAMPLES
     )
-    differs = columns or any(each.differs for each in compared.values())
+    differs = columns or any(partition.differs for partition in compared.values())
     return Diff(
         table=table.name,
         code=code,
@@ -100,7 +100,7 @@ def _diff(
         upstream=_upstream(catalog, table, sides),
         quarantined=(before.quarantined, after.quarantined),
         partitions=tuple(compared.values()),
-        examples=tuple(e for each in compared.values() for e in each.examples)[:_EXAMPLES],
+        examples=tuple(chain.from_iterable(p.examples for p in compared.values()))[:_EXAMPLES],
         pending=catalog.downstream(table) if differs else (),
     )
 
@@ -122,19 +122,21 @@ def by_partition(
     unequal = [key for key in ours | theirs if ours.get(key, EMPTY) != theirs.get(key, EMPTY)]
     differing = {}
     if unequal:
-        before, after = (each.where(F.col(PARTITION).isin(unequal)) for each in (before, after))
+        before, after = (rows.where(F.col(PARTITION).isin(unequal)) for rows in (before, after))
         names = ("before", "after")
         differing = differences(before, after, keys, PARTITION, tolerance, most, names)
     compared = {}
     for key in sorted(ours | theirs):
         rows = ours.get(key, EMPTY).rows, theirs.get(key, EMPTY).rows
-        d = differing.get(key, NONE)
-        compared[key] = Compared(key, *rows, d.missing, d.extra, d.changed, d.examples)
+        counts = differing.get(key, NONE)
+        compared[key] = Compared(
+            key, *rows, counts.missing, counts.extra, counts.changed, counts.examples
+        )
     return compared
 
 
 def _upstream(catalog: Catalog, table: Table, sides: tuple[Side, Side]) -> tuple[str, ...]:
-    before, after = (each.code_versions for each in sides)
+    before, after = (version.code_versions for version in sides)
     return tuple(
         t.name
         for t in catalog

@@ -147,9 +147,10 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _library(place: Path, folder: Path) -> Path:
-    """Returns one folder with the present packages, and with the examples of `folder` if it has any.
+    """Returns one folder with the present library and jobs, and with `lakehouse/examples` of `folder` if it has any.
 
-    A checkout of this project has its own library in it, and Spark's workers import by the path alone.
+    A checkout of this project has its own library in it, and Spark's workers import by the path alone. Its `examples` and
+    `benchmarks` are found in `folder`, which is on the path, too.
     """
     root = _root("lakehouse.settings")
     (place / "lakehouse").mkdir(parents=True)

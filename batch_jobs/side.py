@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from lakehouse.batch import compute
 from lakehouse.cli import table_status
 from lakehouse.declare.catalog import Catalog, load
-from lakehouse.declare.columns import PARTITION, REASON
+from lakehouse.declare.columns import PARTITION, REASON, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, UnknownTable
 from lakehouse.ranges import PartitionBy, Range, parse_range
@@ -87,6 +87,11 @@ def compared_columns(
         places = arrival_fields.places(rows, arrival_fields.POSITION)
         columns.append(F.concat_ws(":", *places).alias(ARRIVED))
     return [*columns, lateness.partition_of(moment, length).alias(PARTITION)]
+
+
+def pairing(table: Table) -> list[str]:
+    """Returns the columns that pair the rows of two versions."""
+    return [WINDOW, *table.keys] if table.window else [ARRIVED]
 
 
 def _answered(asked: Mapping) -> Side:

@@ -10,10 +10,10 @@ from pyspark.sql import functions as F
 from batch_jobs import backfill, bootstrap, maintain
 from batch_jobs.diff import by_partition
 from batch_jobs.planning import Backfill
-from batch_jobs.side import ARRIVED, compared_columns
+from batch_jobs.side import compared_columns, pairing
 from lakehouse import ranges
 from lakehouse.batch import late_merge
-from lakehouse.declare.columns import PARTITION, WINDOW
+from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, partition_range
@@ -165,8 +165,7 @@ def _of_rows(
         if any(field.name == o.name and field.dataType == o.dataType for o in sides[1].schema)
     ]
     before, after = (rows.select(*common) for rows in sides)
-    keys = [WINDOW, *table.keys] if table.window else [ARRIVED]
-    compared = by_partition(before, after, keys, table.tolerance, _OF_A_PARTITION)
+    compared = by_partition(before, after, pairing(table), table.tolerance, _OF_A_PARTITION)
     return [compared.get(key, Compared(key)) for key in partitions]
 
 

@@ -56,8 +56,8 @@ def run(
     `recompute`: what has the day of `campaign_views` computed again, by default the command.
     """
     settings = replace(settings, early_results=False, tables=("lakehouse.examples.ads.tables",))
-    sent, known = ads.PRODUCER, catalog.load(settings)
-    past = replace(sent.workload, rate=past_rate, late_share=0.0)
+    known = catalog.load(settings)
+    past = replace(ads.PRODUCER.workload, rate=past_rate, late_share=0.0)
     live = replace(past, rate=latency.RATE)
     end = floor(datetime.now(UTC), timedelta(hours=1))
     day = Range(end - _DAY, end)
@@ -67,12 +67,18 @@ def run(
     )
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers)
-        kafka_broker.ensure_topics(settings, {sent.topic: live.partitions}, topic.TOPIC)
-        rows = send(sent.records(past, start_ms, end_ms), sent.topic, client_config(settings)).sent
+        kafka_broker.ensure_topics(settings, {ads.PRODUCER.topic: live.partitions}, topic.TOPIC)
+        rows = send(
+            ads.PRODUCER.records(past, start_ms, end_ms),
+            ads.PRODUCER.topic,
+            client_config(settings),
+        ).sent
         with latency.our_job(settings):
             latency.await_rows(bronze, rows)
             live_ms = int(time.time() * 1000)
-            with topic.sending(settings, sent.records(live, live_ms, None), sent.topic) as sending:
+            with topic.sending(
+                settings, ads.PRODUCER.records(live, live_ms, None), ads.PRODUCER.topic
+            ) as sending:
                 time.sleep(seconds)
                 await_closed(settings, known.table("campaign_views"), day.end)
                 delete(gold, day)

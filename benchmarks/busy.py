@@ -1,7 +1,7 @@
 """How many cores streaming jobs keep busy: ten tables at so many events a second, then with none.
 
     python -m benchmarks.busy [--rate 200] [--seconds 120] [--warm-up 120]
-    python -m benchmarks.busy --pipelines sensors ads --rate 5000    # pipelines of ours, at so many events a second each
+    python -m benchmarks.busy --pipelines sensors ads --rate 5000    # example pipelines, at so many events a second each
 
 The real job, with its own supervision, on a real broker; CPU seconds of all its processes (Python and JVM) by the clock. Exit
 code 1 if a row is missing in the end: then the numbers are void.
@@ -71,11 +71,11 @@ def measured(settings: Settings, rate: int, warm_up: float, seconds: float) -> d
     }
 
 
-def shipped(
+def example_jobs(
     settings: Settings, pipelines: Sequence[str], rate: int, warm_up: float, seconds: float
 ) -> dict[str, float]:
-    """The jobs of pipelines of ours, side by side; each producer sends until the end."""
-    sources = [made for tables in settings.tables if (made := producer_beside(tables))]
+    """The jobs of example pipelines, side by side; each producer sends until the end."""
+    sources = list(filter(None, map(producer_beside, settings.tables)))
     stop = Event()
     with topic.brokers(settings) as servers, ThreadPoolExecutor() as beside, ExitStack() as jobs:
         settings = replace(settings, bootstrap_servers=servers)
@@ -186,7 +186,7 @@ def main() -> int:
         )
         try:
             measure = (
-                partial(shipped, settings, given.pipelines)
+                partial(example_jobs, settings, given.pipelines)
                 if given.pipelines
                 else partial(measured, settings)
             )

@@ -43,16 +43,16 @@ class Recovery:
 
 def run(settings: Settings, kills: int) -> Recovery:
     """Kills the job of the ads that often. Raises BenchmarkError if it does not come back."""
-    workload, sent = replace(PRODUCER.workload, rate=RATE), PRODUCER
+    workload = replace(PRODUCER.workload, rate=RATE)
     with topic.brokers(settings) as servers:
         settings = replace(
             settings, bootstrap_servers=servers, tables=("lakehouse.examples.ads.tables",)
         )
-        kafka_broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)
+        kafka_broker.ensure_topics(settings, {PRODUCER.topic: workload.partitions}, topic.TOPIC)
         supervisor.start(settings, "ads", wait=_LIMIT)
         try:
-            records = sent.records(workload, int(time.time() * 1000), None)
-            with topic.sending(settings, records, sent.topic), _supervised(settings):
+            records = PRODUCER.records(workload, int(time.time() * 1000), None)
+            with topic.sending(settings, records, PRODUCER.topic), _supervised(settings):
                 found = [_recovered(settings) for _ in range(kills)]
         finally:
             supervisor.stop(settings, "ads")

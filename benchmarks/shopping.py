@@ -36,9 +36,8 @@ _UP, _LIMIT = 120.0, 120.0  # seconds until the first message is there, and unti
 def run(settings: Settings, seconds: int) -> Lag:
     """Customers for so long; the first half, at most two minutes, does not count. Raises BenchmarkError."""
     settings = replace(settings, tables=("examples.shop.tables",))
-    shop = PRODUCER
     workload = replace(
-        shop.workload, rate=RATE, late_share=0.0, duplicate_share=0.0, malformed_share=0.0
+        PRODUCER.workload, rate=RATE, late_share=0.0, duplicate_share=0.0, malformed_share=0.0
     )
     customers = round(seconds / EVERY)
     with topic.brokers(settings) as servers:
@@ -51,7 +50,7 @@ def run(settings: Settings, seconds: int) -> Lag:
         begin_ms = int(time.time() * 1000)
         send(_on_sale(customers, begin_ms), PRODUCTS, client_config(settings))
         command = [sys.executable, "-m", "streaming_jobs.exporters.follower", TARGET]
-        log, beside = settings.root / "follower.log", shop.records(workload, begin_ms, None)
+        log, beside = settings.root / "follower.log", PRODUCER.records(workload, begin_ms, None)
         with (
             latency.our_job(settings, "shop") as job,
             measure.started(command, to_environment(settings), log) as follower,

@@ -109,16 +109,15 @@ def trends(samples: Samples, warm_up: float) -> list[Trend]:
 
 def run(settings: Settings, seconds: float, console: Console) -> Samples:
     """Sends to the job for so long and samples it 120 times. Raises BenchmarkError if it restarts or fails."""
-    sent = PRODUCER
-    workload, loaded = replace(sent.workload, rate=RATE), catalog.load(settings)
+    workload, loaded = replace(PRODUCER.workload, rate=RATE), catalog.load(settings)
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers)
-        kafka_broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)
+        kafka_broker.ensure_topics(settings, {PRODUCER.topic: workload.partitions}, topic.TOPIC)
         start_ms = int(time.time() * 1000)
-        records = sent.records(workload, start_ms, None)
+        records = PRODUCER.records(workload, start_ms, None)
         ended = threading.Event()
         sending = threading.Thread(
-            target=send, args=(records, sent.topic, client_config(settings), ended)
+            target=send, args=(records, PRODUCER.topic, client_config(settings), ended)
         )
         sending.start()
         try:

@@ -48,15 +48,18 @@ def run(settings: Settings, rounds: int) -> Started:
 
 
 def _job(settings: Settings) -> float:
-    sent = PRODUCER
     with topic.brokers(settings) as servers:
         settings = replace(
             settings, bootstrap_servers=servers, tables=("lakehouse.examples.ads.tables",)
         )
-        kafka_broker.ensure_topics(settings, {sent.topic: sent.workload.partitions}, topic.TOPIC)
+        kafka_broker.ensure_topics(
+            settings, {PRODUCER.topic: PRODUCER.workload.partitions}, topic.TOPIC
+        )
         now = int(time.time() * 1000)
-        records = sent.records(sent.workload, now - _MESSAGES * 1000 // sent.workload.rate, now)
-        send(records, sent.topic, client_config(settings))
+        records = PRODUCER.records(
+            PRODUCER.workload, now - _MESSAGES * 1000 // PRODUCER.workload.rate, now
+        )
+        send(records, PRODUCER.topic, client_config(settings))
         began = time.monotonic()
         try:
             supervisor.start(settings, "ads", wait=_LIMIT)

@@ -144,8 +144,8 @@ def run(settings: Settings, hours: int, past_rate: int, rounds: int) -> Upgraded
     """Upgrades the windows over so many hours of events, `past_rate` a second. Raises BenchmarkError."""
     settings = replace(settings, early_results=False, tables=(PIPELINE,))
     former, changed = (_declared(settings, revision) for revision in (FORMER, CHANGED))
-    sent, lakehouse = ads.PRODUCER, load(former)
-    past = replace(sent.workload, rate=past_rate, late_share=0.0)
+    lakehouse = load(former)
+    past = replace(ads.PRODUCER.workload, rate=past_rate, late_share=0.0)
     live = replace(past, rate=latency.RATE)
     end = floor(datetime.now(UTC), timedelta(hours=1))
     span = Range(end - timedelta(hours=hours), end)
@@ -155,7 +155,7 @@ def run(settings: Settings, hours: int, past_rate: int, rounds: int) -> Upgraded
     with topic.brokers(former) as servers:
         former, changed = (replace(each, bootstrap_servers=servers) for each in (former, changed))
         lakehouse = replace(lakehouse, settings=former)
-        kafka_broker.ensure_topics(former, {sent.topic: live.partitions}, topic.TOPIC)
+        kafka_broker.ensure_topics(former, {ads.PRODUCER.topic: live.partitions}, topic.TOPIC)
         rows = _sent(former, past, start_ms, end_ms)
         try:
             _start(former)
@@ -167,9 +167,9 @@ def run(settings: Settings, hours: int, past_rate: int, rounds: int) -> Upgraded
             fills, backfills = _costs(former, changed, table, span, rounds)
             _start(former)
             live_ms = max(end_ms + WINDOW_MS, int(time.time() * 1000))  # no window is of both
-            records = sent.records(live, live_ms, None)
+            records = ads.PRODUCER.records(live, live_ms, None)
             with (
-                topic.sending(former, records, sent.topic) as sending,
+                topic.sending(former, records, ads.PRODUCER.topic) as sending,
                 _reading(lakehouse) as reader,
             ):
                 _await_row(reader, reader.last.rows)
@@ -226,8 +226,11 @@ def _declared(settings: Settings, revision: int) -> Settings:
 
 
 def _sent(settings: Settings, workload: Workload, start_ms: int, end_ms: int) -> int:
-    sent = ads.PRODUCER
-    return send(sent.records(workload, start_ms, end_ms), sent.topic, client_config(settings)).sent
+    return send(
+        ads.PRODUCER.records(workload, start_ms, end_ms),
+        ads.PRODUCER.topic,
+        client_config(settings),
+    ).sent
 
 
 def _costs(

@@ -6,6 +6,7 @@ these and the clock, so it moves with every step of the clock.
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+_LOOK = 0.02  # seconds between two looks at a process that is waited for
 _CLOCK_STEP = 2.0  # seconds between two looks at a time that an earlier version wrote
 _SINCE_1970 = 1e9  # a start in seconds since the boot is less, one since 1970 more
 
@@ -76,14 +78,13 @@ def running(pid: int, start: float) -> psutil.Process | None:
         return None
 
 
-def wait(pid: int, seconds: float) -> bool:
-    """Waits for the end of a process, at most so many seconds, and returns True if it is gone."""
-    try:
-        psutil.Process(pid).wait(seconds)
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.TimeoutExpired:
-        return False
+def wait(pid: int, start: float, seconds: float) -> bool:
+    """Waits for the end of that very process, at most so many seconds, and returns True if it has ended."""
+    deadline = time.monotonic() + seconds
+    while running(pid, start):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK)
     return True
 
 

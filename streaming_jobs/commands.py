@@ -134,7 +134,7 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
 
     lakehouse, named = _chosen(pipelines)
     settings = lakehouse.settings
-    differ = []
+    differ = False
     for pipeline in named:
         with console.working(f"stopping {pipeline}") as says:
             status, rescaled = rescaling.rescale(
@@ -146,13 +146,11 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
             console.print_rows(columns, (tuple(asdict(table).values()) for table in rescaled))
         else:
             console.print_text(f"{pipeline}: no state had to be divided again")
-        differ += [table.table for table in rescaled if table.verdict == "DIFFERENT"]
-    for name in differ:
-        from lakehouse.stream.rescaling import REMEDY  # with Spark, which it has by now
+        from lakehouse.stream.rescaling import difference  # with Spark, which it has by now
 
-        console.print_error(
-            f"table={name}: the repartitioned state differs from the original, so the job keeps the original; {REMEDY}"
-        )
+        if message := difference(rescaled):
+            console.print_error(message)
+            differ = True
     if differ:
         raise typer.Exit(1)
 

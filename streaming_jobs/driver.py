@@ -28,7 +28,7 @@ from lakehouse.stream import queries
 from streaming_jobs import process, progress
 from streaming_jobs.previews import Previews
 from streaming_jobs.process import Process
-from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.progress import QueryStatus
 from streaming_jobs.progress_log import ProgressLog
 from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, said
 from streaming_jobs.references import References
@@ -49,7 +49,7 @@ class Job:
     def __init__(
         self, lakehouse: Lakehouse, pipeline: str, available_now: bool, turn: Lease
     ) -> None:
-        self.catalog, self.settings = lakehouse.catalog, lakehouse.settings
+        self.lakehouse, self.settings = lakehouse, lakehouse.settings
         self.pipeline, self.available_now = pipeline, available_now
         settings = self.settings
         self.paused = _paused(settings, pipeline)
@@ -78,10 +78,12 @@ class Job:
                 self.say(state="stopped")
             raise
         except Exception as err:
-            jvm = self.process.status.jvm
-            if jvm and not self.process.turn.refusal() and _jvm_ended(self.process.status, err):
+            status = self.process.status
+            # a JVM that answers no more is given the moments that its end takes
+            within = _END_OF_JVM if isinstance(err, OF_THE_PROCESS) else 0.0
+            if status.jvm and not self.process.turn.refusal() and status.await_end_of_jvm(within):
                 raise JobError(
-                    f"jvm={jvm}: Spark's JVM ended, killed or out of memory; {cause(str(err))}"
+                    f"jvm={status.jvm}: Spark's JVM ended, killed or out of memory; {cause(str(err))}"
                 ) from err
             raise
         self.say(state="stopped")
@@ -95,12 +97,12 @@ class Job:
         self.say(state="failed", error=(error if expected else cause(error))[:2000])
 
     def _run(self) -> None:
-        tables = self.catalog.of_pipeline(self.pipeline)
-        if topics := self.catalog.topics(tables):
+        tables = self.lakehouse.catalog.of_pipeline(self.pipeline)
+        if topics := self.lakehouse.catalog.topics(tables):
             _check_topics(self.settings, topics)
         self._stage("Spark comes up")
         spark = standby.session(self.settings, self.pipeline)
-        session = Session(self.settings, self.catalog, spark)
+        session = Session.on(self.lakehouse, spark)
         gateway: Any = spark._jvm
         jvm = gateway.java.lang.ProcessHandle.current().pid()
         ui = spark.sparkContext.uiWebUrl or ""
@@ -245,14 +247,16 @@ class Job:
             query = supervised.query
             if query is None:
                 continue
-            is_fed = not self.available_now and not session.catalog.at_head(supervised.table)
-            while query.isActive and time.monotonic() < deadline:
-                if is_fed:
+            if not self.available_now and not session.catalog.at_head(supervised.table):
+                if query.isActive and time.monotonic() < deadline:
                     query.processAllAvailable()
-                    break
-                if not query.status["isTriggerActive"]:
-                    break
-                time.sleep(0.02)
+            else:
+                while (
+                    query.isActive
+                    and query.status["isTriggerActive"]
+                    and time.monotonic() < deadline
+                ):
+                    time.sleep(0.02)
             if query.isActive and time.monotonic() >= deadline:
                 cut.append(supervised.table.name)
             query.stop()
@@ -321,13 +325,6 @@ def main(arguments: list[str] | None = None) -> int:
         return settings, pipeline, partial(Job, lakehouse, pipeline, available_now)
 
     return process.run(_log, args.foreground, prepared)
-
-
-def _jvm_ended(status: JobStatus, err: Exception) -> bool:
-    """Returns True if the JVM is gone; one that answers no more is given the moments that its end takes."""
-    if isinstance(err, OF_THE_PROCESS) and progress.is_alive(status.jvm, status.jvm_started):
-        processes.wait(status.jvm, _END_OF_JVM)
-    return not progress.is_alive(status.jvm, status.jvm_started)
 
 
 if __name__ == "__main__":

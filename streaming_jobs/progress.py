@@ -3,7 +3,8 @@
 <root>/_jobs/<pipeline>/status.json     now (JobStatus), replaced as a whole at every heartbeat
 <root>/_jobs/<pipeline>/progress.jsonl  one line a micro-batch: Spark's own progress; `.1` is the file before
 <root>/_jobs/<pipeline>/<table>.failure.txt  Spark's text of the last failure of the table's query
-<root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` are earlier ones, cut at 16 MiB
+<root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` are earlier ones. Beyond 16 MiB it is
+                                        copied to `.1` and emptied
 
 The desired state of the job is in `streaming_jobs.supervision.desired`, its lease in `streaming_jobs.supervision.lease`.
 """
@@ -131,6 +132,13 @@ class JobStatus:
     def jvm_alive(self) -> bool:
         """True if its JVM runs here."""
         return bool(self.jvm) and self.place.is_here and is_alive(self.jvm, self.jvm_started)
+
+    def await_end_of_jvm(self, seconds: float) -> bool:
+        """Waits for the end of its JVM, at most so many seconds, and returns True if none runs here.
+
+        It ends when it sees the pipe to its parent closed, moments later.
+        """
+        return not self.jvm_alive or processes.wait(self.jvm, self.jvm_started, seconds)
 
 
 def of_this_process(pipeline: str, **more: Any) -> JobStatus:

@@ -276,7 +276,7 @@ def cause(text: str) -> str:
 
 
 def _reports(query: StreamingQuery | StepLoop, after_batch: int) -> list:
-    """Returns the reports after micro-batch `noted`, and the last one: each takes a while to come from Spark."""
+    """Returns the reports after micro-batch `after_batch`, maybe earlier ones too: each takes a while to come from Spark."""
     if isinstance(query, StepLoop):
         return query.recentProgress
     recent = query._jsq.recentProgress()

@@ -85,7 +85,7 @@ def _topic_root(folder: Path) -> Path:
 
 def _from_topic(spark: SparkSession, root: Path, kafka_to: Path) -> None:
     """Fills the tables of `ads` from a topic of a broker of its own, with early results: what only a job does."""
-    settings, made = Settings(root=root), PRODUCER
+    settings = Settings(root=root)
     try:
         servers = kafka_broker.start(
             settings,
@@ -96,7 +96,9 @@ def _from_topic(spark: SparkSession, root: Path, kafka_to: Path) -> None:
         record, views = (
             stage.session.catalog.table(name) for name in ("ad_events", "campaign_views")
         )
-        kafka_broker.ensure_topics(stage.session.settings, {made.topic: made.workload.partitions})
+        kafka_broker.ensure_topics(
+            stage.session.settings, {PRODUCER.topic: PRODUCER.workload.partitions}
+        )
         now = int(time.time() * 1000)
         # milliseconds: a window closes by what is recorded after its last row
         for ago in (
@@ -104,8 +106,8 @@ def _from_topic(spark: SparkSession, root: Path, kafka_to: Path) -> None:
             60_000,
         ):
             send(
-                made.records(made.workload, now - ago, now - ago + 1_000),
-                made.topic,
+                PRODUCER.records(PRODUCER.workload, now - ago, now - ago + 1_000),
+                PRODUCER.topic,
                 client_config(stage.session.settings),
             )
             queries.start(stage.session, record, available_now=True).awaitTermination()

@@ -105,9 +105,8 @@ def _read(lakehouse: Lakehouse, table: Table) -> tuple[int, int]:
     """Returns the rows of the inputs that are tables, and their bytes."""
     files = [
         file
-        for name in table.inputs
-        if name in lakehouse.catalog.tables
-        for file in delta_log.files(table_path(lakehouse.settings, lakehouse.catalog.table(name)))
+        for input_table in lakehouse.catalog.input_tables(table)
+        for file in delta_log.files(table_path(lakehouse.settings, input_table))
     ]
     return sum(f["num_records"] or 0 for f in files), sum(f["size_bytes"] for f in files)
 

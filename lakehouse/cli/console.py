@@ -342,6 +342,8 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 def _cell(value: object) -> "Text":
     from rich.text import Text
 
+    if isinstance(value, Text):
+        return value
     if _is_number(value) and isinstance(value, int):
         return Text(f"{value:,}")
     return Text(shown(value), style=_STYLES.get(str(value), ""))

@@ -97,7 +97,7 @@ def produce(
     workload = replace(chosen.workload, **options)
     if file:
         _refuse_beside_files(file, options | {"history": history, "live": live, "seconds": seconds})
-        records, total = _of_files(chosen, file), None
+        records, total = _of_files(pipeline, chosen, file), None
     else:
         records, total = _made_up(chosen, workload, history, live, seconds)
     ensure_topics(settings, chosen, workload.partitions)
@@ -149,12 +149,13 @@ def _made_up(
     return chosen.records(workload, start, end), total
 
 
-def _of_files(chosen: "Producer", files: list[str]) -> "Iterator[Record]":
+def _of_files(pipeline: str | None, chosen: "Producer", files: list[str]) -> "Iterator[Record]":
     from lakehouse.producers.files import lines
 
     if chosen.lines is None:
         raise SettingsError(
-            f"topic={chosen.topic}, file={', '.join(files)}: its producer makes events up and reads no lines; leave out --file"
+            f"pipeline={pipeline!r}, topic={chosen.topic}, file={', '.join(files)}: its producer makes events up and reads no "
+            "lines; leave out --file"
         )
     return chosen.lines(lines(files), chosen.workload.partitions)
 

@@ -88,7 +88,7 @@ def check_refreshed(catalog: "Catalog", table: "Table", where: str) -> None:
         raise DeclarationError(
             f"{where}, refresh={table.refresh}: at least {SOONEST_REFRESH}; raise it"
         )
-    read = [each for each in catalog.input_tables(table) if each.refresh]
+    read = [t for t in catalog.input_tables(table) if t.refresh]
     whole = kind.is_reference or kind.keeps_latest  # computed with one version of each input
     if not read or whole:
         return
@@ -109,19 +109,19 @@ def check_refreshed(catalog: "Catalog", table: "Table", where: str) -> None:
 def check_report(catalog: "Catalog", table: "Table") -> None:
     where = f"table={table.name}"
     inputs = catalog.input_tables(table)
-    if ingests := [each.name for each in inputs if each.kind.reads_sources]:
+    if ingests := [t.name for t in inputs if t.kind.reads_sources]:
         raise DeclarationError(
             f"{where}, input={ingests[0]}: an ingest table takes late rows at any time and never closes; declare a row "
             "table that reads it, and read that"
         )
-    if not any(each.kind.has_late_rows for each in inputs):
+    if not any(t.kind.has_late_rows for t in inputs):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: a report is computed when its inputs have closed, and none of these does; read a "
             "row or window table, or declare a @reference_table"
         )
     length = PARTITION_LENGTHS[table.partition_by]
     timed = catalog.timed_inputs(table)
-    if longer := [each.name for each in timed if PARTITION_LENGTHS[each.partition_by] > length]:
+    if longer := [t.name for t in timed if PARTITION_LENGTHS[t.partition_by] > length]:
         raise DeclarationError(
             f"{where}, partition_by={table.partition_by!r}, input={longer[0]}: its days close as a whole, so no single hour can "
             "be reported; declare partition_by='day'"

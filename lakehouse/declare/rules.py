@@ -165,7 +165,7 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     """Raises DeclarationError for a table whose options do not fit its kind and inputs."""
     where = f"table={table.name}"
     driving = [t.name for t in catalog.timed_inputs(table)]
-    if reports := [each.name for each in catalog.input_tables(table) if each.report]:
+    if reports := [t.name for t in catalog.input_tables(table) if t.report]:
         raise DeclarationError(
             f"{where}, input={reports[0]}: no table reads a report; read what it reads"
         )

@@ -29,7 +29,7 @@ T = TypeVar("T", bound=str)
 
 
 def columns_of(given: T | Sequence[T]) -> tuple[T, ...]:
-    """Returns the columns, or kinds of change, that a target is declared with, given one or several."""
+    """Returns what a target is declared with, given one or several: columns, kinds of change, recipients."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
@@ -170,15 +170,18 @@ class Target(ABC):
     key: tuple[str, ...]
     corrections: Corrections
 
+    accepted_corrections: ClassVar[tuple[Corrections, ...]] = get_args(Corrections)
     # True if its rows can be compared with the table; an action leaves no row behind
     reads_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.name or not self.key:
+        if not self.name:
+            raise DeclarationError("target='': commands name it; give a name")
+        if not self.key:
             raise DeclarationError(
-                f"target={self.name!r}, key={list(self.key)}: a name, and at least one column that identifies a row; give both"
+                f"target={self.name}, key=[]: at least one column identifies a row; give one"
             )
-        one_of("corrections", self.corrections, get_args(Corrections))
+        one_of("corrections", self.corrections, self.accepted_corrections)
 
     @property
     def place(self) -> str:

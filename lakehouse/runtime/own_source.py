@@ -301,7 +301,7 @@ def _raised(source: PythonSource, err: Exception) -> str:
 
 
 def _whole(value: object, largest: int) -> int | None:
-    """Returns a whole number from 0 to `most`, also one of numpy's; None for all else."""
+    """Returns a whole number from 0 to `largest`, also one of numpy's; None for all else."""
     if isinstance(value, bool):
         return None
     try:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from lakehouse.declare.inputs.source_checks import one_of
-from lakehouse.declare.targets import Action, Change, Position, RowChange, Sink, Target
+from lakehouse.declare.targets import Action, Change, Corrections, Position, RowChange, Sink, Target
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.formats.encoding import key_of, value_of
@@ -71,16 +71,17 @@ class ActionTarget(Target):
     rate: str
     attempts: int
 
+    accepted_corrections: ClassVar[tuple[Corrections, ...]] = ("send", "ignore")
     reads_back: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        Target.__post_init__(self)  # super() does not know a class that slots=True made again
         named = f"target={self.name}"
         if self.corrections == "hold":
             raise DeclarationError(
                 f"{named}, corrections='hold': what is held back is sent by comparing target and table, and an action leaves "
                 "nothing to compare; take 'send' or 'ignore'"
             )
+        Target.__post_init__(self)  # super() does not know a class that slots=True made again
         if not self.on:
             raise DeclarationError(f"{named}, on=[]: at least one kind of change; give one")
         for kind in self.on:

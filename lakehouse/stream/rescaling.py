@@ -16,7 +16,6 @@ from lakehouse.storage.session import Session
 from lakehouse.stream import generations, queries, state_reader
 
 Verdict = Literal["EQUAL", "DIFFERENT"]
-REMEDY = "to have it built from the table's inputs instead, stop the job, remove the table's checkpoint, and start it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,15 @@ class Rescaled:
     rows: int
     checksum: str
     verdict: Verdict
+
+
+def difference(rescaled: Iterable[Rescaled]) -> str:
+    """Returns the message for the tables whose state differs from the original; empty if none does."""
+    names = ", ".join(table.table for table in rescaled if table.verdict == "DIFFERENT")
+    return names and (
+        f"table={names}: the repartitioned state differs from the original, so the job keeps the original; to have it built "
+        "from the table's inputs instead, stop the job, remove the table's checkpoint, and start it"
+    )
 
 
 def due(lakehouse: Lakehouse, tables: Iterable[Table]) -> Iterator[tuple[Table, int, int]]:

@@ -100,7 +100,7 @@ class Lineage:
 
     def send(self) -> int:
         """Sends the events that are due, and returns how many. Raises OSError for one that cannot be sent: it is due again."""
-        read: Callable[[Any], dict[str, Sent]] = partial(checked, dict[str, Sent])
+        read: Callable[[Any], dict[str, Sent]] = partial(checked, dict[str, Sent], later=True)
         notes = read_value(self._notes, read, "all is sent again, with the same ids") or {}
         count = 0
         for table in self.catalog:

@@ -87,11 +87,12 @@ class LakehouseCollector(Collector):
         settings, labels = self._settings, (pipeline,)
         status = progress.read(settings, pipeline)
         families.add_state("lakehouse_job_state", labels, status.state if status else NEVER_RAN)
+        # first, as all that follows may fail
+        families.add(labels, {"lakehouse_job_up": bool(status and status.alive)})
         is_scheduled = settings.freshness_of(pipeline).cron is not None
         families.add(
             labels,
             {
-                "lakehouse_job_up": bool(status and status.alive),
                 "lakehouse_job_next_run_timestamp_seconds": _epoch(
                     scheduled.next_run(settings, pipeline)
                 ),
@@ -112,14 +113,14 @@ class LakehouseCollector(Collector):
             },
         )
         _processes(families, status)
+        queries = [query for query in status.queries if query.table in self._catalog.tables]
+        for query in queries:
+            _counts(families, status, query)
         for reference in status.references:
             _reference(families, pipeline, reference)
-        for query in status.queries:
-            if query.table in self._catalog.tables:
-                _counts(families, status, query)
-                if status.alive:  # else its speed says nothing about now
-                    is_ingest = self._catalog.table(query.table).kind.reads_sources
-                    _last_batch(families, pipeline, query, is_ingest)
+        for query in queries if status.alive else ():  # else its speed says nothing about now
+            is_ingest = self._catalog.table(query.table).kind.reads_sources
+            _last_batch(families, pipeline, query, is_ingest)
 
     def _check_files(self, pipeline: str) -> None:
         """Raises JobError as long as a file that was unreadable lies there, so that an alert fires."""
@@ -144,7 +145,9 @@ class LakehouseCollector(Collector):
                 "lakehouse_table_commit_timestamp_seconds": _epoch(arrival.at if arrival else None),
                 "lakehouse_table_second_reading": any(readings) if readings else None,
                 "lakehouse_table_frontier_timestamp_seconds": frontier,
-                "lakehouse_table_frontier_delay_seconds": frontier and time.time() - frontier,
+                "lakehouse_table_frontier_delay_seconds": (
+                    None if frontier is None else time.time() - frontier
+                ),
             },
         )
 

@@ -218,7 +218,7 @@ def _fault(seen: Observed, since: datetime, now: datetime, bounds: Bounds) -> st
 def _start(
     seen: Observed, since: datetime, done: list[Event], now: datetime, counted: bool
 ) -> Decision:
-    """Starts at once the first time, later after ever longer waits, from its end on or from the last attempt."""
+    """Returns the start: at once the first time, later after ever longer waits, from its end on or from the last attempt."""
     last = done[-1].moment if done else None
     moments = [moment for moment in (seen.started, seen.heartbeat, last) if moment]
     if not moments or max(moments) < since or (seen.scheduled and seen.state == "stopped"):

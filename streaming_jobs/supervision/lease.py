@@ -179,7 +179,7 @@ def others(settings: Settings, job: str) -> set[str]:
 def _await_end_of_jvm(settings: Settings, pipeline: str) -> None:
     """Waits until the JVM of a killed driver has noticed; until then it may still be in the middle of a commit."""
     before = progress.read(settings, pipeline)
-    if before and before.jvm_alive and not processes.wait(before.jvm, _END_OF_JVM):
+    if before and not before.await_end_of_jvm(_END_OF_JVM):
         raise JobError(
             f"pipeline={pipeline!r}, jvm={before.jvm}: the JVM of the process before still runs and may write; end it first"
         )

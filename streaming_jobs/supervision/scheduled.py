@@ -48,10 +48,10 @@ def await_end(settings: Settings, pipeline: str, pid: int) -> JobStatus:
         if elsewhere:
             time.sleep(_LOOK)
         else:
-            processes.wait(pid, _LOOK)
+            processes.wait(pid, born, _LOOK)
     now = supervisor.status(settings, pipeline)
-    if now and now.jvm_alive:  # it ends when it sees the pipe to its parent closed
-        processes.wait(now.jvm, _END_OF_JVM)
+    if now:
+        now.await_end_of_jvm(_END_OF_JVM)
     if now and now.pid == pid and now.state == "stopped":
         return now
     why = why_ended(settings, pipeline, pid)

@@ -205,11 +205,8 @@ def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
         return
     if timeout and progress.is_alive(pid, born):
         ask_to_end(settings, pipeline, why)
-        if processes.wait(pid, timeout):
-            # its JVM ends when it sees the pipe to its parent closed, moments later
-            now = status(settings, pipeline)
-            if now and now.jvm_alive:
-                processes.wait(now.jvm, timeout)
+        if processes.wait(pid, born, timeout) and (now := status(settings, pipeline)):
+            now.await_end_of_jvm(timeout)
     kill(settings, pipeline, why)
 
 

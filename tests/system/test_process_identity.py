@@ -60,6 +60,15 @@ def test_the_start_is_that_of_the_kernel_since_the_boot(sleeper):
     assert processes.started(2**22 + 1) == 0.0 and processes.running(2**22 + 1, 0.0) is None
 
 
+def test_the_end_of_that_very_process_is_waited_for(sleeper):
+    start = processes.started(sleeper)
+    assert not processes.wait(sleeper, start, 0.1)
+    assert processes.wait(sleeper, start - 1, 60), "another has its pid"
+    psutil.Process(sleeper).kill()
+    assert processes.wait(sleeper, start, 10)
+    assert psutil.Process(sleeper).status() == psutil.STATUS_ZOMBIE, "which is not waited for"
+
+
 def test_a_program_may_have_any_name(tmp_path):
     program = tmp_path / ") S 1 (2 3"
     program.symlink_to(sys.executable)

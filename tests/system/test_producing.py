@@ -223,7 +223,7 @@ def test_produce_refuses_what_makes_no_sense(settings: Settings) -> None:
         (("ads", "--history", "soon"), "history='soon': a duration is a number and a unit"),
         (
             ("ads", "--file", "-"),
-            "topic=ad-events, file=-: its producer makes events up and reads no lines",
+            "pipeline='ads', topic=ad-events, file=-: its producer makes events up and reads no lines",
         ),
         (("visits", "--file", "none.log"), "there is no such file"),
         (

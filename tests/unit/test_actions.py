@@ -603,6 +603,7 @@ def test_the_page_declares_both_and_shows_what_is_posted(lakehouse, server):
     [
         ({"url": "example.org/rows"}, r"url='example.org/rows': an address is http"),
         ({"corrections": "hold"}, "corrections='hold': .* take 'send' or 'ignore'"),
+        ({"corrections": "later"}, "corrections='later': one of send, ignore$"),
         ({"rate": "5 a second"}, "rate='5 a second': .* '5/second'"),
         ({"rate": "0/second"}, "rate='0/second': a whole number above 0"),
         ({"attempts": 0}, "attempts=0: at least one"),

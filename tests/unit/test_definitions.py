@@ -114,12 +114,12 @@ def test_a_streaming_job_shows_what_its_process_is_given():
     assert shown == {"ads": "3g", "sensors": given.driver_memory}
 
 
-def test_a_rescale_fails_where_a_state_does_not_hold_what_it_held():
+def test_a_rescale_fails_where_a_state_differs_from_the_original():
     same = Rescaled("totals", 2, 4, 10, "1f", "EQUAL")
     other = Rescaled("visits", 2, 4, 11, "2f", "DIFFERENT")
     assert divided([same], "running").metadata["divided"].records[0].data["now"] == 4
     with pytest.raises(
-        dg.Failure, match=r"table=visits: .* goes on with the one of before"
+        dg.Failure, match=r"table=visits: .* so the job keeps the original; .* remove"
     ) as failed:
         divided([same, other], "running")
     assert len(failed.value.metadata["divided"].records) == 2

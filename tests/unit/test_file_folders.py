@@ -217,6 +217,10 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path):
         file_folder("out", key="n", partition_by="day")
     with pytest.raises(DeclarationError, match="each row is a partition of its own"):
         file_folder("out", key="n", partition_by="n")
+    with pytest.raises(DeclarationError, match="path='': a folder"):
+        file_folder("", key="n")
+    with pytest.raises(DeclarationError, match=r"target=out, key=\[\]: at least one column"):
+        file_folder("out", key=[])
     for path, root in ((tmp_path / "x", tmp_path), (tmp_path, tmp_path / "x")):
         with pytest.raises(SinkError, match="one of it and the root of the lakehouse"):
             file_folder(str(path), key="n").sink(Settings(root=root), "t")

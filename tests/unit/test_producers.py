@@ -2,11 +2,13 @@
 
 import gzip
 import hashlib
+import importlib
 import json
 import shlex
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -24,12 +26,13 @@ from hypothesis import strategies as st
 
 from examples.network import producer as network
 from examples.visits import producer as visits
+from lakehouse.declare.modules import pipeline_of
 from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.examples.ads import producer as ads
 from lakehouse.examples.sensors import producer as sensors
 from lakehouse.producers.faults import KINDS, OVERSIZED
 from lakehouse.producers.files import lines
-from lakehouse.producers.registry import producer
+from lakehouse.producers.registry import find, producer
 from lakehouse.producers.sender import _Tally, send
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Record, Workload
 from lakehouse.settings import Settings
@@ -407,26 +410,91 @@ def test_settings_that_cannot_be_kept_are_refused(changes: dict[str, float], mes
         Workload(**changes)  # type: ignore[arg-type]
 
 
-def test_a_producer_is_found_beside_the_tables_of_its_pipeline(tmp_path: Path) -> None:
-    for name in ("weather", "rain"):
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Makes packages in `tmp_path`, each of modules by their names; nothing of them is left in Python."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {*sys.modules}
+
+    def make(name: str, **modules: str) -> None:
         (tmp_path / name).mkdir()
-        (tmp_path / name / "tables.py").touch()
-    (tmp_path / "weather" / "producer.py").write_text("PRODUCER = 'that of weather'\n")
+        for module, code in modules.items():
+            (tmp_path / name / f"{module}.py").write_text(code)
+
+    yield make
+    for name in {*sys.modules} - before:
+        del sys.modules[name]
+
+
+OWN = (
+    "from dataclasses import replace\nfrom lakehouse.examples.ads.producer import PRODUCER as ads\n"
+)
+
+
+def test_a_producer_is_found_beside_the_tables_of_its_pipeline(
+    tmp_path: Path, package: Callable[..., None]
+) -> None:
+    package("weather", tables="", producer=OWN + "PRODUCER = replace(ads, topic='weather')\n")
+    package("rain", tables="")
     own = Settings(tables=("weather.tables", "rain.tables", "orders"), module_path=(tmp_path,))
-    assert producer(own, "weather") == "that of weather"
+    assert producer(own, "weather").topic == "weather"
     assert producer(Settings(), "ads") is ads.PRODUCER
     for name in ("rain", "orders", "ads", None):
-        with pytest.raises(SettingsError, match=f"pipeline={name!r}: .* producers for weather;"):
+        assert find(own, name) is None
+        with pytest.raises(
+            SettingsError,
+            match=f"pipeline={name!r}, tables=weather.tables, rain.tables, orders: a producer is PRODUCER of the module "
+            "`producer` beside `tables`, and there is one for weather; .* --topic and --file",
+        ):
             producer(own, name)
-    with pytest.raises(SettingsError, match=r"producers for no pipeline; .* --topic and --file"):
+    with pytest.raises(SettingsError, match="there is one for no pipeline; "):
         producer(Settings(tables=("orders", "gone.tables")), "orders")
 
 
-def test_a_producer_that_lacks_a_package_is_no_missing_producer(tmp_path: Path) -> None:
-    (tmp_path / "snow").mkdir()
-    (tmp_path / "snow" / "producer.py").write_text("import no_such_package\n")
+@pytest.mark.parametrize(
+    "tables",
+    [
+        *(f"examples.{name}.tables" for name in ("bank", "shop", "network", "visits")),
+        "benchmarks.nexmark.tables",
+    ],
+)
+def test_the_producer_of_an_example_is_found(tables: str) -> None:
+    beside = importlib.import_module(tables.replace("tables", "producer"))
+    assert producer(Settings(tables=(tables,)), pipeline_of(tables)) is beside.PRODUCER
+
+
+def test_the_producer_of_another_pipeline_is_not_run(
+    tmp_path: Path, package: Callable[..., None]
+) -> None:
+    package("snow", tables="", producer="raise RuntimeError('broken')\n")
+    package("hail", tables="", producer=OWN + "PRODUCER = ads\n")
+    own = Settings(tables=("snow.tables", "hail.tables"), module_path=(tmp_path,))
+    assert producer(own, "hail") is ads.PRODUCER
+    with pytest.raises(SettingsError, match="there is one for snow, hail; "):
+        producer(own, "sleet")
+    with pytest.raises(RuntimeError, match="broken"):
+        producer(own, "snow")
+
+
+def test_a_producer_that_lacks_a_package_is_no_missing_producer(
+    tmp_path: Path, package: Callable[..., None]
+) -> None:
+    package("snow", producer="import no_such_package\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         producer(Settings(tables=("snow.tables",), module_path=(tmp_path,)), "snow")
+
+
+def test_a_producer_of_another_type_is_refused(
+    tmp_path: Path, package: Callable[..., None]
+) -> None:
+    package("fog", producer="PRODUCER = 'that of fog'\n")
+    package("mist", producer="producer = None\n")
+    own = Settings(tables=("fog.tables", "mist.tables"), module_path=(tmp_path,))
+    with pytest.raises(
+        SettingsError, match=r"PRODUCER='that of fog' of fog.producer: it must be a .*\.Producer; "
+    ):
+        find(own, "fog")
+    assert find(own, "mist") is None, "a module of another meaning"
 
 
 def test_an_unknown_kind_of_bad_input_is_refused() -> None:

@@ -460,9 +460,11 @@ def test_names_that_postgres_would_cut_are_refused():
 def test_a_topic_that_cannot_be_is_refused():
     with pytest.raises(DeclarationError, match="order_by='account': a key stays in one partition"):
         kafka_topic("out", key="id", order_by="account")
-    with pytest.raises(DeclarationError, match=r"key=\[\]: a name, and at least one column"):
+    with pytest.raises(DeclarationError, match=r"target=out, key=\[\]: at least one column"):
         kafka_topic("out", key=[])
-    with pytest.raises(DeclarationError, match="corrections='later'"):
+    with pytest.raises(DeclarationError, match="topic='': "):
+        kafka_topic("", key="id")
+    with pytest.raises(DeclarationError, match="corrections='later': one of send, hold, ignore"):
         kafka_topic("out", key="id", corrections="later")  # type: ignore[arg-type]
 
 

@@ -25,7 +25,8 @@ from lakehouse.storage.log import commit_log, reconcile_attempts
 from lakehouse.storage.position import checkpoints
 from lakehouse.storage.versions import savepoints
 from streaming_jobs import progress
-from streaming_jobs.exporters import lineage, notifications
+from streaming_jobs.exporters import lineage, metrics, notifications
+from streaming_jobs.progress import QueryStatus
 from streaming_jobs.supervision import control_loop, desired, lease, notices
 from streaming_jobs.supervision.desired import Event
 from support.observed import status_of
@@ -146,6 +147,45 @@ def test_what_notifications_and_lineage_remember_is_moved_aside_too(settings, ca
         )
     assert len(files.moved_aside(told)) == 5
     assert capfd.readouterr().err.count("JSON as the lakehouse writes it") == 10
+
+
+def test_notes_of_lineage_by_a_later_version_are_read(settings):
+    path = layout.lineage(settings)
+    path.write_text(json.dumps({"left": asdict(lineage.Sent("", "", True, "")) | {"later": 1}}))
+    to = lineage.client(str(settings.root / "events"))
+    lineage.Lineage(settings, catalog.load(settings), to).send()
+    assert not files.moved_aside(path)
+
+
+def test_an_unreadable_part_of_a_job_costs_its_own_metrics_only(settings):
+    me = psutil.Process()
+    queries = (
+        QueryStatus("sensor_readings", True, rows=1, unanswered_since="soon"),
+        QueryStatus("sensor_averages", True, rows=2),
+    )
+    progress.write(settings, status_of(me.pid, me.create_time(), queries=queries))
+    found = samples(settings)
+    assert found["lakehouse_job_up"] == [1]
+    assert found["lakehouse_table_rows_total"] == [1, 2]
+    assert "lakehouse_table_batch_duration_seconds" not in found
+    progress.write(settings, status_of(me.pid, me.create_time()))
+    path = folder(settings) / "desired.json"
+    since = {"state": "running", "since": "2026-01-01T00:00:00"}  # in no zone
+    path.write_text(json.dumps(json.loads(path.read_text()) | since))
+    found = samples(replace(settings, freshness={"sensors": "scheduled 0 * * * *"}))
+    assert found["lakehouse_job_up"] == [1]
+    assert "lakehouse_job_next_run_timestamp_seconds" not in found
+
+
+def samples(settings: Settings) -> dict[str, list[float]]:
+    """The values of each metric, once something of a job could not be read."""
+    values: dict[str, list[float]] = {}
+    for family in metrics.LakehouseCollector(settings, catalog.load(settings)).collect():
+        for sample in family.samples:
+            values.setdefault(sample.name, []).append(sample.value)
+            if sample.labels.get("part") == "job" and sample.name.endswith("errors_total"):
+                assert sample.value == 1
+    return values
 
 
 def test_a_value_that_cannot_be_written_leaves_no_half_of_it(settings):

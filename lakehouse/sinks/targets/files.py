@@ -94,6 +94,8 @@ def file_folder(
     keys = columns_of(key)
     parts = columns_of(partition_by)
     named = name or Path(path).name
+    if not named:
+        raise DeclarationError(f"path={path!r}: a folder with a name; give one")
     if unknown := [name for name in parts if name not in keys]:
         raise DeclarationError(
             f"target={named}, partition_by={unknown[0]!r}: a row stays in its partition, so that its deletion is found there; "

@@ -95,6 +95,8 @@ def kafka_topic(
     :raises DeclarationError: for values that do not fit each other.
     """
     one_of("format", format, ("json", *TYPES))
+    if not topic:
+        raise DeclarationError("topic='': the topic that it writes to; give one")
     keys = columns_of(key)
     order = columns_of(order_by) or keys
     if partitions < 1:

@@ -149,9 +149,7 @@ def link_inputs(lakehouse: Lakehouse, table: Table) -> None:
     """Has the other version read what the table reads: links to folders, commit logs and the notes beside them."""
     other = beside(lakehouse.settings, table)
     notes = ("jsonl", *(each for each in get_args(Note) if each != "reconciliation.json"))
-    for each in (
-        lakehouse.catalog.tables[name] for name in table.inputs if name in lakehouse.catalog.tables
-    ):
+    for each in lakehouse.catalog.input_tables(table):
         _link(table_path(lakehouse.settings, each), table_path(other, each))
         for name in notes:
             _link(
