@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: demo check test verify stories bench matrix soak lock setup clean help
+.PHONY: demo check test verify stories bench matrix soak docs lock setup clean help
 BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
@@ -51,18 +51,22 @@ verify: setup ## everything else: style, types, kills, a browser; fails above VE
 	    "or give more minutes on a slower machine" >&2; \
 	fi; exit $$status
 
-stories: setup ## random stories, as many as you like: COUNT=500 RUNS=50 SEED=1 WORKERS=2 WRITE=docs/equivalence.md
+stories: setup ## random stories, as many as you like: COUNT=500 RUNS=50 SEED=1 WORKERS=2 WRITE=docs/why/equivalence.md
 	@PYTHONPATH=tests $(BIN)/python -m stories $(if $(COUNT),--count $(COUNT)) $(if $(RUNS),--runs $(RUNS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(WRITE),--write $(WRITE))
 
 bench: setup ## measure what the README claims
 	@$(BIN)/python -m benchmarks
 
-matrix: setup ## operator by disturbance: write docs/equivalence.md again
-	@$(BIN)/python -m benchmarks.matrix --write docs/equivalence.md
+matrix: setup ## operator by disturbance: write docs/why/equivalence.md again
+	@$(BIN)/python -m benchmarks.matrix --write docs/why/equivalence.md
 
 soak: setup ## an hour of the real job: memory, logs and batch durations must not grow (SECONDS=28800 for a night)
 	@$(BIN)/python -m benchmarks.soak $(if $(SECONDS),--seconds $(SECONDS))
+
+docs: setup ## build the pages into site/, with search; fails on a broken link or anchor, and on a page that the menu lacks
+	@$(BIN)/zensical build --clean --strict && $(BIN)/pytest -q tests/unit/test_menu.py
+	@echo "site/index.html opens in a browser; its search works on a server: $(BIN)/zensical serve"
 
 lock: $(BIN)/uv ## bring requirements.lock up to date with pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --extra dev --extra all --generate-hashes \
@@ -94,7 +98,7 @@ $(BIN)/uv: # not a prerequisite of a file: the lock must not wait for what it is
 	@$(MAKE) --no-print-directory setup
 
 clean: ## remove .venv and caches; the data in .lakehouse stay
-	rm -rf .venv .pytest_cache .hypothesis .ruff_cache .mypy_cache dist
+	rm -rf .venv .pytest_cache .hypothesis .ruff_cache .mypy_cache .cache dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this

@@ -3,7 +3,7 @@
     @dg.asset(deps=["sensor_averages"], partitions_def=hours, automation_condition=automation.on_closed())
     def hourly_report(context: dg.AssetExecutionContext) -> None: ...
 
-`docs/automation.md` shows one whole. The sensor `automation` evaluates them.
+`docs/how-to/automation.md` shows one whole. The sensor `automation` evaluates them.
 """
 
 import dagster as dg

@@ -7,7 +7,7 @@
         fresh_within: 5 seconds
         freshness: {orders: every 30 seconds}
 
-`docs/automation.md` has the commands.
+`docs/how-to/automation.md` has the commands.
 """
 
 from collections.abc import Mapping

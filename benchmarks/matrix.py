@@ -1,6 +1,6 @@
 """Operator by disturbance: how often live and batch runs agree, ours and the same code without what we add.
 
-    python -m benchmarks.matrix [--seeds 20] [--workers 2] [--write docs/equivalence.md]
+    python -m benchmarks.matrix [--seeds 20] [--workers 2] [--write docs/why/equivalence.md]
 
 Each cell is N streams: the operator run live through the disturbance, then computed by one batch run, and compared behind
 the frontier. "Naive" is the same function over the same stored rows, once as a stream with Spark's own watermark and once

@@ -1,28 +1,4 @@
-"""Every error of the library, under one root.
-
-LakehouseError
-├── SettingsError        a setting cannot be used
-├── DeclarationError     a declaration of a table or source cannot be honoured
-├── RangeError           a run may not touch a range of event time
-├── PathError            a name cannot be a folder or file, or leaves the folder it belongs in
-├── UnknownTable         no module declares a name
-├── QueryError           SQL cannot be answered
-├── BrokerError          the broker cannot be started or reached
-├── AccessError          the broker refuses this client, or what it asks for
-├── JarsError            the jars cannot be resolved, or are not the ones checked in
-├── SourceError          a folder, or a table of others, has lost something
-│   └── TopicError       a topic is not the one that a table has read
-├── SinkError            a target cannot be written, or holds other rows than the table
-│   └── SinkAway         it does not answer; its follower waits for it
-├── SavepointError       a savepoint is damaged, missing, or cannot be restored now
-├── JobError             a job cannot be started or stopped, or must wait for another
-├── ServiceAway          a service that a step needs has not answered
-│   ├── LookupFailed     it is the one that a lookup asks
-│   └── RegistryAway     it is the schema registry
-└── CommitError          a table differs from the log tables, its input or its checkpoint
-
-Text: *what (field=value): the rule; the consequence or the fix*.
-"""
+"""Every error of the library, under one root. Each says *what (field=value): the rule; the consequence or the fix*."""
 
 
 class LakehouseError(Exception):
@@ -30,79 +6,79 @@ class LakehouseError(Exception):
 
 
 class SettingsError(LakehouseError):
-    pass
+    """A setting cannot be used."""
 
 
 class DeclarationError(LakehouseError):
-    pass
+    """A declaration of a table, a source or a target cannot be honoured."""
 
 
 class RangeError(LakehouseError):
-    pass
+    """A run may not touch a range of event time."""
 
 
 class PathError(LakehouseError):
-    pass
+    """A name cannot be a folder or file, or leaves the folder it belongs in."""
 
 
 class UnknownTable(LakehouseError):
-    pass
+    """No module declares a table of this name."""
 
 
 class QueryError(LakehouseError):
-    pass
+    """SQL cannot be answered."""
 
 
 class BrokerError(LakehouseError):
-    pass
+    """The broker cannot be started or reached."""
 
 
 class AccessError(LakehouseError):
-    pass
+    """The broker refuses this client, or what it asks for."""
 
 
 class JarsError(LakehouseError):
-    pass
+    """The jars cannot be resolved, or are not the ones checked in."""
 
 
 class SourceError(LakehouseError):
-    pass
+    """A source, such as a folder or a table of others, has lost something or breaks its contract."""
 
 
 class SourceAway(SourceError):
-    pass
+    """A source of your own does not answer; its job tries again."""
 
 
 class TopicError(SourceError):
-    pass
+    """A topic is not the one that a table has read."""
 
 
 class SavepointError(LakehouseError):
-    pass
+    """A savepoint is damaged, missing, or cannot be restored now."""
 
 
 class JobError(LakehouseError):
-    pass
+    """A job cannot be started or stopped, or must wait for another."""
 
 
 class ServiceAway(LakehouseError):
-    pass
+    """A service that a step needs has not answered."""
 
 
 class LookupFailed(ServiceAway):
-    pass
+    """The service that a lookup asks has not answered."""
 
 
 class RegistryAway(ServiceAway):
-    pass
+    """The schema registry has not answered."""
 
 
 class CommitError(LakehouseError):
-    pass
+    """A table differs from the log tables, its input or its checkpoint."""
 
 
 class SinkError(LakehouseError):
-    pass
+    """A target cannot be written, or holds other rows than the table."""
 
 
 class SinkAway(SinkError):

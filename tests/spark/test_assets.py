@@ -450,7 +450,7 @@ def test_what_differs_is_repaired_as_far_as_it_is_allowed_and_the_coverage_is_ob
 
 def test_the_asset_of_the_docs_reads_a_closed_hour(settings):
     (text, *_) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "automation.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "automation.md").read_text(), re.DOTALL
     )
     exec(text, shown := {})
     lakehouse = {"lakehouse": LakehouseResource.of(settings)}

@@ -26,7 +26,7 @@ from support.change_events import events
 from support.torn_logs import cut
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-PAGE = (ROOT / "docs" / "change-data.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "change-data.md").read_text()
 CUSTOMERS = changes(
     "shop.public.customers",
     key="id",

@@ -1,4 +1,4 @@
-"""The example of nested JSON in docs/own-tables.md gives the rows that the page says."""
+"""The example of docs/how-to/nested-json.md gives the rows that the page says."""
 
 import sys
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse.testing import Stage
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-tables.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "nested-json.md"
 IMPORTS = """
 from lakehouse import ingest_table, kafka, row_table
 from pyspark.sql import DataFrame
@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_the_example_of_nested_json_gives_the_rows_of_its_page(spark, tmp_path, monkeypatch):
-    section = PAGE.read_text().split("## Nested JSON")[1].split("\n## ")[0]
-    code, message = section.split("```python")[1].split("```")[0], section.split("The message `")[1]
+    page = PAGE.read_text()
+    code, message = page.split("```python")[1].split("```")[0], page.split("The message `")[1]
     (tmp_path / "baskets_of_a_page.py").write_text(IMPORTS + code)
     monkeypatch.syspath_prepend(str(tmp_path))
     __import__("baskets_of_a_page")
@@ -34,4 +34,4 @@ def test_the_example_of_nested_json_gives_the_rows_of_its_page(spark, tmp_path, 
     rows = stage.rows("basket_items").select("basket_id", "customer", "sku", "cents").collect()
     said = {", ".join(str(value or "null") for value in row) for row in rows}
     assert said == {"b1, ann, x, 250", "b1, ann, y, null"}
-    assert len(rows) == 2 and all(text in section for text in said)
+    assert len(rows) == 2 and all(text in page for text in said)

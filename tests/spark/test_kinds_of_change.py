@@ -39,7 +39,7 @@ def held(stage: Stage, name: str) -> Counter[str]:
 
 
 def test_the_page_has_each_kind_with_its_plan_and_the_way_that_is_tried():
-    page = (ROOT / "docs/change-a-pipeline.md").read_text()
+    page = (ROOT / "docs/how-to/change-a-pipeline.md").read_text()
     _, _, shown_below = page.partition(
         "| change | plan | way in the test | in the end |\n|---|---|---|---|\n"
     )

@@ -230,7 +230,7 @@ def test_each_intrusion_after_the_follower_began_is_posted_once(served):
 
 
 def test_the_queries_of_the_page_are_answered(stage):
-    text = (ROOT / "docs" / "network.md").read_text()
+    text = (ROOT / "docs" / "start" / "network.md").read_text()
     queries = re.findall(r'lakehouse query "(SELECT .*)"', text)
     assert len(queries) == 2 and all(query.run(stage.session, sql).records() for sql in queries)
 

@@ -21,7 +21,11 @@ def at(second: float) -> datetime:
 @pytest.mark.parallel
 @pytest.mark.turn(0)
 def test_each_account_sees_the_rules_that_held_at_the_time_of_its_payment(spark, tmp_path):
-    page = (ROOT / "docs" / "process.md").read_text().partition("## Rules that every key sees")[2]
+    page = (
+        (ROOT / "docs" / "how-to" / "process.md")
+        .read_text()
+        .partition("## Rules that every key sees")[2]
+    )
     [block] = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)
     assert block in Path(ruled.__file__).read_text(), "the page shows what is played here"
 

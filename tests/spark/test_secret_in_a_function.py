@@ -1,4 +1,4 @@
-"""The table of docs/secrets.md: a function that uses a secret works, and no file below the root has its value."""
+"""The table of docs/how-to/secrets.md: a function that uses a secret works, and no file below the root has its value."""
 
 import hmac
 import importlib
@@ -8,7 +8,7 @@ from lakehouse.testing import Stage
 from support import ROOT
 
 KEY = "s3cret-key-of-a-hash"
-PAGE = (ROOT / "docs" / "secrets.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "secrets.md").read_text()
 
 
 def test_the_table_of_the_page_uses_the_secret_and_keeps_its_name_alone(

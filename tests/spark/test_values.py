@@ -25,7 +25,7 @@ from support import ROOT
 from support.schema_registry import framed
 from tools import java_classes
 
-PAGE = ROOT / "docs" / "values.md"
+PAGE = ROOT / "docs" / "reference" / "values.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->\n"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TYPES = (

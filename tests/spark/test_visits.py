@@ -217,7 +217,7 @@ def test_all_that_was_sent_is_in_the_table_or_put_aside(told):
 
 
 def test_the_queries_of_the_docs_are_answered(told):
-    text = (ROOT / "docs" / "visits.md").read_text()
+    text = (ROOT / "docs" / "start" / "visits.md").read_text()
     words = [
         word
         for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL)

@@ -1,6 +1,6 @@
 """As many random stories, runs of the state machine and hostile messages as one likes; what occurred, and what failed.
 
-    make stories COUNT=500 [RUNS=50] [SEED=...] [WORKERS=2] [WRITE=docs/equivalence.md]
+    make stories COUNT=500 [RUNS=50] [SEED=...] [WORKERS=2] [WRITE=docs/why/equivalence.md]
 
 The seed is chosen by the clock unless given. What is done is kept in `.stories/<seed>.jsonl`, so that the same seed goes on where
 it was interrupted. COUNT hostile messages of each format are sent, too. Exit code 1 if a story or a message failed, or if a

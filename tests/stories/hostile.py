@@ -2,7 +2,7 @@
 
 A field's text is drawn from what people send by mistake; the rest of the message is as it should be. Of whole messages some are
 cut off, doubled, or not of the format at all. The kinds take turns, so that each occurs among 400 messages. The oracle reads each
-text by the rules of docs/values.md. `hostile_events` has the formats that are no texts.
+text by the rules of docs/reference/values.md. `hostile_events` has the formats that are no texts.
 """
 
 import json

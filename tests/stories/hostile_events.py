@@ -1,6 +1,7 @@
 """Hostile messages of the formats that are no plain texts: Avro, Protobuf, and changes as Debezium sends them.
 
-What is right of each is worked out by the rules of docs/values.md, docs/schema-registry.md and docs/change-data.md.
+What is right of each is worked out by the rules of docs/reference/values.md, docs/how-to/schema-registry.md and
+docs/how-to/change-data.md.
 """
 
 import base64

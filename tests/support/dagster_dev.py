@@ -21,7 +21,9 @@ from lakehouse.settings import Settings, to_environment
 from support import ROOT
 
 QUERIES = re.findall(
-    r"```graphql\n(\w+ (\w+).*?)```", (ROOT / "docs" / "http.md").read_text(), re.DOTALL
+    r"```graphql\n(\w+ (\w+).*?)```",
+    (ROOT / "docs" / "reference" / "http.md").read_text(),
+    re.DOTALL,
 )
 DOCS = {name: query for query, name in QUERIES}
 

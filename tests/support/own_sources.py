@@ -11,7 +11,7 @@ from lakehouse import SourceReader, SourceRecord, python_source
 from support import ROOT
 
 DOCS = re.findall(
-    r"```python\n(.*?)```", (ROOT / "docs" / "own-source.md").read_text(), re.DOTALL
+    r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "own-source.md").read_text(), re.DOTALL
 )  # a table of SQLite, pages of an endpoint, and the test of the first
 for block in DOCS:
     exec(block, globals())

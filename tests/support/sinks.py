@@ -10,7 +10,7 @@ from lakehouse.sinks.formats.encoding import key_of, value_of
 from support import ROOT
 
 DOCS = re.findall(
-    r"```python\n(.*?)```", (ROOT / "docs" / "own-sink.md").read_text(), re.DOTALL
+    r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "own-sink.md").read_text(), re.DOTALL
 )  # the sink, and its test
 exec(DOCS[0], globals())
 SqliteSink: Any = globals()["SqliteSink"]

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.turn(0), pytes
 @pytest.fixture
 def settings(tmp_path, cluster, quick_jvm) -> Iterator[Settings]:
     """As the docs have it, with executors that compile like the tests' drivers do."""
-    docs = (ROOT / "docs" / "supervision.md").read_text()
+    docs = (ROOT / "docs" / "operate" / "supervision.md").read_text()
     given = dict(re.findall(r"""^export (LAKEHOUSE_SPARK_\w+)=["'](.*)["']$""", docs, re.MULTILINE))
     assert given["LAKEHOUSE_SPARK_MASTER"].startswith("spark://")
     shown = from_environment(given)

@@ -289,7 +289,7 @@ def test_an_iceberg_table_before_a_topic_and_what_comes_afterwards(
     assert (of_topic.missing, of_topic.doubled) == (0, 0)
 
 
-PAGE = (ROOT / "docs" / "topic-history.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "topic-history.md").read_text()
 FILES, ROWS = 120, 20  # of the history, and of each file
 MESSAGES = 2_000
 

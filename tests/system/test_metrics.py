@@ -594,7 +594,9 @@ def test_every_alert_asks_for_what_is_exposed_and_the_docs_list_it(exposed):
         assert rule["labels"]["severity"] in ("warning", "critical")
         checked(rule["expr"], exposed, " ".join(rule["annotations"].values()))
     documented = re.findall(
-        r"^\| (Lakehouse\w+) \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE
+        r"^\| (Lakehouse\w+) \|",
+        (ROOT / "docs" / "operate" / "alerts.md").read_text(),
+        re.MULTILINE,
     )
     assert documented == [rule["alert"] for rule in rules]
     config = yaml.safe_load((ROOT / "ops" / "prometheus" / "prometheus.yml").read_text())

@@ -60,7 +60,11 @@ def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoi
     sent, seen = produce(settings, 0, 10), views(settings, 0, 10)
     pools = settings.root / "pools.xml"
     pools.write_text(
-        re.search(r"```xml\n(.*?)```", (ROOT / "docs" / "supervision.md").read_text(), re.DOTALL)[1]
+        re.search(
+            r"```xml\n(.*?)```",
+            (ROOT / "docs" / "operate" / "supervision.md").read_text(),
+            re.DOTALL,
+        )[1]
     )
     shared = replace(
         settings, together=TOGETHER, resources={"all": Resources(scheduler_pools=str(pools))}

@@ -36,7 +36,7 @@ def test_an_asset_runs_when_its_hours_have_closed_though_dagster_was_killed_and_
     shutil.copy(ROOT / "assets" / "dagster.yaml", home)
     (shown,) = re.findall(
         r"```python\n(# my_company/definitions.py\n.*?)```",
-        (ROOT / "docs" / "automation.md").read_text(),
+        (ROOT / "docs" / "how-to" / "automation.md").read_text(),
         re.DOTALL,
     )
     (tmp_path / "my_definitions.py").write_text(shown)

@@ -356,7 +356,7 @@ def test_a_follower_is_started_healed_and_stopped_as_jobs_are(lakehouse, monkeyp
     for name, value in to_environment(settings).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    page = (ROOT / "docs" / "publish.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "publish.md").read_text()
     [block] = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     lines = [shlex.split(line, comments=True) for line in block.splitlines()]
     run, job = CliRunner(), follower_of("payments")

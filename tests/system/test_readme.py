@@ -108,8 +108,7 @@ def test_the_demo_is_killed_with_all_it_started_and_the_next_ends_with_its_certi
 
 
 def test_the_tables_of_the_docs_pass_the_test_of_the_docs(spark, tmp_path, monkeypatch):
-    # between them stand tables that `test_first_topic_page` runs
-    tables, *_, test = blocks("docs/own-tables.md", "python")
+    tables, test = blocks("docs/start/own-tables.md", "python")
     package = tmp_path / "my_company"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -129,7 +128,9 @@ def test_every_table_of_the_readme_is_one_that_ships():
 
 
 @pytest.mark.parametrize(
-    "page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
+    "page",
+    sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]),
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_what_a_page_links_to_or_names_is_there(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
@@ -143,7 +144,9 @@ def test_what_a_page_links_to_or_names_is_there(page):
         linked = (page.parent / path).resolve() if path else page
         assert str(linked.relative_to(ROOT)) in tracked, f"{page.name} links to {target}"
         assert not section or section in sections(linked), f"{page.name} links to {target}"
-    for named in re.findall(r"`((?:tests|benchmarks|assets|lakehouse|ops)/[\w/]+\.\w+)", text):
+    for named in re.findall(
+        r"`((?:tests|benchmarks|assets|lakehouse|ops|docs)/[\w/-]+\.\w+)", text
+    ):
         assert named in tracked, f"{page.name} names {named}"
 
 

@@ -25,7 +25,7 @@ from support import ROOT
 from support.sensors_job import awaited
 
 LAKEHOUSE = Path(sys.executable).with_name("lakehouse")
-PAGE = (ROOT / "docs" / "shop.md").read_text()
+PAGE = (ROOT / "docs" / "start" / "shop.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -158,7 +158,9 @@ def test_a_job_that_needs_a_configuration_is_launched_with_that_of_the_docs_and_
         and "ops" in refused["errors"][0]["message"]
     )
     (config,) = re.findall(
-        r"^\| `reconcile` \| `(\{.*\})` \|$", (ROOT / "docs" / "http.md").read_text(), re.MULTILINE
+        r"^\| `reconcile` \| `(\{.*\})` \|$",
+        (ROOT / "docs" / "reference" / "http.md").read_text(),
+        re.MULTILINE,
     )
     launched = filled_bar.ask(DOCS["Launch"], job="reconcile", config=json.loads(config))[
         "launchRun"

@@ -587,7 +587,7 @@ def test_a_column_that_the_table_does_not_have_is_named(lakehouse, mailbox):
 
 
 def test_the_page_declares_both_and_shows_what_is_posted(lakehouse, server):
-    page = (ROOT / "docs" / "act-on-rows.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "act-on-rows.md").read_text()
     [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     given = {"__name__": "docs"}
     exec(code, given)

@@ -11,18 +11,18 @@ from support import ROOT
 
 # pages with blocks that use what the page, or one before it, has declared
 PAGES = (
-    "change-a-pipeline",
-    "change-data",
-    "folders",
-    "joins",
-    "late-data",
-    "lookups",
-    "metrics",
-    "process",
-    "quality",
-    "schema-registry",
-    "state",
-    "topic-history",
+    "how-to/change-a-pipeline",
+    "how-to/change-data",
+    "how-to/folders",
+    "how-to/joins",
+    "concepts/late-data",
+    "how-to/lookups",
+    "reference/metrics",
+    "how-to/process",
+    "how-to/quality",
+    "how-to/schema-registry",
+    "how-to/state",
+    "how-to/topic-history",
 )
 _GIVEN = {
     **{name: getattr(lakehouse, name) for name in lakehouse.__all__},
@@ -37,7 +37,7 @@ def test_the_code_of_a_page_is_accepted(page):
     blocks = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL
     )
-    known = {"__name__": f"docs_{page.replace('-', '_')}", **_GIVEN}
+    known = {"__name__": "docs_" + re.sub(r"\W", "_", page), **_GIVEN}
     for block in blocks:
         decorator_alone = block.rstrip().endswith(")") and re.match(r"@\w+_table\(", block)
         exec(

@@ -1,4 +1,6 @@
-"""Each small file below the root, gone or damaged, and what its reader does: the table of docs/troubleshooting.md is this one.
+"""Each small file below the root, gone or damaged, and what its reader does.
+
+The table of docs/operate/troubleshooting.md is the one measured here.
 
 Files of a checkpoint are in tests/spark/test_damaged_checkpoints.py.
 """
@@ -326,7 +328,7 @@ def measured(tmp_path, capfd) -> str:
 
 
 def test_the_table_of_the_docs_says_what_is_done(measured):
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    page = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text()
     (shown,) = re.findall(
         r"\| file \| gone \| empty \| garbage \| cut off \| older \|\n\|[-|]+\|\n(.*?)\n\n",
         page,
@@ -336,7 +338,7 @@ def test_the_table_of_the_docs_says_what_is_done(measured):
 
 
 def test_each_file_of_which_an_older_copy_is_harmless_has_its_reason(measured):
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    page = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text()
     (reasons,) = re.findall(r"\| an older copy of \|.*?\n\n", page, re.DOTALL)
     named = set(re.findall(r"`([^`]+)`", reasons))
     harmless = {line.split("`")[1] for line in measured.splitlines() if line.endswith("harmless |")}
@@ -345,7 +347,7 @@ def test_each_file_of_which_an_older_copy_is_harmless_has_its_reason(measured):
 
 def test_each_file_that_the_layout_names_is_in_a_table_or_holds_nothing_that_is_read():
     picture = re.findall(r"^<root>/(\S+)", layout.__doc__, re.MULTILINE)
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    page = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text()
     names = [f"_commit_log/<table>.{name}" for name in get_args(layout.Note)]
     names += [f"_jobs/<pipeline>/{name}" for name in get_args(layout.JobFile)]
     names += [name for name in picture if name.endswith((".json", ".jsonl"))]

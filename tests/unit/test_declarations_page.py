@@ -1,4 +1,4 @@
-"""docs/declarations.md has each option of what a module of tables declares, with the default that it has."""
+"""docs/reference/declarations.md has each option of what a module of tables declares, with the default that it has."""
 
 import dataclasses
 import inspect
@@ -14,7 +14,7 @@ from lakehouse.declare.inputs.sources import RecordOptions, RecordSource
 from lakehouse.declare.table import Table
 from support import ROOT
 
-PAGE = (ROOT / "docs" / "declarations.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "declarations.md").read_text()
 SOURCES = ("kafka", "changes", "folder", "delta_table", "python_source", "files")
 TARGETS = (
     "kafka_topic",

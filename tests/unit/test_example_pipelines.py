@@ -118,7 +118,7 @@ def test_sessions_last_a_minute_and_are_about_a_category():
 def test_the_functions_of_a_page_are_those_of_the_tables(pipeline):
     code = inspect.getsource(TABLES[pipeline])
     blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / f"{pipeline}.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```", (ROOT / "docs" / "start" / f"{pipeline}.md").read_text(), re.DOTALL
     )
     shown = [block[block.index("def ") :] for block in blocks]
     assert len(shown) == 2 and all(function in code for function in shown)
@@ -130,7 +130,7 @@ def test_the_functions_of_a_page_are_those_of_the_tables(pipeline):
 )
 def test_the_commands_of_a_page_name_tables_and_targets_that_are_there(page, tables):
     known = catalog_of([TABLES[name] for name in tables])
-    text = (ROOT / "docs" / f"{page}.md").read_text()
+    text = (ROOT / "docs" / "start" / f"{page}.md").read_text()
     named = re.findall(r"lakehouse (?:reconcile run|table get|topic check) ([\w.-]+)", text)
     assert named and set(named) <= set(known.tables)
     targets = re.findall(r"lakehouse (?:publish \w+|reconcile sink) ([\w.-]+)", text)

@@ -92,7 +92,7 @@ def test_a_correction_writes_its_partition_again_and_leaves_the_others(lakehouse
     if format == "parquet":
         [read] = [
             code
-            for code in PYTHON.findall((ROOT / "docs" / "publish.md").read_text())
+            for code in PYTHON.findall((ROOT / "docs" / "how-to" / "publish.md").read_text())
             if "def read(" in code
         ]
         exec(read, of_docs := {})

@@ -47,7 +47,7 @@ def test_every_command_explains_itself(path):
 
 def test_the_page_of_commands_has_each_with_its_options():
     written = {}
-    for line in (ROOT / "docs" / "commands.md").read_text().splitlines():
+    for line in (ROOT / "docs" / "reference" / "commands.md").read_text().splitlines():
         if found := re.match(r"\| `([a-z][a-z -]*[a-z])[^`]*` \|[^|]*\|([^|]*)\|", line):
             written[found[1]] = set(re.findall(r"`(--[a-z-]+)`", found[2]))
     given = {}

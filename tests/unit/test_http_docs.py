@@ -1,4 +1,4 @@
-"""What docs/http.md launches is launched: its configurations are those that the jobs ask for."""
+"""What docs/reference/http.md launches is launched: its configurations are those that the jobs ask for."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from assets import definitions
 from lakehouse.settings import Settings
 from support import ROOT
 
-TEXT = (ROOT / "docs" / "http.md").read_text()
+TEXT = (ROOT / "docs" / "reference" / "http.md").read_text()
 CONFIGS = {
     job: json.loads(config)
     for job, config in re.findall(r"^\| `(\w+)` \| `(\{.*\})` \|$", TEXT, re.MULTILINE)

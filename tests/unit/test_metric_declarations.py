@@ -56,7 +56,7 @@ def test_metrics_decide_no_row():
 
 def test_the_docs_list_every_metric_as_it_is():
     rows = re.findall(r"^\| `(lakehouse_\w+)` \| ([\w ]+) \| (.*?) \| (.*) \|$",
-                      (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)  # fmt: skip
+                      (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.MULTILINE)  # fmt: skip
     assert [(name, help) for name, _, _, help in rows] == [(d.name, d.help) for d in DECLARED]
     for (_, kind, labels, _), declared in zip(rows, DECLARED, strict=True):
         more = (

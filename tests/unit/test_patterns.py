@@ -143,7 +143,7 @@ def in_letters(**steps) -> dict:
     return {"rows": " ".join(f"{row['letter']}{row['value']}" for row in rows)}
 
 
-PAGE = (ROOT / "docs" / "patterns.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "patterns.md").read_text()
 SHOWN = re.findall(r"^\| `(begin\(.+?)` \| `([a-z0-9 ]+)` \| (.+) \|$", PAGE, re.MULTILINE)
 
 

@@ -140,8 +140,10 @@ def test_a_file_needs_a_suffix_and_a_function_of_rows_and_range(arguments, words
 
 
 def test_the_declaration_of_the_docs_is_a_report_and_its_page_is_text():
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reports.md").read_text(), re.S)
-    path = ROOT / "docs" / "reports.md"
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "reports.md").read_text(), re.S
+    )
+    path = ROOT / "docs" / "how-to" / "reports.md"
     names = {"__name__": "docs"}
     exec(compile(code, str(path), "exec"), names)
     assert names["best_shops"].report == Report("md", names["page"])

@@ -200,15 +200,12 @@ def test_secrets_are_shown_neither_as_text_nor_in_errors():
 
 
 def test_the_page_of_settings_has_each_of_them_and_other_pages_name_no_other():
-    pages = {
-        page.name: page.read_text() for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
-    }
-    rows = re.findall(r"^\| `LAKEHOUSE_([A-Z]\w*?)_*[<`]", pages["settings.md"], re.MULTILINE)
+    text = (DOCS / "reference" / "settings.md").read_text()
+    pages = [page.read_text() for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]]
+    rows = re.findall(r"^\| `LAKEHOUSE_([A-Z]\w*?)_*[<`]", text, re.MULTILINE)
     of_each = {re.split("__", row)[0].lower() for row in rows}
     assert of_each == {f.name for f in fields(Settings)}
-    named = {
-        name for text in pages.values() for name in re.findall(r"\bLAKEHOUSE_([A-Z]+\w*)", text)
-    }
+    named = {name for page in pages for name in re.findall(r"\bLAKEHOUSE_([A-Z]+\w*)", page)}
     settings = {
         re.sub(r"^(kafka|registry)_.*", r"\1", name.split("__")[0].lower()) for name in named
     }
@@ -216,7 +213,7 @@ def test_the_page_of_settings_has_each_of_them_and_other_pages_name_no_other():
 
 
 def test_the_variables_of_the_page_of_settings_are_those_of_its_file(tmp_path):
-    text = (DOCS / "settings.md").read_text()
+    text = (DOCS / "reference" / "settings.md").read_text()
     variables = dict(re.findall(r'^export (LAKEHOUSE_\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
     (tmp_path / "lakehouse.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
     of_file = from_environment({"LAKEHOUSE_CONFIG": str(tmp_path / "lakehouse.toml")})

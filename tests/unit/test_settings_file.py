@@ -106,7 +106,7 @@ def test_what_a_file_cannot_say_is_refused_with_its_name(tmp_path, text, said):
 
 
 def test_the_settings_of_the_page_about_production_can_be_read(tmp_path):
-    page = (ROOT / "docs" / "production.md").read_text()
+    page = (ROOT / "docs" / "operate" / "production.md").read_text()
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "lakehouse.toml").write_text(text)
     settings = from_environment({"LAKEHOUSE_CONFIG": str(tmp_path / "lakehouse.toml")})

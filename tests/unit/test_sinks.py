@@ -222,7 +222,7 @@ def test_a_position_is_read_as_it_was_written_and_nothing_else_is():
 
 
 def test_the_target_of_the_docs_holds_the_table_and_refuses_a_zombie(tmp_path):
-    pages = (ROOT / "docs" / name for name in ("publish.md", "own-sink.md"))
+    pages = (ROOT / "docs" / "how-to" / name for name in ("publish.md", "own-sink.md"))
     text = "".join(page.read_text() for page in pages)
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         given: dict[str, Any] = {"__name__": "docs"}

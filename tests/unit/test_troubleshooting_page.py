@@ -1,4 +1,4 @@
-"""The messages on docs/troubleshooting.md are those of the code, with `…` for each value."""
+"""The messages on docs/operate/troubleshooting.md are those of the code, with `…` for each value."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ def messages() -> Iterator[str]:
 
 def quoted() -> list[str]:
     """What the first column of the tables quotes: messages and reasons, not the files that `test_damaged_files` compares."""
-    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    text = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text()
     return re.findall(r"^\| `(?![_<]\w+>?/)([^`]+)` \|", text, re.MULTILINE)
 
 

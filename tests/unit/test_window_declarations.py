@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from textwrap import dedent
 
 import pytest
 from pyspark.sql import DataFrame, Window
@@ -65,7 +66,7 @@ def test_an_offset_may_be_before_and_is_the_rest_of_a_slide_after():
 
 
 def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables():
-    text = (ROOT / "docs" / "windows.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "windows.md").read_text()
     names = {"tumbling": tumbling, "sliding": sliding, "session": session, "count": count}
     shown = [eval(code, names) for code in re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)]
     assert [window.kind for window in shown] == [
@@ -91,7 +92,7 @@ def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables()
         "F": F,
         "Window": Window,
     }
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = map(dedent, re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     declared, sources = [], []
     for block in blocks:
         shown = dict(names)
@@ -107,10 +108,10 @@ def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables()
     busy = "A row table keeps the window of each row, and its `window_time`."
     assert declared == [
         sessions,
+        sessions,
         ("top_pages", ("visits",), "The ten pages most viewed in each five minutes."),
         ("views_by_ten_seconds", ("clicks",), ""),
         ("views_by_hour", ("views_by_ten_seconds",), hours),
         ("busy", ("views_by_ten_seconds",), busy),
-        sessions,
     ]
     assert [each.quiet_timeout for each in sources] == [timedelta(minutes=1)]

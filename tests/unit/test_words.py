@@ -1,6 +1,6 @@
 """Words that are not used, each with the word that is: over the code (identifiers, comments, strings), the pages and `ops`.
 
-`docs/glossary.md` defines the words that are used. CHANGELOG.md is exempt: it names what was renamed.
+`docs/reference/glossary.md` defines the words that are used. CHANGELOG.md is exempt: it names what was renamed.
 """
 
 import re
@@ -133,7 +133,7 @@ def test_replaced_words_are_not_used():
 def test_all_kinds_of_files_are_looked_at():
     names = {str(path.relative_to(ROOT)) for path in files()}
     assert {
-        "README.md", "Makefile", "docs/glossary.md", "docs/images/frontier.svg", "ops/grafana/jobs.json",
+        "README.md", "Makefile", "docs/reference/glossary.md", "docs/images/frontier.svg", "ops/grafana/jobs.json",
         "ops/prometheus/alerts.yml", "lakehouse/settings.py", "streaming_jobs/driver.py", "batch_jobs/repair.py",
         "assets/sensors.py", "assets/dagster.yaml", "examples/visits/tables.py", "benchmarks/nexmark/tables.py",
     } <= names  # fmt: skip
@@ -176,7 +176,7 @@ def test_other_words_are_left_alone(text):
 
 
 def test_the_glossary_defines_each_word_once_with_its_counterparts():
-    text = (ROOT / "docs" / "glossary.md").read_text()
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text()
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 30 and {len(row) for row in rows} == {5}, (
         "word, meaning, Flink, Spark, Delta"

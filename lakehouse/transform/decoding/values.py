@@ -1,6 +1,6 @@
 """Texts as values of declared types, read by our own classes in Spark's JVM (`runtime/java`): exactly, or not at all.
 
-The rules are one table for all formats: docs/values.md.
+The rules are one table for all formats: docs/reference/values.md.
 """
 
 from collections.abc import Sequence
