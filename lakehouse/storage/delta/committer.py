@@ -21,7 +21,7 @@ from lakehouse.storage.delta.log_state import LogState
 
 # seconds: of three writers that commit without a pause one was seen to lose 98 times in a row, for 7 s
 PATIENCE = 60.0
-CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
+CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next, unless the table has its own number
 # features of Delta that a commit need not care for, or only if a property or a column asks for them
 _KEPT = {"appendOnly", "deletionVectors", "invariants", "timestampNtz", "variantType"}
 _ASKED_BY = {
@@ -78,7 +78,7 @@ def commit(
         if not _create(state.path, read + 1, actions):
             continue  # another writer was faster
         state.committed(read + 1, actions)
-        if (read + 1) % CHECKPOINTS == 0:
+        if (read + 1) % int(state.properties.get("delta.checkpointInterval", CHECKPOINTS)) == 0:
             _checkpoint(state)
         return read + 1
     raise CommitError(
