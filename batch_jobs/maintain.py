@@ -35,8 +35,9 @@ def run(lakehouse: Lakehouse, name: str | None = None) -> Iterator[Maintenance]:
     A table that another process is rewriting is left for the next run. JobError names it when all
     others are done.
     """
-    refused = []
-    for table in _wanted(lakehouse.catalog, name):
+    refused, tables = [], _wanted(lakehouse.catalog, name)
+    log_tables.flush(lakehouse.settings, tables)  # before what records commits is cut
+    for table in tables:
         try:
             with publishing(lakehouse.settings, table):
                 for place in retention.places(lakehouse, table):
@@ -47,7 +48,6 @@ def run(lakehouse: Lakehouse, name: str | None = None) -> Iterator[Maintenance]:
             refused.append(str(err))
     if name is None:
         kafka_broker.shorten_log(lakehouse.settings)
-        log_tables.flush(lakehouse.settings, lakehouse.catalog)
         for place in retention.log_tables(lakehouse.settings):
             yield retention.maintain(lakehouse.settings, place)
     if refused:

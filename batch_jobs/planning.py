@@ -156,24 +156,22 @@ def _begun(lakehouse: Lakehouse, table: Table, span: Range) -> tuple[int, set[st
     since. Newer versions of the input alone do not count: behind the frontier the stream adds only
     late rows to it.
     """
-    lines = [
-        c for c in lakehouse.commit_log(table).rewriting() if c.role == "batch" and c.generation
-    ]
+    lines = [c for c in lakehouse.commit_log(table).rewriting() if c.role == "batch" and c.run]
     last = lines[0] if lines else None
-    mine = [c for c in lines if last and c.generation == last.generation]
+    mine = [c for c in lines if last and c.run == last.run]
     by_partition = {p: c for c in mine for p in c.span.partitions(table.partition_by)}
     whole = len(list(span.partitions(table.partition_by)))
     if (
         not last
-        or not last.batch
+        or not last.left
         or min(c.span.start for c in mine) != span.start
-        or len(by_partition) + last.batch != whole
+        or len(by_partition) + last.left != whole
     ):
-        return (last.generation if last else 0) + 1, set()
+        return (last.run if last else 0) + 1, set()
     now = (table.code_version, compute.pinned(lakehouse, table))
     dirty = {d.partition for d in late_merge.dirty(lakehouse, table)}
     dirty |= set(late_merge.outdated(lakehouse, table))
-    return last.generation, {
+    return last.run, {
         p
         for p, c in by_partition.items()
         if p not in dirty and (c.code_version, c.inputs["references"]) == now

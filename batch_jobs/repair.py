@@ -4,9 +4,8 @@
 the verdict after.
 """
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -18,7 +17,7 @@ from lakehouse.reconcile import coverage, diagnosis, reconciliation
 from lakehouse.reconcile.coverage import Coverage
 from lakehouse.settings import Repair, Settings
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import append_line, values_backwards
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.lakehouse import Lakehouse
@@ -198,10 +197,7 @@ def run(
                 after.verdict,
                 datetime.now(UTC),
             )
-            append_line(
-                layout.note(session.settings, table, "repairs.jsonl"),
-                json.dumps(asdict(repaired), default=lambda at: at.isoformat()),
-            )
+            _notes(session.settings, table).append(repaired)
             yield repaired
             if after.verdict == "DIFFERENT":
                 return
@@ -209,4 +205,8 @@ def run(
 
 def repairs(settings: Settings, table: Table) -> Iterator[Repaired]:
     """Returns the repairs of a table, the latest first."""
-    return values_backwards(layout.note(settings, table, "repairs.jsonl"), partial(typed, Repaired))
+    return _notes(settings, table).newest_first()
+
+
+def _notes(settings: Settings, table: Table) -> Notes[Repaired]:
+    return Notes(layout.note(settings, table, "repairs.jsonl"), partial(typed, Repaired))

@@ -19,8 +19,9 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError
 from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.settings import Settings
+from lakehouse.storage.delta import committer
 from lakehouse.storage.lakehouse import Lakehouse, load
-from lakehouse.storage.log import commit_log_repair, log_tables
+from lakehouse.storage.log import log_tables
 from lakehouse.storage.position import declared_state
 from lakehouse.storage.session import Session
 from lakehouse.storage.versions import interruptions
@@ -178,18 +179,15 @@ class Job:
         return query.failure() if not self.stopping.is_set() else ""  # else it ended by its guard
 
     def _not_ready(self, session: Session, table: Table) -> str:
-        """Makes the table ready for its query, and returns why it could not be; empty if it is."""
+        """Makes the table ready for its query, and this process its writer; returns why it could not, empty if it could."""
         self._stage(f"table {table.name}")
         try:
             queries.prepare(session, [table])
-            message = commit_log_repair.mend(self.settings, table)  # before a query looks there
+            committer.take_over(session.path(table), self.pipeline)
         except Exception as err:
             if isinstance(err, OF_THE_PROCESS) or healing.is_transient(str(err)):
                 raise
             return said(err)
-        if message:
-            _log.warning(message)
-            self.say(error=message)
         return ""
 
     def _guard(self, ends: bool, point: str) -> None:

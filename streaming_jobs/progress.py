@@ -9,7 +9,6 @@
 The desired state of the job is in `streaming_jobs.supervision.desired`, its lease in `streaming_jobs.supervision.lease`.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,14 +21,14 @@ import psutil
 
 from lakehouse import processes
 from lakehouse.settings import Settings
-from lakehouse.storage.disk import layout, text_logs
+from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import (
-    append_line,
     moved_aside,
     read_value,
     replace_file,
     replace_text,
 )
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.disk.typed_values import typed
 from streaming_jobs.supervision import holders
 from streaming_jobs.supervision.places import UNKNOWN, Place, here
@@ -203,9 +202,7 @@ def _decoded(given: dict) -> JobStatus:
 def note(settings: Settings, pipeline: str, progress: dict) -> None:
     """Adds one micro-batch's progress to `progress.jsonl`. Past 16 MiB the file becomes `.1` and a new one begins."""
     path = layout.job_file(settings, pipeline, "progress.jsonl")
-    if text_logs.size(path) > _LOG_BYTES:
-        text_logs.set_aside(path, kept=1)
-    append_line(path, json.dumps(progress, default=str))
+    Notes(path, dict, limit=_LOG_BYTES).append(progress)
 
 
 def note_failure(settings: Settings, pipeline: str, table: str, text: str) -> None:

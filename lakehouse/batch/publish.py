@@ -8,9 +8,9 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from itertools import chain
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import chain, compress, groupby
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -23,16 +23,15 @@ from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range, partition_range
 from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.delta.digest import EMPTY, Digest, digests_by
-from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import remove, replace_file
 from lakehouse.storage.disk.layout import Side
-from lakehouse.storage.disk.publish_lock import Publishing, published_by
 from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import report_files
-from lakehouse.storage.log.commits import NOTHING, Commit, decoded, encoded
+from lakehouse.storage.log.commits import NOTHING, Commit, recorded
 from lakehouse.storage.session import Session
 from lakehouse.transform.checks import judged_rows
+
+_MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def publish(
     The first line has the time since `started`. With `together`, the units that differ are replaced
     in one Delta commit; each unit still has its own line.
     """
-    recover(session, table)
+    session.commit_log(table).read_on()  # what a crash kept from it
     judged = computed.judged.persist()
     try:
         keys = {unit: list(unit.partitions(table.partition_by)) for unit in units}
@@ -98,8 +97,8 @@ def publish(
             counts = sum((comparison.counts.get(p, Counter()) for p in partitions), Counter())
             commit = replace(
                 batch_commit(table, unit),
-                generation=run,
-                batch=left + len(units) - position,
+                run=run,
+                left=left + len(units) - position,
                 quarantined=counts["bad"],
                 written=counts["good"],
                 inputs=computed.inputs,
@@ -127,25 +126,6 @@ def batch_commit(table: Table, span: Range) -> Commit:
     )
 
 
-def recover(lakehouse: Lakehouse, table: Table) -> None:
-    """Adds the lines that a crash kept from the commit log, for units whose Delta commit was made.
-
-    Without them, readers of the table would never follow, because the next run finds the rows in place.
-    """
-    path = layout.note(lakehouse.settings, table, "publishing.json")
-    if (publishing := published_by(lakehouse.settings, table)) is None:
-        return
-    version = delta_writer.replaced(lakehouse.path(table), publishing.run, publishing.before)
-    if version is not None:
-        logged = {(line.version, line.start) for line in lakehouse.commit_log(table).rewriting()}
-        for line in map(decoded, publishing.commits):
-            if (version, line.start) not in logged:
-                lakehouse.commit_log(table).append(
-                    replace(line, version=version, at=datetime.now(UTC))
-                )
-    remove(path)
-
-
 def _committed(
     lakehouse: Lakehouse, table: Table, comparison: _Found, lot: Sequence[_Line], started: float
 ) -> Iterator[Commit]:
@@ -171,31 +151,40 @@ def _committed(
         if table.kind.is_report
         else {}
     )
-    version_written = NOTHING
-    differing = [line for line in lot if line.among(comparison.differ)]
-    if differing:
-        partitions = [p for line in differing for p in line.partitions]
-        commits = tuple(encoded(e.commit) for e in differing)
-        publishing = Publishing(str(metadata["run"]), delta_writer.version(path), commits)
-        replace_file(layout.note(lakehouse.settings, table, "publishing.json"), asdict(publishing))
-        version_written = delta_writer.replace(
-            comparison.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata
+    written_version = NOTHING
+    differing = [line.among(comparison.differ) for line in lot]
+    commits: list[Commit] = []
+
+    def noted() -> dict[str, Any]:
+        took, now = time.monotonic() - started, datetime.now(UTC)
+        commits.extend(
+            replace(line.commit, at=now + n * _MOMENT, seconds=0.0 if n else took)
+            for n, line in enumerate(lot)
         )
+        return recorded(compress(commits, differing), metadata)
+
+    if any(differing):
+        partitions = [p for line in compress(lot, differing) for p in line.partitions]
+        written_version = delta_writer.replace(
+            comparison.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, noted
+        )
+    if not commits:
+        noted()
     for partition, content in files.items():
         rows = str(comparison.wanted.get(partition, EMPTY))
         report_files.keep(
             lakehouse.settings, table, partition, delta_writer.version(path), rows, content
         )
-    for number, line in enumerate(lot):
-        took = time.monotonic() - started if number == 0 else 0.0
-        version = version_written if line in differing else NOTHING
-        commit = replace(line.commit, version=version, at=datetime.now(UTC), seconds=took)
-        commit_log.append(commit)
-        if table.lookup:
+    made = [
+        replace(commit, version=written_version if differs else NOTHING)
+        for commit, differs in zip(commits, differing, strict=True)
+    ]
+    for written, together in groupby(made, lambda commit: commit.version != NOTHING):
+        commit_log.append(*together, recorded=written)
+    if table.lookup:
+        for line in lot:
             lookup_answers.note_shown(lakehouse.settings, table, line.partitions)
-        if number + 1 == len(lot):  # all of them are on disk
-            remove(layout.note(lakehouse.settings, table, "publishing.json"))
-        yield commit
+    yield from made
 
 
 def _found(

@@ -5,6 +5,7 @@ Keyed and versioned tables are computed by their own jobs.
 
 import time
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import checksum, read_value, replace_file
 from lakehouse.storage.disk.typed_values import checked
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.log.commits import NOTHING, Commit, recorded
 from lakehouse.storage.position import checkpoints, declared_state
 from lakehouse.storage.session import Session
 from lakehouse.transform import creation, plan
@@ -126,22 +127,28 @@ def _rebuilt(session: Session, table: Table) -> Commit | None:
     new_digest, old_digest = digests(rows, _present(session, table))
     if new_digest == old_digest and delta_writer.version(session.path(table)) > 0:
         return None
-    run = uuid.uuid4().hex
-    version = delta_writer.overwrite(
-        rows, session.path(table), {"run": run, "code_version": table.code_version}
-    )
-    commit = Commit(
-        table=table.name,
-        role="reference",
-        generation=0,
-        batch=0,
-        version=version,
-        at=datetime.now(UTC),
-        code_version=table.code_version,
-        written=new_digest.rows,
-        seconds=time.monotonic() - started,
-    )
-    session.commit_log(table).append(commit)
+    mark = {"run": uuid.uuid4().hex, "code_version": table.code_version}
+    commits: list[Commit] = []
+
+    def noted() -> dict[str, Any]:
+        commits.append(
+            Commit(
+                table=table.name,
+                role="reference",
+                generation=0,
+                batch=0,
+                version=NOTHING,
+                at=datetime.now(UTC),
+                code_version=table.code_version,
+                written=new_digest.rows,
+                seconds=time.monotonic() - started,
+            )
+        )
+        return recorded(commits, mark)
+
+    version = delta_writer.overwrite(rows, session.path(table), noted)
+    commit = replace(commits[0], version=version)
+    session.commit_log(table).append(commit, recorded=True)
     return commit
 
 

@@ -31,7 +31,7 @@ from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import Range, partition_range, text
 from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log import report_files
+from lakehouse.storage.log import log_tables, report_files
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import early_results
@@ -244,6 +244,7 @@ def _forget(session: Session, table: Table, partitions: list[str]) -> None:
     """Removes the files of closed partitions that only older versions have, and those versions that no reader needs."""
     if not partitions:
         return
+    log_tables.flush(session.settings, [table])  # before what records commits is cut
     for place in retention.places(session, table):
         delta_writer.purge(place.path, partitions)
         retention.forget(place)

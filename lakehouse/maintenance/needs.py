@@ -13,7 +13,6 @@ from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk.layout import table_path
-from lakehouse.storage.disk.publish_lock import published_by
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import published_position
 from lakehouse.storage.log.commit_log import frontier
@@ -101,9 +100,8 @@ def _followers(settings: Settings, table: Table, identity: str) -> dict[str, int
 def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     """Returns the first version of use to each reader that can do without it.
 
-    A reconciliation that lacks versions takes all of history as changed. A killed batch run finds its
-    commit in them, for the readers of the table. A table that is yet to be declared begins at its
-    handover.
+    A reconciliation that lacks versions takes all of history as changed. A table that is yet to be
+    declared begins at its handover.
     """
     readers = [
         t
@@ -119,8 +117,6 @@ def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
         for name, version in looked.items()
         if version is not None
     }
-    if killed := published_by(lakehouse.settings, table):
-        found["a batch run that was killed"] = killed.before
     path, ahead = table_path(lakehouse.settings, table), frontier(lakehouse.settings, table)
     many = delta_log.latest(path) - delta_log.oldest(path) >= lakehouse.settings.versions
     if many and ahead and table.kind.has_partitions:

@@ -26,7 +26,6 @@ from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log import commit_log_repair
 from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.position import checkpoint_content, checkpoint_files, checkpoints
 from lakehouse.storage.position.checkpoints import Beginning, Standing, Written
@@ -44,6 +43,7 @@ def fit(session: Session, table: Table) -> str:
 
     Raises CommitError where rows might be lost or doubled.
     """
+    session.commit_log(table).read_on()  # what a crash kept from it
     standing = checkpoints.standing(session.settings, table)
     if is_stepped(session, table):
         return _fit_stepped(session, table, standing)
@@ -277,10 +277,8 @@ def _fault_of(lakehouse: Lakehouse, table: Table, of: Table, last: Written | Com
 
 
 def _put_back_since(lakehouse: Lakehouse, table: Table, moment: datetime) -> bool:
-    """Returns True if rows of the table were taken back after that. Reads the raw commit log: `CommitLog` hides such lines."""
-    lines = takewhile(
-        lambda line: line.at > moment, commit_log_repair.readable(lakehouse.commit_log(table).path)
-    )
+    """Returns True if rows of the table were taken back after that. Reads all lines: iterating a `CommitLog` hides such lines."""
+    lines = takewhile(lambda line: line.at > moment, lakehouse.commit_log(table).lines())
     return any(line.role == "void" for line in lines)
 
 

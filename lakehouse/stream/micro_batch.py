@@ -9,7 +9,7 @@ import json
 import time
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from lakehouse.declare.columns import ORIGIN, PARTITION, REASON, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, EPOCH, micros, partition_format
 from lakehouse.runtime.service import Service
-from lakehouse.storage.delta import delta_log, delta_stream, delta_writer
+from lakehouse.storage.delta import delta_log, delta_stream, delta_writer, small_commits
 from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.log.commit_log import CommitLog
-from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.log.commits import NOTHING, Commit, recorded
 from lakehouse.storage.position import checkpoint_files, checkpoints
 from lakehouse.storage.position.checkpoints import Beginning
 from lakehouse.storage.position.handovers import Handover, handover_of
@@ -216,26 +216,23 @@ class StreamRun:
         completed: Callable[[DataFrame], DataFrame] = lambda judged: judged,
         rows: int | None = None,
         noted: Mapping[str, Any] | None = None,
+        counted_later: bool = False,
         **known: Any,
     ) -> None:
-        """Writes good rows to the table, bad ones to its quarantine, then the commit log's line.
+        """Writes good rows to the table, in one commit with their record, and bad ones to its quarantine.
 
         `rows`: their number in the input, if known; few are computed into this process's memory, and committed from there.
-        `counts` makes the rest of the line from what was `observed` of the judged rows, and from the `version` that has them.
+        `counts` makes the rest of the record from what was `observed` of the judged rows, and from the `files` that have them.
         These and the good and bad rows are counted at one place, before the rows are `completed`: each such place may cost a
-        copy of every row. `noted`: what else is noted with the rows.
+        copy of every row. `noted`: what else is noted with the rows. `counted_later`: the rows can be read before they are
+        counted. The record is not whole then, nor before bad rows are quarantined: a line of the commit log follows.
         """
         started = time.monotonic()
         app = self.app(batch)
-        metadata = (
-            {
-                "code_version": self.table.code_version,
-                "inputs": known["inputs"],
-                "watermark": known["watermark"],
-            }
-            | ({"frontier": known["frontier"]} if "frontier" in known else {})
-            | dict(noted or {})
-        )
+        metadata: dict[str, Any] = {
+            name: known[name] for name in ("inputs", "watermark", "frontier") if name in known
+        }
+        metadata |= {"code_version": self.table.code_version, **(noted or {})}
         path, aside = self.session.path(self.table), self.session.path(self.table, "quarantine")
         self.reached("begin")
         replayed, few = batch <= self.committed, judged if isinstance(judged, Few) else None
@@ -246,7 +243,7 @@ class StreamRun:
         if few is not None:
             good = few.rows.filter(pc.field(REASON).is_null())
             seen = {**few.observed, "good": len(good), "bad": len(few.rows) - len(good)}
-            version = delta_writer.append_few(good, path, app, batch, metadata)
+            files = small_commits.files_of(good, path)
         else:
             assert isinstance(judged, DataFrame)
             counts_of_rows = (
@@ -256,20 +253,36 @@ class StreamRun:
             )
             outcome = Observation()
             many = judged_rows.good(completed(judged.observe(outcome, *counts_of_rows)))
-            version = delta_writer.append(many, path, app, batch, metadata, replayed=replayed)
+            files = [] if replayed else delta_writer.files_of(many, path)
+            if replayed:
+                delta_writer.compute(many)
             seen = (
                 observing.observed(outcome) or observing.only(judged.agg(*counts_of_rows)).asDict()
             )
+
+        def commit(**more: Any) -> Commit:
+            counted = {**known, **more, "quarantined": seen["bad"], "written": seen["good"]}
+            if self.again and batch == 0:  # its rows have been counted
+                counted |= {"arrived": 0, "late": 0, "late_from": None, "late_to": None}
+            return self._commit(batch, seconds=time.monotonic() - started, **counted)
+
+        made = commit(**({} if counted_later else counts({**seen, "files": files})))
+        whole = not (replayed or seen["bad"] or counted_later)
+        if replayed:
+            version = delta_writer.version_of(path, app, batch)
+        else:
+            record = recorded([made], metadata, whole=whole)
+            version = delta_writer.commit(files, path, app, batch, record)
         self.reached("rows")
         if seen["bad"] and not (replayed and batch <= delta_log.committed(aside, app)):
             bad = few.rows if few is not None else completed(judged)  # type: ignore[arg-type]
             self._quarantine_rows(bad, aside, app, batch, metadata)
         self.reached("quarantine")
-        counted = {**known, **counts({**seen, "version": version})}
-        counted |= {"quarantined": seen["bad"], "written": seen["good"]}
-        if self.again and batch == 0:  # its rows have been counted
-            counted |= {"arrived": 0, "late": 0, "late_from": None, "late_to": None}
-        self._add_line(batch, version, seconds=time.monotonic() - started, **counted)
+        if counted_later:
+            made = commit(**counts(seen))
+        elif not whole:
+            made = replace(made, at=datetime.now(UTC), seconds=time.monotonic() - started)
+        self._add(replace(made, version=version), recorded=whole)
 
     def _quarantine_rows(
         self, judged: "DataFrame | pa.Table", aside: Path, app: str, batch: int, metadata: Mapping
@@ -294,48 +307,59 @@ class StreamRun:
         version = before.version if before else delta_writer.version(self.session.path(self.table))
         if before and SEEN in before.inputs:  # rows yet to be read may still see these versions
             known["inputs"] = {**known["inputs"], SEEN: before.inputs[SEEN]}
-        self._add_line(batch, version, **known)
+        self._add(replace(self._commit(batch, **known), version=version))
 
     def keep(
         self,
-        write: Callable[[Path, str, Mapping[str, Any]], int] | None,
+        write: Callable[[Path, str, delta_writer.Metadata], int] | None,
         batch: int,
         **known: Any,
     ) -> None:
-        """Writes what a batch changes of a keyed or versioned table, then the commit log's line.
+        """Writes what a batch changes of a keyed or versioned table, in one commit with its record.
 
         `written`: how many rows it brings.
 
         `write` is given the table's path, the writer, and what is to be noted, and returns the
         version; None if there is nothing to write.
         """
-        started = time.monotonic()
+        started, made = time.monotonic(), list[Commit]()
         app, path = self.app(batch), self.session.path(self.table)
-        metadata = {name: known[name] for name in ("inputs", "written", "frontier")}
-        metadata["code_version"] = self.table.code_version
+        mark = {name: known[name] for name in ("inputs", "written", "frontier")}
+        mark["code_version"] = self.table.code_version
+
+        def noted() -> dict[str, Any]:
+            made.append(self._commit(batch, seconds=time.monotonic() - started, **known))
+            return recorded(made, mark)
+
         self.reached("begin")
         if write is None:
             version = delta_writer.version(path)
         elif batch <= self.committed:
             version = delta_writer.version_of(path, app, batch)
         else:
-            version = write(path, app, metadata)
+            version = write(path, app, noted)
         self.reached("rows")
         self.reached("quarantine")
-        self._add_line(batch, version, seconds=time.monotonic() - started, **known)
+        whole = bool(made)
+        if not whole:
+            noted()
+        self._add(replace(made[0], version=version), recorded=whole)
 
-    def _add_line(self, batch: int, version: int, **known: Any) -> None:
-        commit = Commit(
+    def _commit(self, batch: int, **known: Any) -> Commit:
+        """Returns the commit of a micro-batch, without its version."""
+        return Commit(
             table=self.table.name,
             role="stream",
             generation=self.generation,
             batch=batch,
-            version=version,
+            version=NOTHING,
             at=datetime.now(UTC),
             code_version=self.table.code_version,
             **known,
         )
-        self.session.commit_log(self.table).append(commit)
+
+    def _add(self, commit: Commit, *, recorded: bool = False) -> None:
+        self.session.commit_log(self.table).append(commit, recorded=recorded)
         news.announce(self.table.name)
         self.reached("commit_log")
 

@@ -28,6 +28,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.delta.digest import digest
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
@@ -132,12 +133,13 @@ def test_what_was_done_is_done_again_if_its_input_was_rewritten_meanwhile(sessio
 @pytest.mark.parallel
 def test_a_commit_that_a_crash_kept_from_the_commit_log_is_told_by_the_next_run(session):
     remove(session, VALID, "_partition = '2026-01-01-01'")
-    lock = session.settings.root / "_commit_log" / f"{VALID}.lock"
-    lock.unlink()
-    lock.mkdir()  # no line can be written
-    with pytest.raises(OSError):
+
+    def killed(*given: object, **more: object) -> None:
+        raise OSError
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(OSError):
+        patched.setattr(CommitLog, "append", killed)  # no line can be written
         list(backfill.run(session, VALID, at(1), at(2)))
-    lock.rmdir()
     assert outdated(session, AVERAGES) == [], "nobody knows"
     assert {c.version for c in backfill.run(session, VALID, at(1), at(2))} == {NOTHING}, (
         "the rows are there"

@@ -21,20 +21,8 @@ JVM = [  # class, method, types of its parameters, who calls it
     (f"{DELTA}.DeltaLog", "forTable", ("SparkSession", "String"), "delta_writer"),
     (f"{DELTA}.DeltaLog", "update", ("boolean", "Option", "Option"), "delta_writer._writer"),
     (f"{DELTA}.DeltaLog", "startTransaction", ("Option", "Option"), "delta_writer._writer"),
-    (f"{DELTA}.DeltaLog", "startTransaction", (), "delta_writer._overwrite"),
-    (f"{DELTA}.OptimisticTransaction", "writeFiles", ("Dataset",), "delta_writer._written"),
-    (f"{DELTA}.OptimisticTransaction", "readWholeTable", (), "delta_writer._in_place"),
-    (
-        f"{DELTA}.OptimisticTransaction",
-        "trackReadPredicates",
-        ("Seq", "boolean", "boolean"),
-        "delta_writer._in_place",
-    ),
-    (f"{DELTA}.OptimisticTransaction", "commit", ("Seq", "Operation"), "delta_writer._commit"),
-    (f"{DELTA}.OptimisticTransaction", "snapshot", (), "delta_writer._in_place"),
-    (f"{DELTA}.Snapshot", "version", (), "delta_writer._overwrite"),
-    (f"{DELTA}.actions.Action", "fromJson", ("String",), "delta_writer._in_place"),
-    (f"{DELTA}.actions.AddFile", "json", (), "delta_writer._written"),
+    (f"{DELTA}.OptimisticTransaction", "writeFiles", ("Dataset",), "delta_writer.files_of"),
+    (f"{DELTA}.actions.AddFile", "json", (), "delta_writer.files_of"),
     (
         f"{SPARK}.execution.streaming.checkpointing.OffsetSeqMetadata",
         "apply",
@@ -105,21 +93,6 @@ def test_a_private_method_of_the_jvm_has_the_signature_that_is_called(
         if m.getName() == method
     ]
     assert parameters in found, f"{caller} calls {name}.{method}{parameters}; there is {found}"
-
-
-def test_delta_writes_with_nine_parameters_of_which_the_fourth_is_the_users_text(spark):
-    loader = spark._jvm.Thread.currentThread().getContextClassLoader()
-    (made,) = loader.loadClass(f"{DELTA}.DeltaOperations$Write").getConstructors()
-    assert [p.getSimpleName() for p in made.getParameterTypes()] == [
-        "SaveMode",
-        *["Option"] * 8,
-    ]
-    empty = spark._jvm.scala.Option.empty()
-    write = getattr(spark._jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
-    mode = spark._jvm.org.apache.spark.sql.SaveMode.Overwrite
-    text = spark._jvm.scala.Some("noted")
-    made = write(mode, empty, empty, text, *[empty] * 5)
-    assert made.userMetadata().get() == "noted"
 
 
 def test_the_observation_of_a_plan_says_whether_spark_removed_it(spark):

@@ -30,6 +30,7 @@ from lakehouse.errors import CommitError, RangeError
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import (
+    committer,
     deletion_vectors,
     delta_log,
     delta_writer,
@@ -40,7 +41,6 @@ from lakehouse.storage.delta import (
 )
 from lakehouse.storage.delta.digest import digest
 from lakehouse.storage.delta.row_keys import KEY, of_text
-from lakehouse.storage.disk.locks import alone
 from lakehouse.storage.keyed import key_index, keyed_files, point_reads
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
@@ -133,9 +133,9 @@ def test_vectors_that_we_write_are_read_by_spark_and_deltalake_and_again_by_us(s
         )
         stats = json.dumps({"numRecords": size})
         added = files[0].named | {"deletionVector": vector, "stats": stats}
-        before = [keyed_files._removed(file) for file in log_state.newest(path).files.values()]
-        info = keyed_files._info(APP, n, "{}", "Update", n, 0)
-        assert keyed_files._create(path, n + 1, [info, *before, {"add": added}])
+        before = [committer.removal(file) for file in log_state.newest(path).files.values()]
+        info = committer._info(n, "{}", {})
+        assert committer._create(path, n + 1, [info, *before, {"add": added}])
         living = size - len(positions)
         left = (size - 1) * size // 2 - int(positions.sum())
         engine = QueryBuilder()
@@ -302,11 +302,9 @@ def test_two_processes_that_write_one_table_exclude_each_other(tmp_path):
     assert by_deltalake(path) == expected
 
 
-def test_a_writer_waits_for_the_lock_and_goes_on_behind_what_others_committed(tmp_path):
+def test_a_writer_goes_on_behind_what_others_committed(tmp_path):
     path = table(tmp_path / "accounts")
     upsert(path, 0, [((f"a{n}", 1), n) for n in range(50)])
-    with alone(path / "_delta_log" / ".commit.lock"):
-        pass
     DeltaTable(str(path)).update({"n": "7"}, predicate="account = 'a7'")
     DeltaTable(str(path)).delete("account = 'a8'")
     DeltaTable(str(path)).vacuum(1, dry_run=False, enforce_retention_duration=False)
@@ -358,10 +356,10 @@ def test_a_checkpoint_of_the_log_has_all_that_is_needed(spark, tmp_path):
 def test_maintenance_leaves_every_kept_version_readable(spark, tmp_path, monkeypatch):
     small(monkeypatch)
     path, held, at_version = table(tmp_path / "accounts"), {}, {}
-    chance, now = random.Random(4), keyed_files._now
+    chance, now = random.Random(4), committer.now
     for batch in range(130):
         days = 30 if batch <= 60 else 10 if batch <= 110 else 0
-        monkeypatch.setattr(keyed_files, "_now", lambda days=days: now() - 1_000 * days * DAY)
+        monkeypatch.setattr(committer, "now", lambda days=days: now() - 1_000 * days * DAY)
         touched = list(dict.fromkeys((f"a{chance.randrange(300)}", 1) for _ in range(30)))
         version = upsert(path, batch, [(key, batch) for key in touched])
         held |= {key: [batch] for key in touched}

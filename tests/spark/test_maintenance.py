@@ -226,8 +226,8 @@ def test_a_writer_goes_on_when_what_it_first_saw_of_the_log_has_gone(spark, tmp_
     for batch in range(14):
         delta_writer.append(rows, path, "rows:stream:1", batch, {})
         if batch == 9:
-            assert retention.maintain(Settings(root=tmp_path, versions=1), place).oldest == 7
-    assert max((path / "_delta_log").glob("*.checkpoint.parquet")).name.startswith(f"{11:020}")
+            assert retention.maintain(Settings(root=tmp_path, versions=1), place).oldest == 8
+    assert max((path / "_delta_log").glob("*.checkpoint.parquet")).name.startswith(f"{12:020}")
     assert (
         delta_log.committed(path, "rows:stream:1") == 13
         and DeltaTable(str(path)).count() == 14 * 20

@@ -28,6 +28,7 @@ from lakehouse.storage.position import handovers
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries as stream_run
 from lakehouse.transform import creation
+from support.torn_logs import empty
 
 SENSORS = ("lakehouse.examples.sensors.tables",)
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -169,7 +170,7 @@ def test_rows_put_aside_of_a_topic_that_is_no_input_any_more_are_told_of(session
 
 @pytest.mark.parametrize("name", [VALID, AVERAGES])
 def test_what_holds_rows_follows_an_erasure_though_its_commit_log_is_gone(session, name):
-    CommitLog(session.settings, session.catalog.table(name)).path.unlink()
+    empty(CommitLog(session.settings, session.catalog.table(name)))
     with pytest.raises(RangeError, match=f"{name} has something of these rows"):
         erasure.planned(session, session.catalog.table(RECORD), "sensor_id = 'sensor-1'")
 
@@ -251,7 +252,7 @@ def test_a_table_with_rows_and_without_a_commit_log_is_not_called_reconciled_nor
 
     assert skipped() == "every closed partition has a certificate, and nothing was changed"
     commit_log = CommitLog(session.settings, averages).path
-    commit_log.unlink()
+    empty(CommitLog(session.settings, averages))
     assert f"{AVERAGES} have rows and no frontier" in skipped()
     with pytest.raises(RangeError, match=f"commit log={commit_log}: the table has rows"):
         compute.closed_until(session, averages)

@@ -32,7 +32,7 @@ def asked(settings: Settings, sql: str, as_of: str, *engine: str):
 
 def count(settings: Settings, table: str, as_of: str, *engine: str) -> int:
     result = asked(settings, f"SELECT count(*) AS n FROM {table}", as_of, *engine)
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code == 0, f"{result.stderr}{result.exception}"
     return json.loads(result.stdout)["n"]
 
 

@@ -18,6 +18,7 @@ from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.disk.publish_lock import reconciling as holding
 from lakehouse.storage.log.certificates import certificates
 from lakehouse.storage.log.commit_log import CommitLog
+from support.torn_logs import empty
 
 TABLES = ("lakehouse.examples.sensors.tables",)
 VALID, AVERAGES = "valid_readings", "sensor_averages"
@@ -112,7 +113,7 @@ def test_a_table_that_another_process_has_or_that_fails_is_said_and_the_others_g
     assert (held["table"], held["verdict"]) == (VALID, None)
     assert {each["table"] for each in others} == {AVERAGES}
 
-    CommitLog(own, table_of(own, AVERAGES)).path.unlink()
+    empty(CommitLog(own, table_of(own, AVERAGES)))
     broken = due(own)
     assert broken.exit_code == 3 and f"{AVERAGES}, commit log=" in broken.stderr
     assert VALID in broken.stdout and " EQUAL: " in broken.stdout

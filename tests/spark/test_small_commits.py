@@ -1,7 +1,6 @@
 """Commits without a Spark job: what Spark and deltalake read of them is what Spark itself would have written."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,7 +20,6 @@ from lakehouse.storage.delta import (
     write_cache,
 )
 from lakehouse.storage.delta.arrow import in_spark
-from lakehouse.storage.disk.locks import alone
 from lakehouse.storage.session import Session
 from support.wide_rows import AT, WIDE, values
 
@@ -130,16 +128,6 @@ def test_the_batch_is_noted_with_the_rows_and_never_committed_twice(spark, table
         "and it behind Spark"
     )
     assert spark.read.format("delta").load(str(path)).count() == 4 * 3
-
-
-def test_it_waits_for_a_commit_under_way(tables, rows):
-    path = tables[1]
-    with ThreadPoolExecutor() as pool:
-        with alone(path / "_delta_log" / ".commit.lock"):
-            ours = pool.submit(delta_writer.append_few, rows.toArrow(), path, APP, 1, {})
-            with pytest.raises(TimeoutError):
-                ours.result(timeout=1)
-        assert ours.result(timeout=60) == FIRST + 1
 
 
 def test_a_table_that_was_removed_and_made_recreated_is_another_one(tables, rows, tmp_path):

@@ -158,11 +158,13 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
         def __init__(self, commit_log) -> None:
             self.commit_log = commit_log
 
-        def append(self, commit) -> None:
-            if not left[0]:
+        def append(self, *commits, recorded: bool) -> None:
+            first = commits[: left[0]]
+            left[0] -= len(first)
+            if first:
+                self.commit_log.append(*first, recorded=recorded)
+            if first != commits:
                 raise Crash
-            left[0] -= 1
-            self.commit_log.append(commit)
 
         def __getattr__(self, name: str):
             return getattr(self.commit_log, name)

@@ -60,6 +60,7 @@ class Story:
     early: int = 0  # the derived queries also run after that many batches
     tables: tuple[str, ...] = ()  # which derived tables take part; none: all
     start: datetime = START  # from which the seconds of its events count
+    deletes: int = 1  # the seed of the moments at which commit logs are deleted; 0: at none
 
     @property
     def is_early(self) -> bool:
@@ -114,6 +115,7 @@ def stories(
         if tables
         else (),
         draw(st.sampled_from(starts)),
+        draw(st.sampled_from((1, 2, 3, 0))),
     )
 
 

@@ -27,6 +27,7 @@ from lakehouse.transform import ranges_of
 from stories import held_back, marked, sources, tally
 from stories.filling import Filling, assert_all_is_there
 from stories.story import START, STARTS, Event, Story, stories
+from support.deleted_logs import deleting_commit_logs
 
 _ADS = tuple(
     line.partition(",")[0]
@@ -177,7 +178,9 @@ class Player:
         root = Path(tempfile.mkdtemp(dir=self.folder))
         try:
             empty = self.empty(suite.module, suite.stage, early=story.is_early)
-            return _played(empty.copied(root), suite, story)
+            with deleting_commit_logs(root, story.deletes) as deleted:
+                occurred = _played(empty.copied(root), suite, story)
+            return occurred + Counter({tally.DELETED: deleted[0] > 0})
         finally:
             shutil.rmtree(root)
 

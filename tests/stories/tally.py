@@ -29,6 +29,7 @@ DISTURBANCES = (
     ),
 )
 COMPARED = "rows compared"
+DELETED = "a commit log deleted"
 EARLY = "event times before 1970"
 ENGINES = tuple(f"filled by {name}" for name in get_args(Strategy))
 
@@ -76,7 +77,7 @@ def stored_offsets(stage: Stage, ingest: str) -> dict[tuple[str, int], list[int]
 
 def missing(tally: Counter[str]) -> list[str]:
     """What should have occurred in a run of stories, and did not: such a run shows nothing."""
-    return [name for name in (*DISTURBANCES, COMPARED) if not tally[name]]
+    return [name for name in (*DISTURBANCES, DELETED, COMPARED) if not tally[name]]
 
 
 def left_out(occurred: Counter[str], names: Iterable[str], suite: str) -> list[str]:

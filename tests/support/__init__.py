@@ -10,6 +10,7 @@ both_ways        steps by prepared plans, compared with the ordinary way
 observed         what the control loop sees of a job
 sensors_log      commits of a table of the sensors, as its commit log has them
 torn_logs        commit logs that are cut in the middle of a line
+deleted_logs     commit logs that somebody deletes at any moment
 small_log        a Delta table whose log is cut after two versions; files that become older
 payments         keyed and versioned tables, and what they read
 purchases        tables whose ingest table reads two topics

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings
+from lakehouse.storage.log import commit_cache
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit
 
@@ -27,3 +28,8 @@ def cut(settings: Settings, name: str, lines: int) -> None:
     path = commit_log_of(settings, name)
     kept = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(kept[:-lines]) + kept[-lines][:100])
+
+
+def empty(commit_log: CommitLog) -> None:
+    """Has nothing be known of the commits of a table that has rows."""
+    commit_log.path.write_bytes(commit_cache.first_line(0))

@@ -336,7 +336,8 @@ def test_a_job_of_the_page_killed_in_the_history_at_the_cut_and_in_the_topic_has
         return subprocess.Popen(command, env=environment, start_new_session=True)
 
     def commits() -> list[dict]:
-        return [json.loads(each) for each in log.read_text().splitlines()] if log.exists() else []
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [json.loads(each) for each in lines if not each.startswith("#")]
 
     def is_cut(commit: dict) -> bool:
         return commit["watermark"] >= "2026"

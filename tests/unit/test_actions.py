@@ -30,7 +30,7 @@ from lakehouse.sinks import actions, comparison
 from lakehouse.sinks.actions import Pace
 from lakehouse.sinks.follower import Follower
 from lakehouse.stopping import Stopped
-from lakehouse.storage.disk import layout
+from lakehouse.storage.disk import layout, notes
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import action_log, published_position
 from lakehouse.storage.log.action_log import ActionLog
@@ -340,7 +340,7 @@ def test_on_a_full_disk_no_process_acts_again_and_again(lakehouse, server, monke
 
     first = opened(lakehouse)
     with monkeypatch.context() as disk:
-        disk.setattr(action_log, "append_line", full)
+        disk.setattr(notes, "append_line", full)
         disk.setattr(action_log, "replace_file", full)
         with pytest.raises(OSError, match="No space left"):
             follow(first)

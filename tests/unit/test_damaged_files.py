@@ -30,11 +30,11 @@ from lakehouse.storage.keyed import lookup_answers, state_files
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import (
     commit_log,
-    commit_log_repair,
     comparisons,
     published_position,
     reconcile_attempts,
 )
+from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit, encoded
 from lakehouse.storage.position import checkpoints, declared_state, handovers, schemas
 from lakehouse.storage.versions import fork_guard, interruptions, savepoints
@@ -73,7 +73,7 @@ def job(name: str) -> Callable[[Settings], Path]:
 READERS: dict[str, tuple[Callable[[Settings], Path], Callable[[Settings], object]]] = {
     "_commit_log/<table>.jsonl": (
         lambda s: layout.commit_log(s, TABLE),
-        lambda s: list(commit_log_repair.readable(layout.commit_log(s, TABLE))),
+        lambda s: list(CommitLog(s, TABLE).lines()),
     ),
     "_commit_log/<table>.asked_again.json": (
         note("asked_again.json"),

@@ -16,7 +16,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.layout import table_path
-from lakehouse.storage.log import commit_log_trimming
+from lakehouse.storage.log import commit_cache
 from lakehouse.storage.log.certificates import Certificate, certify
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.log_tables import flush
@@ -67,7 +67,7 @@ def test_a_log_table_that_was_removed_is_filled_again_from_commit_logs_that_were
     for batch in range(40):
         commit_log.append(micro_batch(batch, (batch, 0) if batch % 4 == 0 else None))
     flush(settings, [TABLE])
-    commit_log_trimming.trim(commit_log, longest=4_000, recent=1_500)
+    commit_cache.trim(commit_log, longest=4_000, recent=1_500)
     shutil.rmtree(layout.log_table(Settings(root=tmp_path), "_commits"))
     kept = len(list(commit_log))
     assert flush(settings, [TABLE]) == kept < 40

@@ -22,7 +22,7 @@ from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import append_line
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.position import reference_versions
 from lakehouse.storage.position.reference_versions import InForce, TakenUp, in_force
 
@@ -93,7 +93,7 @@ def test_lines_that_are_gone_are_reported(tmp_path):
     path = layout.note(settings, ingest, "references.jsonl")
     for version in range(2):
         line = TakenUp("names", version, at(version))
-        append_line(path, reference_versions._encoded(line))
+        Notes(path, dict).append(line)
         assert reference_versions.taken_up(settings, ingest)[-1] == line
     path.unlink()
     with pytest.raises(CommitError, match=r"it had 2 lines, and has 0.*restore it from a copy"):

@@ -15,8 +15,6 @@ from lakehouse.maintenance.retention import Maintenance
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import housekeeping
-from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import replace_file
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.certificates import Certificate, certificates, certify
@@ -100,19 +98,6 @@ def test_a_run_that_is_under_way_keeps_all_that_there_was_when_it_began(tmp_path
         told, who = log.maintained()
         assert last - 1 <= told <= last and who == "a run that is under way"
     assert log.maintained() == (last + 11, "")
-
-
-def test_a_batch_run_that_was_killed_will_find_its_commit(tmp_path):
-    log = Log(tmp_path)
-    before = log.append(4)
-    replace_file(
-        layout.note(log.settings, log.table, "publishing.json"),
-        {"run": "1", "before": before, "commits": []},
-    )
-    log.append(4)
-    assert log.maintained() == (before, "a batch run that was killed")
-    layout.note(log.settings, log.table, "publishing.json").unlink()
-    assert log.maintained() == (before + 3, "")
 
 
 def test_where_nothing_may_be_written_a_run_is_not_kept_from_reading(tmp_path):

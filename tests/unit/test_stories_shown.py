@@ -13,6 +13,7 @@ EVERYTHING = [
                 *SUITES[suite].shown,
                 *tally.DISTURBANCES,
                 *tally.ENGINES,
+                tally.DELETED,
                 tally.COMPARED,
                 tally.EARLY,
             ),

@@ -16,7 +16,7 @@ from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import housekeeping, small_commits
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log import commit_log_trimming
+from lakehouse.storage.log import commit_cache
 from lakehouse.storage.log.commit_log import CommitLog, frontier
 from lakehouse.storage.log.commits import encoded
 from lakehouse.storage.log.log_tables import flush
@@ -43,7 +43,7 @@ def test_what_late_rows_made_dirty_is_found_in_a_trimmed_commit_log(story):
             late_merge.dirty(Lakehouse(root, CATALOG), TABLE),
             next(commit_log.by_stream()),
         )
-        commit_log_trimming.trim(commit_log, 0, 1)
+        commit_cache.trim(commit_log, 0, 1)
         after = late_merge.dirty(Lakehouse(root, CATALOG), TABLE)
         assert [(d.partition, d.closed) for d in after] == [(d.partition, d.closed) for d in before]
         # more of a partition may be looked at again, never less
@@ -57,7 +57,7 @@ def test_the_log_table_has_each_commit_once_however_often_commit_logs_are_trimme
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        commit_log_trimming, "trim", partial(commit_log_trimming.trim, longest=4_000, recent=1_500)
+        commit_cache, "trim", partial(commit_cache.trim, longest=4_000, recent=1_500)
     )
     root = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
     commit_log, longest, copied = CommitLog(root, TABLE), 0, 0

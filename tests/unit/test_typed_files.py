@@ -12,7 +12,6 @@ import pytest
 
 from assets import sensors
 from batch_jobs import repair
-from lakehouse.batch import publish
 from lakehouse.declare import catalog
 from lakehouse.declare.targets import Position
 from lakehouse.errors import LakehouseError
@@ -125,12 +124,6 @@ FILES: dict[str, tuple[Place, Reader, dict[str, Any], tuple[str, Any, str]]] = {
         lambda s: invalidation.looked_at(s, TABLE),
         asdict(invalidation.Looks({"t": 1})),
         ("versions", {"t": "x"}, "is no object of whole number"),
-    ),
-    "publishing": (
-        note("publishing.json"),
-        lambda s: publish.recover(Lakehouse(s, KNOWN), TABLE),
-        {"run": "r", "before": 1, "commits": []},
-        ("before", "x", "is no whole number"),
     ),
     "topics": (
         note("topics.json"),

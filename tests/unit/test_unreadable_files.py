@@ -19,6 +19,7 @@ from lakehouse.errors import SavepointError
 from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.disk import files, layout
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import commit_log, reconcile_attempts
 from lakehouse.storage.position import checkpoints
@@ -214,7 +215,7 @@ def test_a_line_of_which_the_disk_takes_a_part_is_an_error_and_is_left_out(tmp_p
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_text() == '{"n": 1}\n{"n":'
     files.append_line(path, '{"n": 3}')
-    assert list(files.values_backwards(path, lambda line: line["n"])) == [3, 1]
+    assert list(Notes(path, lambda line: line["n"]).newest_first()) == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -264,9 +265,10 @@ def test_lines_of_garbage_are_said_once_and_left_out(tmp_path, capfd):
 def test_a_savepoint_is_created_though_the_last_one_is_damaged(tmp_path):
     settings = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
     lakehouse = Lakehouse(settings, catalog.load(settings))
-    files.append_line(layout.commit_log(settings, lakehouse.catalog.table("sensor_readings")), "{}")
+    readings = lakehouse.catalog.table("sensor_readings")
+    files.append_line(layout.note(settings, readings, "repairs.jsonl"), "{}")
     savepoints.create(lakehouse, "one")
-    (copy,) = layout.savepoint_root(settings, "one").rglob("sensor_readings.jsonl")
+    (copy,) = layout.savepoint_root(settings, "one").rglob("sensor_readings.repairs.jsonl")
     copy.unlink()
     savepoints.create(lakehouse, "two")
     layout.savepoint_file(settings, "two", "contents.jsonl").write_text('["')

@@ -6,8 +6,10 @@ delta_tables           rows and columns of tables, without a JVM
 table_creation         the creation of tables
 housekeeping           fewer files and fewer versions of a table
 delta_stream           rows added to a Delta table, as a streaming query of Spark's reads them
+committer              the one function that commits
 delta_writer           exactly-once appends, replacements of ranges, tables replaced whole
 small_commits          commits without a Spark job
+small_files            small files of a partition, merged while the stream goes on
 write_cache            rows that this process has just written, kept in memory
 arrow                  rows between Spark and this process
 version_rows           the rows that a version removed and added

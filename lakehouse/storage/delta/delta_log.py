@@ -64,11 +64,6 @@ def commit_file(path: Path, version: int) -> Path:
     return folder(path) / f"{version:020}.json"
 
 
-def commit_lock(path: Path) -> Path:
-    """Held by whoever commits: some writers look whether a version is there, and only then write it."""
-    return folder(path) / ".commit.lock"
-
-
 def exists(path: Path) -> bool:
     """Whether a table is there: a log with a commit in it."""
     return any(_versions(path))

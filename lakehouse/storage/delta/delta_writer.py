@@ -1,8 +1,8 @@
 """Exactly-once appends, replacements of ranges, side tables. The only place that writes tables."""
 
 import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,15 @@ from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import delta_log, small_commits
+from lakehouse.storage.delta import delta_log, log_state, small_commits, small_files
 from lakehouse.storage.delta.delta_log import open_table
-from lakehouse.storage.disk.locks import alone
 from lakehouse.storage.keyed import keyed_files
+
+# what is noted with a commit; a function is called once the rows are written
+Metadata = Mapping[str, object] | Callable[[], Mapping[str, object]]
 
 if TYPE_CHECKING:
     import pyarrow
-    from deltalake.transaction import AddAction
 
 
 def append(
@@ -41,17 +42,31 @@ def append(
     that commits second fails.
     """
     if replayed:
-        # not by Spark's "noop": V2 writes cannot read a file with marked rows (keyed tables)
-        rows.agg(F.count(F.lit(1))).head()
+        compute(rows)
         return version_of(path, app, batch)
-    return small_commits.commit(_written(rows, path), path, app, batch, _text(app, batch, metadata))
+    return commit(files_of(rows, path), path, app, batch, metadata)
+
+
+def commit(
+    files: Sequence[Mapping], path: Path, app: str, batch: int, metadata: Mapping[str, object]
+) -> int:
+    """As `append`, of files that are written already."""
+    version = small_commits.commit(files, path, app, batch, _text(app, batch, metadata))
+    small_files.committed(path, files, version)
+    return version
+
+
+def compute(rows: DataFrame) -> None:
+    """Computes rows that are written already."""
+    # not by Spark's "noop": V2 writes cannot read a file with marked rows (keyed tables)
+    rows.agg(F.count(F.lit(1))).head()
 
 
 def append_few(
     rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object]
 ) -> int:
     """As `append`, of rows that are here already: without a Spark job."""
-    return small_commits.append(rows, path, app, batch, _text(app, batch, metadata))
+    return commit(small_commits.files_of(rows, path), path, app, batch, metadata)
 
 
 def upsert(
@@ -59,7 +74,7 @@ def upsert(
     path: Path,
     app: str,
     batch: int,
-    metadata: Mapping[str, object],
+    metadata: Metadata,
     touched: "pyarrow.ChunkedArray",
 ) -> int:
     """As `append_few`, but in place of all rows that a keyed table has of the `touched` keys."""
@@ -71,7 +86,7 @@ def swap(
     path: Path,
     app: str,
     batch: int,
-    metadata: Mapping[str, object],
+    metadata: Metadata,
     files: int,
     keys: Sequence[str],
 ) -> int:
@@ -79,18 +94,17 @@ def swap(
 
     Rows are found by the `keys`. Readers see what was before, or what is.
     """
-    return keyed_files.replace(rows, path, app, batch, _text(app, batch, metadata), files, keys)
+    text = partial(_text, app, batch, metadata)
+    return keyed_files.replace(rows, path, app, batch, text, files, keys)
 
 
-def replace(
-    rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]
-) -> int:
+def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Metadata) -> int:
     """Replaces whole partitions by `rows`, which lie in them, in one commit, and returns its version.
 
     An append of the stream to another partition is no conflict to Delta. Nothing replaced by nothing is no
     commit.
     """
-    return _overwrite(rows, path, partitions, _text(f"batch:{metadata['run']}", 0, metadata))
+    return _overwrite(rows, path, partitions, "batch", metadata)
 
 
 def exchange(source: Path, path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
@@ -115,40 +129,36 @@ def redeclare(path: Path, columns: StructType) -> None:
     _bases.pop(path, None)
 
 
-def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
+def overwrite(rows: DataFrame, path: Path, metadata: Metadata) -> int:
     """Replaces a whole reference table, in one commit, and returns its version."""
-    return _overwrite(rows, path, None, _text(f"reference:{metadata['run']}", 0, metadata))
+    return _overwrite(rows, path, None, "reference", metadata)
 
 
-def _overwrite(rows: DataFrame, path: Path, partitions: Sequence[str] | None, text: str) -> int:
-    spark = rows.sparkSession
-    transaction = _delta_log(spark, path).startTransaction()
-    actions = _in_place(rows, transaction, path, partitions)
-    if partitions and not actions.size():
-        return transaction.snapshot().version()
-    some, none = _jvm(spark, "scala.Some"), _none(spark)
-    predicate = some(_within(partitions)) if partitions else none
-    mode = _jvm(spark, "org.apache.spark.sql.SaveMode").Overwrite
-    write = _jvm(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")
-    return _commit(
-        path,
-        transaction,
-        actions,
-        write(mode, none, predicate, some(text), none, none, none, none, none),
-    )
+def _overwrite(
+    rows: DataFrame,
+    path: Path,
+    partitions: Sequence[str] | None,
+    writer: str,
+    metadata: Metadata,
+) -> int:
+    version = delta_log.latest(path)
+    removed = [
+        file
+        for file in log_state.files_at(path, version)
+        if partitions is None or file["partitionValues"][PARTITION] in partitions
+    ]
+    added = files_of(rows, path)
+    if partitions and not added and not removed:
+        return version
+    noted = _noted(metadata)
+    text = _text(f"{writer}:{noted['run']}", 0, noted)
+    return small_commits.replace(added, removed, path, version, partitions, text)
 
 
-def _within(partitions: Sequence[str]) -> str:
-    return f"{PARTITION} IN ({', '.join(repr(p) for p in partitions)})"
-
-
-def _written(rows: DataFrame, path: Path) -> "list[AddAction]":
+def files_of(rows: DataFrame, path: Path) -> list[dict]:
     """Has Spark write the rows as files of the table, which a commit is yet to name."""
     written = _writer(rows.sparkSession, path).writeFiles(rows._jdf)
-    return [
-        small_commits.added(json.loads(written.apply(n).json())["add"])
-        for n in range(written.size())
-    ]
+    return [json.loads(written.apply(n).json())["add"] for n in range(written.size())]
 
 
 # of each table: its id, and Delta's snapshot by which Spark writes its files
@@ -182,60 +192,6 @@ def _jvm(spark: SparkSession, name: str) -> Any:
     return getattr(spark._jvm, name)
 
 
-def _commit(path: Path, transaction, actions, operation) -> int:
-    """Commits the JVM's list of actions, and returns the version.
-
-    On a local disk Delta looks whether that version is there, then renames a file to it: of two
-    processes at once the second would write over the first. So there is one at a time. (deltalake's
-    commits are atomic by themselves.)
-    """
-    with alone(delta_log.commit_lock(path)):
-        return transaction.commit(actions, operation)
-
-
-def _in_place(rows: DataFrame, transaction, path: Path, partitions: Sequence[str] | None):
-    """Writes the files of `rows`.
-
-    The JVM's list of their additions, and of the removals of all files of these partitions.
-
-    Delta gets what was read, for its conflicts, and is not asked for it: it would compute the state
-    of the table, as its own overwrite does, in a second and more.
-    """
-    spark = rows.sparkSession
-    parser = spark._jsparkSession.sessionState().sqlParser()
-    if partitions is None:
-        transaction.readWholeTable()
-    else:
-        to_seq = _jvm(spark, "org.apache.spark.api.python.PythonUtils").toSeq
-        read = to_seq([parser.parseExpression(_within(partitions))])
-        transaction.trackReadPredicates(read, True, True)
-    actions = transaction.writeFiles(rows._jdf)
-    for file in delta_log.files(path, transaction.snapshot().version()):
-        if partitions is None or file[f"partition.{PARTITION}"] in partitions:
-            action = _jvm(spark, "org.apache.spark.sql.delta.actions.Action")
-            actions = actions.appended(action.fromJson(_removal(file)))
-    return actions
-
-
-def _removal(file: Mapping[str, object]) -> str:
-    values = {
-        name.removeprefix("partition."): file[name]
-        for name in file
-        if name.startswith("partition.")
-    }
-    gone = {
-        "path": file["path"],
-        "deletionTimestamp": time.time_ns() // 1_000_000,
-        "dataChange": True,
-    }
-    return json.dumps(
-        {
-            "remove": gone
-            | {"extendedFileMetadata": True, "partitionValues": values, "size": file["size_bytes"]}
-        }
-    )
-
-
 def purge(path: Path, partitions: Sequence[str]) -> int:
     """Removes the files of closed partitions that only older versions have, and returns how many.
 
@@ -252,14 +208,6 @@ def purge(path: Path, partitions: Sequence[str]) -> int:
         file.unlink()
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
     return len(unneeded)
-
-
-def replaced(path: Path, run: str, after: int) -> int | None:
-    """The version, later than `after`, by which that run replaced partitions.
-
-    None if it did not.
-    """
-    return _marked(path, f"batch:{run}", 0, after)
 
 
 def holds(path: Path, partitions: Sequence[str]) -> bool:
@@ -279,8 +227,12 @@ def version(path: Path) -> int:
     return open_table(path).version()
 
 
-def _text(app: str, batch: int, metadata: Mapping[str, object]) -> str:
-    return json.dumps({"app": app, "batch": batch, **metadata}, default=str)
+def _text(app: str, batch: int, metadata: Metadata) -> str:
+    return json.dumps({"app": app, "batch": batch, **_noted(metadata)}, default=str)
+
+
+def _noted(metadata: Metadata) -> Mapping[str, object]:
+    return metadata() if callable(metadata) else metadata
 
 
 def version_of(path: Path, app: str, batch: int) -> int:
@@ -301,8 +253,8 @@ def noted(path: Path, app: str, batch: int) -> dict | None:
     return json.loads((delta_log.commit_info(path, marked) or {})["userMetadata"])
 
 
-def _marked(path: Path, app: str, batch: int, after: int = -1) -> int | None:
-    """The version, later than `after`, whose commit carries our mark: other writers may have committed since.
+def _marked(path: Path, app: str, batch: int) -> int | None:
+    """The version whose commit carries our mark: other writers may have committed since.
 
     From the newest backwards, file by file: the table's state, which grows with its files, is not
     loaded for that.
@@ -310,7 +262,7 @@ def _marked(path: Path, app: str, batch: int, after: int = -1) -> int | None:
     # as it stands in the log, quoted once more
     mark = json.dumps(f'{{"app": "{app}", "batch": {batch},')[:-1]
     latest = delta_log.latest(path)
-    for version in range(latest, after, -1):
+    for version in range(latest, -1, -1):
         commit = delta_log.commit_file(path, version)
         if not commit.exists():
             break

@@ -1,4 +1,4 @@
-"""The state of a table by its Delta log, at the newest version: each data file with its deletion vector, and the last batches.
+"""The state of a table by its Delta log: its declaration, each data file with its deletion vector, and the last batches.
 
 deltalake does not hand out the descriptors of deletion vectors, and a commit that changes one has
 to name the one before.
@@ -19,13 +19,17 @@ _OF_FILES = ("path", "partitionValues", "size", "modificationTime", "stats", "de
 class LogState:
     """The log as it was read last.
 
-    `files`: by their paths as the log writes them. `batches`: the last one of each application.
+    `of_files`: False leaves the files out. `files`: by their paths as the log writes them. `batches`: the last one of each
+    application. `metadata`: columns and properties, and `protocol`, as the log has them; no metadata means no table.
     `declared`: how often the commits that were applied one by one declared columns or properties.
     """
 
     path: Path
+    of_files: bool = True
     version: int = -1
     stamp: str = ""
+    metadata: dict = field(default_factory=dict)
+    protocol: dict = field(default_factory=dict)
     files: dict[str, dict] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
     declared: int = 0
@@ -36,24 +40,39 @@ class LogState:
         removed = [action["remove"]["path"] for action in actions if action.get("remove")]
         added = [action["add"] for action in actions if action.get("add")]
         # removals first: a file that gets another vector is removed with the old one, and added again
-        for name in removed:
-            self.files.pop(name, None)
-        self.files |= {file["path"]: _kept(file) for file in added}
+        if self.of_files:
+            for name in removed:
+                self.files.pop(name, None)
+            self.files |= {file["path"]: _kept(file) for file in added}
         self.batches |= {
             txn["appId"]: txn["version"] for action in actions if (txn := action.get("txn"))
         }
-        self.declared += any(action.get("metaData") for action in actions)
+        for action in actions:
+            if "metaData" in action:
+                self.metadata, self.declared = _given(action["metaData"]), self.declared + 1
+            if "protocol" in action:
+                self.protocol = _given(action["protocol"])
         return bool(removed or added)
 
     def committed(self, version: int, actions: Iterable[Mapping]) -> None:
-        """Applies a commit that this process has made, and notes its version."""
-        self.apply(actions)
-        self.version, self.stamp = version, delta_log.stamp(self.path, version)
+        """Applies a commit that this process has made, unless another thread has read on meanwhile."""
+        if self.version == version - 1:
+            self.apply(actions)
+            self.version, self.stamp = version, delta_log.stamp(self.path, version)
+
+    @property
+    def columns(self) -> list[str]:
+        """Returns the names of the table's columns."""
+        return [field["name"] for field in json.loads(self.metadata["schemaString"])["fields"]]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return self.metadata.get("configuration") or {}
 
 
-def newest(path: Path) -> LogState:
+def newest(path: Path, *, of_files: bool = True) -> LogState:
     """Returns the log, read from its last checkpoint on. Raises CommitError if commits are missing."""
-    state = _read(path, None)
+    state = _read(LogState(path, of_files), None)
     _check_whole(path, state.version)
     return state
 
@@ -69,7 +88,7 @@ def _check_whole(path: Path, read: int) -> None:
 
 def at(path: Path, version: int) -> LogState:
     """Returns the log up to a version. Raises CommitError if it does not have that version any more."""
-    state = _read(path, version)
+    state = _read(LogState(path), version)
     if state.version != version:
         raise CommitError(
             f"table={path.name}, version={version}: its log does not have this version any more"
@@ -85,7 +104,7 @@ def rows(path: Path) -> int:
 def renewed(state: LogState) -> tuple[LogState, bool]:
     """Returns the log up to now, and True if the files may differ from those in `state`."""
     if not state.stamp or state.stamp != delta_log.stamp(state.path, state.version):
-        return newest(state.path), True
+        return newest(state.path, of_files=state.of_files), True
     changed = False
     for version, actions in commits(state.path, state.version + 1):
         changed |= state.apply(actions)
@@ -126,8 +145,8 @@ def files_since(path: Path, oldest: int | None = None) -> list[dict]:
     return files
 
 
-def _read(path: Path, until: int | None) -> LogState:
-    state = LogState(path)
+def _read(state: LogState, until: int | None) -> LogState:
+    path = state.path
     kept = delta_log.checkpoints(path)
     begin = max((version for version in kept if until is None or version <= until), default=-1)
     if begin >= 0:
@@ -144,16 +163,23 @@ def _read(path: Path, until: int | None) -> LogState:
 def _take_checkpoint(state: LogState, version: int) -> None:
     import pyarrow.parquet as pq
 
-    rows = pq.read_table(delta_log.checkpoint_file(state.path, version), columns=["add", "txn"])
-    state.files = {
-        add["path"]: _kept(add) for add in rows["add"].to_pylist() if add and add["path"]
-    }
-    state.batches = {
-        txn["appId"]: txn["version"]
-        for txn in rows["txn"].to_pylist()
-        if txn and txn["appId"] is not None
-    }
+    columns = ["txn", "metaData", "protocol", *(["add"] if state.of_files else [])]
+    rows = pq.read_table(delta_log.checkpoint_file(state.path, version), columns=columns)
+    actions = {name: filter(None, rows[name].to_pylist()) for name in columns}
+    # a reader may give each row a struct of nulls
+    state.files = {add["path"]: _kept(add) for add in actions.get("add", ()) if add["path"]}
+    batches = {txn["appId"]: txn["version"] for txn in actions["txn"]}
+    state.batches = {app: batch for app, batch in batches.items() if app is not None}
+    [metadata] = (of for of in actions["metaData"] if of["schemaString"])
+    metadata["configuration"] = dict(metadata["configuration"])
+    metadata["format"]["options"] = dict(metadata["format"]["options"] or ())
+    [protocol] = (of for of in actions["protocol"] if of["minReaderVersion"])
+    state.metadata, state.protocol = _given(metadata), _given(protocol)
     state.version = version
+
+
+def _given(values: Mapping) -> dict:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _living(file: Mapping) -> int:
@@ -167,7 +193,7 @@ def _kept(file: Mapping) -> dict:
 
     In a checkpoint, a map is a list of pairs, and a missing value is null.
     """
-    kept = {name: file[name] for name in _OF_FILES if file.get(name) is not None}
+    kept = _given({name: file.get(name) for name in _OF_FILES})
     vector = kept.get("deletionVector")
     if vector is not None and vector.get("storageType") is None:
         del kept["deletionVector"]

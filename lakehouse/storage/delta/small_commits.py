@@ -1,6 +1,6 @@
 """Commits without a Spark job: rows, batch and position in one Delta commit.
 
-The rows of a short step, as Arrow, or files.
+The rows of a short step, as Arrow, or files, which Spark has written.
 
 A commit by Spark costs a third of a CPU second whatever it holds; this one a fiftieth of that. The
 files of a short step are as Spark's own: Snappy, timestamps in microseconds, a folder for each
@@ -9,34 +9,30 @@ partition, and the statistics of the columns that the table asks for.
 
 import json
 import os
-import threading
-import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction
+from deltalake import Schema
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import delta_log, log_state, write_cache
+from lakehouse.storage.delta import committer, delta_log, log_state, write_cache
 from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.disk.files import link
-from lakehouse.storage.disk.locks import alone
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 32  # characters of a text that a statistic holds whole
-# the log of each table as it was read last, and the stamp of that version
-_known: dict[Path, tuple[DeltaTable, str]] = {}
-_lock = threading.Lock()
+_OVERWRITE = {"mode": "Overwrite"}
+_BY_FEATURES = 7  # the version of Delta's protocol for writers that names features
 
 
 def can_hold(schema: pa.Schema) -> bool:
@@ -50,141 +46,135 @@ def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> i
     Raises CommitError if `app` has committed that batch before: two writers of one table exclude
     each other.
     """
-    table = _table(path)
-    searched = _searched(table)
-    partitioned = table.metadata().partition_columns == [PARTITION]
-    columns = [
-        field.name
-        for field in table.schema().fields
-        if not (partitioned and field.name == PARTITION)
-    ]
-    files = [
-        _written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)
-    ]
-    return commit(files, path, app, batch, metadata)
+    return commit(files_of(rows, path), path, app, batch, metadata)
 
 
-def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadata: str) -> int:
+def files_of(rows: pa.Table, path: Path) -> list[dict]:
+    """Writes the rows as files of the table, and returns them as a commit is yet to name them."""
+    table = committer.head(path)
+    partitioned = table.metadata["partitionColumns"] == [PARTITION]
+    columns = [name for name in table.columns if not (partitioned and name == PARTITION)]
+    named = table.properties.get("delta.dataSkippingStatsColumns") or ""
+    searched = [name.strip() for name in named.split(",") if name.strip()]
+    return [_written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)]
+
+
+def commit(files: Sequence[Mapping], path: Path, app: str, batch: int, metadata: str) -> int:
     """As `append`, of files that are written already."""
-    properties = CommitProperties(
-        custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)]
+    added = [{"add": file} for file in files]
+    return committer.commit(
+        partial(committer.head, path), lambda _: added, metadata, (app, batch), isBlindAppend=True
     )
-    # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so
-    # they must not look meanwhile
-    with alone(delta_log.commit_lock(path)):
-        table, last = _last_batch(path, app)
-        if last is not None and last >= batch:
-            raise CommitError(
-                f"table={path.name}, batch={batch}: {app} has committed batch {last} already, so another process writes the "
-                "table, too; end one of them"
-            )
-        table.create_write_transaction(
-            list(files),
-            "append",
-            table.schema(),
-            table.metadata().partition_columns or None,
-            commit_properties=properties,
-        )
-        table.update_incremental()
-        version = table.version()
-        with _lock:
-            _known[path] = table, delta_log.stamp(path, version)
-    return version
+
+
+def replace(
+    added: Sequence[Mapping],
+    removed: Sequence[Mapping],
+    path: Path,
+    read: int,
+    partitions: Collection[str] | None,
+    metadata: str,
+) -> int:
+    """Puts files in the place of those that the table had in these partitions (None: in all) at the version `read`.
+
+    Raises CommitError if another run has changed one of the partitions since.
+    """
+    checked = read
+    actions = [*map(committer.removal, removed), *({"add": file} for file in added)]
+
+    def change(log: LogState) -> list[dict]:
+        nonlocal checked
+        for version in range(checked + 1, log.version + 1):
+            if _changes(path, version, partitions):
+                raise CommitError(
+                    f"table={path.name}, version={version}: another run changed what was being replaced; nothing was changed, "
+                    "run this again"
+                )
+        checked = log.version
+        return actions
+
+    log = partial(committer.head, path)
+    return committer.commit(log, change, metadata, operationParameters=_OVERWRITE)
+
+
+def _changes(path: Path, version: int, partitions: Collection[str] | None) -> bool:
+    actions = delta_log.actions(path, version)
+    if actions is None:  # the log was cut meanwhile
+        return True
+    for action in actions:
+        file = action.get("add") or action.get("remove")
+        if "metaData" in action or (file and partitions is None):
+            return True
+        if file and (file.get("partitionValues") or {}).get(PARTITION) in (partitions or ()):
+            return True
+    return False
 
 
 def exchange(source: Path, path: Path, app: str, batch: int, metadata: str) -> int:
-    """All files of the table in `source` in the place of those that are there, with its columns, in one commit."""
-    new = open_table(source)
-    files = log_state.newest(source).files.values()
-    for file in files:
+    """Puts all files and the columns of the table in `source` in the place of those that are there, in one commit.
+
+    Returns its version: that of the first time, if `app` has done so before.
+    """
+    new = log_state.newest(source)
+    for file in new.files.values():
         beside = delta_log.data_file(path, file)
         beside.parent.mkdir(exist_ok=True)
         if not beside.exists():
             link(delta_log.data_file(source, file), beside)
-    properties = CommitProperties(
-        custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)]
-    )
-    with alone(delta_log.commit_lock(path)):
-        table = open_table(path)
-        if table.transaction_version(app) is None:
-            table.create_write_transaction(
-                [added(file) for file in files],
-                "overwrite",
-                new.schema(),
-                table.metadata().partition_columns or None,
-                commit_properties=properties,
-            )
-            table.update_incremental()
-        with _lock:
-            _known.pop(path, None)
-    return table.version()
+    log = log_state.newest(path)
+    if app in log.batches:
+        return log.version
+
+    def change(log: LogState) -> list[dict]:
+        declared = log.metadata | {"schemaString": new.metadata["schemaString"]}
+        return [
+            {"protocol": _both(log.protocol, new.protocol)},
+            {"metaData": declared},
+            *map(committer.removal, log.files.values()),
+            *({"add": file | {"dataChange": True}} for file in new.files.values()),
+        ]
+
+    present = partial(log_state.newest, path)
+    return committer.commit(present, change, metadata, (app, batch), operationParameters=_OVERWRITE)
 
 
 def add_columns(path: Path, columns: StructType) -> None:
     """Adds these columns behind those that the table has."""
-    with alone(delta_log.commit_lock(path)):
-        open_table(path).alter.add_columns(Schema.from_json(columns.json()).fields)
-        with _lock:
-            _known.pop(path, None)
+    open_table(path).alter.add_columns(Schema.from_json(columns.json()).fields)
 
 
 def redeclare(path: Path, columns: StructType) -> None:
     """Has a table without a row have these columns, unless it has them."""
     # without what may be null within a nested column: a plan over tables on disk knows less of it
-    with alone(delta_log.commit_lock(path)):
-        stored, wanted = (
-            [(field.name, field.dataType.simpleString()) for field in each]
-            for each in (delta_log.schema(path), columns)
-        )
-        if stored == wanted:
-            return
-        table, schema = open_table(path), Schema.from_json(columns.json())
-        table.create_write_transaction(
-            [], "overwrite", schema, table.metadata().partition_columns or None
-        )
-        with _lock:
-            _known.pop(path, None)
-
-
-def added(file: Mapping) -> AddAction:
-    """A file that Spark has written, by what Delta's log would say of it."""
-    values, path = dict(file["partitionValues"]), unquote(file["path"])
-    return AddAction(
-        path, file["size"], values, file["modificationTime"], True, file.get("stats") or "{}"
+    stored, wanted = (
+        [(field.name, field.dataType.simpleString()) for field in each]
+        for each in (delta_log.schema(path), columns)
+    )
+    if stored == wanted:
+        return
+    table, schema = open_table(path), Schema.from_json(columns.json())
+    table.create_write_transaction(
+        [], "overwrite", schema, table.metadata().partition_columns or None
     )
 
 
 def identity(path: Path) -> str:
-    """The id of the table that is there."""
-    return str(_table(path).metadata().id)
+    """Returns the id of the table that is there."""
+    return str(committer.head(path).metadata["id"])
 
 
-def _last_batch(path: Path, app: str) -> tuple[DeltaTable, int | None]:
-    """The table's log, and the last batch that an app has committed."""
-    table = _table(path)
-    try:
-        return table, table.transaction_version(app)
-    except DeltaError:  # another process has cut the log: files that are read only now are gone
-        table = open_table(path)
-        return table, table.transaction_version(app)
-
-
-def _table(path: Path) -> DeltaTable:
-    """The table's log up to now: what this process knows of it and what came since, or all if it is another one by now."""
-    with _lock:
-        table, stamp = _known.get(path, (None, ""))
-    if table is None or stamp != delta_log.stamp(path, table.version()):
-        table = open_table(path)
-    elif delta_log.stamp(path, table.version() + 1):
-        table.update_incremental()
-    with _lock:
-        _known[path] = table, delta_log.stamp(path, table.version())
-    return table
-
-
-def _searched(table: DeltaTable) -> list[str]:
-    named = table.metadata().configuration.get("delta.dataSkippingStatsColumns") or ""
-    return [name.strip() for name in named.split(",") if name.strip()]
+def _both(one: Mapping, other: Mapping) -> dict:
+    """Returns the protocol that has the features of both."""
+    if one == other:
+        return dict(one)
+    both = {name: max(one[name], other[name]) for name in ("minReaderVersion", "minWriterVersion")}
+    for name in ("readerFeatures", "writerFeatures"):
+        features = {*(one.get(name) or ()), *(other.get(name) or ())}
+        if name == "writerFeatures" and both["minWriterVersion"] == _BY_FEATURES:
+            features |= {"appendOnly", "invariants"}  # which the older versions have
+        if features:
+            both[name] = sorted(features)
+    return both
 
 
 def _parts(rows: pa.Table, partitioned: bool) -> Iterator[tuple[str | None, pa.Table]]:
@@ -200,7 +190,7 @@ def _parts(rows: pa.Table, partitioned: bool) -> Iterator[tuple[str | None, pa.T
 
 def _written(
     part: pa.Table, columns: list[str], path: Path, key: str | None, searched: list[str]
-) -> AddAction:
+) -> dict:
     """Writes one file of one partition (of none: "")."""
     rows = part.select(columns)
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
@@ -211,9 +201,14 @@ def _written(
         rows, file, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True
     )
     write_cache.keep(file, rows if key == "" else rows.append_column(PARTITION, part[PARTITION]))
-    values = {} if key == "" else {PARTITION: key}
-    size, now = os.stat(file).st_size, time.time_ns() // 1_000_000
-    return AddAction(folder + name, size, values, now, True, _statistics(rows, searched))
+    return {
+        "path": quote(folder + name, safe="/="),
+        "partitionValues": {} if key == "" else {PARTITION: key},
+        "size": os.stat(file).st_size,
+        "modificationTime": committer.now(),
+        "dataChange": True,
+        "stats": _statistics(rows, searched),
+    }
 
 
 def _statistics(rows: pa.Table, searched: list[str]) -> str:

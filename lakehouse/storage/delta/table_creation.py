@@ -9,15 +9,15 @@ from deltalake.schema import Field, PrimitiveType
 from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.columns import PARTITION
-from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta import committer, delta_log
+from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.delta.row_keys import KEY
 
 FOUND_BY = "lakehouse.keys"  # the property with the columns of the key, as JSON: `_key` is computed from these
-CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 PLAIN = {
     "delta.enableDeletionVectors": "false",  # pyarrow, which reads side tables, refuses them
     # the default, 10, would make a checkpoint every few seconds
-    "delta.checkpointInterval": str(CHECKPOINTS),
+    "delta.checkpointInterval": str(committer.CHECKPOINTS),
     # each checkpoint names all files removed within this time, one a micro-batch by compaction, and each
     # reader reads it; how long files stay follows from what is on disk (`maintenance`)
     "delta.deletedFileRetentionDuration": "interval 10 minutes",
@@ -86,25 +86,12 @@ def is_found_otherwise(path: Path, keys: Sequence[str]) -> bool:
     return named not in (None, found_by(keys)[FOUND_BY])
 
 
-def redeclared(path: Path, columns: StructType, keys: Sequence[str]) -> list[dict]:
+def redeclared(log: LogState, columns: StructType, keys: Sequence[str]) -> list[dict]:
     """Returns the action by which a keyed table has these columns and keys from a commit on; none if it has them."""
-    table = delta_log.open_table(path)
     nullable = StructType([StructField(f.name, f.dataType) for f in columns])
-    about, named = table.metadata(), found_by(keys)[FOUND_BY]
-    same = Schema.from_json(nullable.json()) == table.schema()
-    if same and about.configuration.get(FOUND_BY) == named:
+    named = {FOUND_BY: found_by(keys)[FOUND_BY]}
+    same = StructType.fromJson(json.loads(log.metadata["schemaString"])) == nullable
+    if same and named.items() <= log.properties.items():
         return []
-    described = {"name": about.name, "description": about.description}
-    return [
-        {
-            "metaData": {
-                "id": str(about.id),
-                **{name: text for name, text in described.items() if text},
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": nullable.json(),
-                "partitionColumns": about.partition_columns,
-                "configuration": about.configuration | {FOUND_BY: named},
-                "createdTime": about.created_time,
-            }
-        }
-    ]
+    declared = {"schemaString": nullable.json(), "configuration": log.properties | named}
+    return [{"metaData": log.metadata | declared}]

@@ -3,6 +3,7 @@
 layout        where everything lies below the root
 root          the root itself
 files         small files: lines that are added, values that are replaced as a whole
+notes         values in a file of lines, the rule for torn lines and for its size
 text_logs     logs of text, and the older ones beside them
 locks         locks between processes
 publish_lock  the process that rewrites a table, and the one that reconciles what is due of it

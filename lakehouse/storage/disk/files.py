@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
-
-from lakehouse.logs import warn_once
+from typing import Any, BinaryIO, TypeVar
 
 _log = logging.getLogger(__name__)
 
@@ -38,13 +36,17 @@ def append_line(path: Path, text: str) -> None:
 
 
 def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
-    """The lines of JSON objects of a file, last first.
+    """The lines of JSON objects of a file, last first; none if it is not there.
 
     A torn one (a crash while writing) is left out.
     """
-    if not path.exists():
-        return
-    with path.open("rb") as file:
+    with suppress(FileNotFoundError):
+        yield from backwards(path.open("rb"), block)
+
+
+def backwards(opened: BinaryIO, block: int = 1 << 16) -> Iterator[str]:
+    """As `lines_backwards`, of an open file, which is closed in the end."""
+    with opened as file:
         position, rest = file.seek(0, os.SEEK_END), b""
         while position:
             step = min(block, position)
@@ -54,30 +56,6 @@ def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
             yield from (p.decode(errors="replace") for p in reversed(parts) if p.endswith(b"}"))
         if rest.endswith(b"}"):
             yield rest.decode(errors="replace")
-
-
-def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Value]:
-    """What `append_line` wrote as JSON, decoded, last first.
-
-    A line that holds something else is said on standard error, once in the life of a process, and
-    left out.
-    """
-    any_whole = False
-    for line in lines_backwards(path):
-        any_whole = True
-        try:
-            value = decode(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError) as err:
-            message = (
-                f"file={path}: a line holds one JSON object as the lakehouse writes it, and one is torn "
-                f"({type(err).__name__}: {err}); it is left out"
-            )
-            warn_once(_log, message, path, line)
-            continue
-        yield value
-    if not any_whole and path.exists():
-        message = f"file={path}: a line holds one whole JSON object, and it has no such line; it counts as gone"
-        warn_once(_log, message, path, "no line")
 
 
 def replace_file(path: Path, value: object) -> None:

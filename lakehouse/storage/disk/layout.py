@@ -6,7 +6,7 @@
 <root>/<layer>/<table>__state           the states that its process function keeps: a folder and a note for each instant
 <root>/<layer>/<table>__answers         what services answered to its lookup
 <root>/<layer>/<table>__report          of a report: the files that are drawn of its partitions
-<root>/_commit_log/<table>.jsonl        its commit log
+<root>/_commit_log/<table>.jsonl        its commit log, a cache: it may be deleted at any moment
 <root>/_commit_log/<table>.<note>       the notes beside that (`Note`)
 <root>/_commit_log/<table>.*lock        held while the commit log, or such a note, is written
 <root>/_commit_log/_commits             the log tables: the commit logs in Delta
@@ -53,8 +53,8 @@ Note = Literal[
     "dropped.jsonl",  # rows that Spark dropped
     "files.jsonl",  # of an ingest table: the files of its folder, or of a table of others, in the order of their records
     "generations.jsonl",  # how each generation of its stream began
+    "lines.jsonl",  # commits that no Delta commit records, until they are in `_commits`
     "handover.json",  # where its batch run over history ends and its stream begins
-    "publishing.json",  # what a batch run is about to replace
     "reconciliation.json",  # up to which version each log was looked at
     "reconciling.json",  # a reconciliation that has given no verdict yet
     "reference.json",  # what a reference table was computed from
@@ -108,10 +108,11 @@ def commit_log(settings: Settings, table: Table) -> Path:
 
 
 def known(settings: Settings) -> list[str]:
-    """The names of all tables that have a commit log, declared or not."""
-    return sorted(
-        path.stem for path in commit_logs(settings).glob("*.jsonl") if "." not in path.stem
-    )
+    """Returns the names of all tables that are on disk, declared or not."""
+    sides = tuple(f"__{side}" for side in get_args(Side) if side)
+    folders = (log.parent for log in settings.root.glob("*/*/_delta_log"))
+    names = {folder.name for folder in folders if not folder.parent.name.startswith("_")}
+    return sorted(name for name in names if not name.endswith(sides))
 
 
 def note(settings: Settings, table: Table, name: Note) -> Path:

@@ -2,40 +2,13 @@
 
 import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout, locks
-from lakehouse.storage.disk.files import read_value
 from lakehouse.storage.disk.root import make as make_root
-from lakehouse.storage.disk.typed_values import typed
-
-
-@dataclass(frozen=True, slots=True)
-class Publishing:
-    """What a batch run is about to put into a table.
-
-    :param before: the table's version before that.
-    :param commits: the lines that its commit log gets afterwards.
-    """
-
-    run: str
-    before: int
-    commits: tuple[str, ...]
-
-
-def published_by(settings: Settings, table: Table) -> Publishing | None:
-    """What a batch run has begun to put into the table and not noted as done; None if none has."""
-    doubt = (
-        f"a killed batch run of {table.name} holds no version back, and may lack its line in the commit log: "
-        "`lakehouse reconcile run` finds what differs"
-    )
-    path = layout.note(settings, table, "publishing.json")
-    return read_value(path, partial(typed, Publishing), doubt)
 
 
 def publishing(settings: Settings, table: Table) -> AbstractContextManager[object]:

@@ -18,6 +18,7 @@ from lakehouse.errors import CommitError
 from lakehouse.logs import warn_once
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import files, layout
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.disk.typed_values import typed
 
 _log = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ class Register:
             end = each.end
         lines += [{"through": through, "sequence": self.sequence}] if through >= 0 else []
         lines += [{"from": self.end}] if self.end != end else []
-        files.replace_text(self.note, "".join(f"{json.dumps(line)}\n" for line in lines))
+        Notes(self.note, dict).replace(lines)
         self._clear()
         for line in lines:
             self._take(line)
@@ -158,7 +159,7 @@ class Register:
     def restart(self) -> None:
         """Forgets all: for a table that has read nothing yet."""
         if self._end or self.through >= 0:
-            files.replace_text(self.note, "")
+            Notes(self.note, dict).replace([])
             self._clear()
 
     def _clear(self) -> None:
@@ -168,7 +169,7 @@ class Register:
 
     def _write(self, lines: Sequence[Mapping]) -> None:
         if lines:
-            files.append_line(self.note, "\n".join(json.dumps(line) for line in lines))
+            Notes(self.note, dict).append(*lines)
         for line in lines:
             self._take(line)
 

@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,11 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from lakehouse.errors import CommitError
-from lakehouse.storage.delta import deletion_vectors, delta_log, log_state, table_creation
-from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.delta import committer, deletion_vectors, log_state, table_creation
+from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.delta.row_keys import KEY
-from lakehouse.storage.disk.locks import alone
 from lakehouse.storage.keyed import key_index
 from lakehouse.storage.keyed.key_index import File, Index, keys_of
 
@@ -45,7 +44,6 @@ _MANY = 6  # small files of about one size, which are merged
 _GROWTH = 4  # small files are of about one size if the rows of one are less than so many times those of another
 _LEAST = 1_024  # rows; smaller files are of one size
 _DEAD = 1 / 3  # of a file, above which it is written again
-_ATTEMPTS = 20
 _STAGED = "_staged-"
 _DAY = 86_400
 _known: dict[Path, Index] = {}
@@ -81,8 +79,15 @@ def upsert(
     committed that batch before: two writers of one table exclude each other.
     """
     touched_keys = keys_of(rows[KEY] if touched is None else touched)
+    index: Index
+    taken_in: list[File] = []
 
-    def change(index: Index) -> tuple[list[dict], list[File]]:
+    def log() -> LogState:
+        nonlocal index
+        index = _opened(path)
+        return index.state
+
+    def change(_: LogState) -> list[dict]:
         dying = index.found(touched_keys)
         merged = _untidy(index, dying, rows.num_rows)
         parts = [
@@ -101,10 +106,14 @@ def upsert(
             path,
             [(index.files[name], places) for name, places in dying.items() if name not in gone],
         )
-        removals = [_removal(index.files[name]) for name in gone | {file.name for file in marked}]
-        return [*removals, *({"add": file.named} for file in (*marked, *added))], [*marked, *added]
+        removed = [index.files[name].named for name in gone | {file.name for file in marked}]
+        taken_in[:] = [*marked, *added]
+        return [*map(committer.removal, removed), *({"add": file.named} for file in taken_in)]
 
-    return _commit(path, app, batch, metadata, "Update", change)
+    operation = _operation("Update", app, batch)
+    version = committer.commit(log, change, metadata, (app, batch), **operation)
+    _follow(index, taken_in)
+    return version
 
 
 def replace(
@@ -112,7 +121,7 @@ def replace(
     path: Path,
     app: str,
     batch: int,
-    metadata: str,
+    metadata: Callable[[], str],
     files: int,
     keys: Sequence[str],
 ) -> int:
@@ -126,12 +135,16 @@ def replace(
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
-    def change(state: log_state.LogState) -> tuple[list[dict], list[File]]:
-        removals = [_removed(named) for named in state.files.values()]
-        declared = table_creation.redeclared(path, rows.schema, keys)
-        return [*declared, *removals, *({"add": named} for named in added if named)], []
+    def change(log: LogState) -> list[dict]:
+        declared = table_creation.redeclared(log, rows.schema, keys)
+        removed = map(committer.removal, log.files.values())
+        return [*declared, *removed, *({"add": named} for named in added if named)]
 
-    return _commit(path, app, batch, metadata, "Complete", change, whole=True)
+    operation = _operation("Complete", app, batch)
+    log = partial(log_state.newest, path)
+    version = committer.commit(log, change, metadata(), (app, batch), **operation)
+    forget(path)
+    return version
 
 
 def forget(path: Path) -> None:
@@ -152,74 +165,8 @@ def _opened(path: Path) -> Index:
     return index
 
 
-def _commit(
-    path: Path,
-    app: str,
-    batch: int,
-    metadata: str,
-    mode: str,
-    change: Callable,
-    whole: bool = False,
-) -> int:
-    """Makes one commit of what `change` says: actions, and files that are new to the index.
-
-    It is given the index or, for the `whole` table, the log's state alone.
-    """
-    # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so
-    # they must not look meanwhile
-    with alone(delta_log.commit_lock(path)):
-        for _ in range(_ATTEMPTS):
-            index = None if whole else _opened(path)
-            state = log_state.newest(path) if index is None else index.state
-            _check_first(state, path, app, batch)
-            actions, files = change(state if index is None else index)
-            version, now = state.version + 1, _now()
-            actions = [
-                _info(app, batch, metadata, mode, state.version, now),
-                _transaction(app, batch, now),
-                *actions,
-            ]
-            if not _create(path, version, actions):
-                continue  # a writer that asks for no lock, as deltalake's vacuum, was faster
-            if index is None:
-                forget(path)
-            else:
-                _follow(index, version, actions, files)
-            if version % table_creation.CHECKPOINTS == 0:
-                open_table(path).create_checkpoint()
-            return version
-    raise CommitError(
-        f"table={path.name}, batch={batch}: other writers have committed {_ATTEMPTS} times meanwhile; end them, "
-        "and run this again"
-    )
-
-
-def _check_first(state: log_state.LogState, path: Path, app: str, batch: int) -> None:
-    last = state.batches.get(app, -1)
-    if last >= batch:
-        raise CommitError(
-            f"table={path.name}, batch={batch}: {app} has committed batch {last} already, so another process writes the "
-            "table, too; end one of them"
-        )
-
-
-def _create(path: Path, version: int, actions: Sequence[dict]) -> bool:
-    """Writes the commit if that version is not there yet: whole or not at all."""
-    file = delta_log.commit_file(path, version)
-    beside = file.with_name(f".{version:020}.{uuid.uuid4()}.tmp")
-    beside.write_text("\n".join(json.dumps(action) for action in actions) + "\n")
-    try:
-        os.link(beside, file)
-    except FileExistsError:
-        return False
-    finally:
-        beside.unlink()
-    return True
-
-
-def _follow(index: Index, version: int, actions: list[dict], files: list[File]) -> None:
+def _follow(index: Index, files: list[File]) -> None:
     """Has the index follow a commit of this process."""
-    index.state.committed(version, actions)
     for file in files:
         index.files[file.name] = file
     for name in index.files.keys() - index.state.files.keys():
@@ -336,51 +283,12 @@ def _named(path: Path, name: str, rows: int) -> dict:
         "path": name,
         "partitionValues": {},
         "size": os.stat(path / name).st_size,
-        "modificationTime": _now(),
+        "modificationTime": committer.now(),
         "dataChange": True,
         "stats": json.dumps({"numRecords": rows}),
     }
 
 
-def _removal(file: File) -> dict:
-    return _removed(file.named)
-
-
-def _removed(named: dict) -> dict:
-    """The action that removes a file.
-
-    It names the vector, too: a file with another vector is another one to Delta.
-    """
-    vector = {"deletionVector": named["deletionVector"]} if "deletionVector" in named else {}
-    about = {"deletionTimestamp": _now(), "dataChange": True, "extendedFileMetadata": True}
-    return {
-        "remove": {"path": named["path"]}
-        | about
-        | {"partitionValues": {}, "size": named["size"]}
-        | vector
-    }
-
-
-def _info(app: str, batch: int, metadata: str, mode: str, read: int, now: int) -> dict:
+def _operation(mode: str, app: str, batch: int) -> dict:
     parameters = {"outputMode": mode, "queryId": app, "epochId": str(batch)}
-    return {
-        "commitInfo": {
-            "timestamp": now,
-            "operation": "STREAMING UPDATE",
-            "operationParameters": parameters,
-            "readVersion": read,
-            "isolationLevel": "Serializable",
-            "isBlindAppend": False,
-            "userMetadata": metadata,
-            "engineInfo": "lakehouse",
-            "txnId": str(uuid.uuid4()),
-        }
-    }
-
-
-def _transaction(app: str, batch: int, now: int) -> dict:
-    return {"txn": {"appId": app, "version": batch, "lastUpdated": now}}
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
+    return {"operation": "STREAMING UPDATE", "operationParameters": parameters}

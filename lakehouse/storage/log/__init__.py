@@ -2,11 +2,9 @@
 
 published_position   the version up to which a table was published
 action_log           the outcome of each action of a target, and its position, in one file
-commits              one line of what is known about a write
-commit_log           the commit log of a table, and the frontier
-commit_log_trimming  commit logs do not grow without end
-commit_log_repair    a commit log that was cut or removed is made whole
-commit_log_rebuild   its lines made again from the table's log
+commits              what is known about a write: its record, and its line
+commit_log           the commits of a table, and the frontier
+commit_cache         the cache of the commits: read again, read on, trimmed
 latest_times         how far the rows of a commit had come in event time
 log_tables           commit logs and verdicts in Delta, for queries
 certificates         the recorded verdicts

@@ -4,11 +4,10 @@
 {"action": {...}, "outcome": "done", "said": "200", "at": "..."}
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal
@@ -17,13 +16,8 @@ from lakehouse.declare.targets import Action, Position
 from lakehouse.errors import SinkError
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout, locks
-from lakehouse.storage.disk.files import (
-    append_line,
-    read_value,
-    replace_file,
-    replace_text,
-    values_backwards,
-)
+from lakehouse.storage.disk.files import read_value, replace_file
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.disk.typed_values import checked, typed
 from lakehouse.storage.log import published_position
 
@@ -46,6 +40,7 @@ class ActionLog:
     def __init__(self, settings: Settings, target: str) -> None:
         self._settings, self._target = settings, target
         self._path = layout.actions(settings, target, "log.jsonl")
+        self._notes: Notes[Line | Position] = Notes(self._path, _decoded)
 
     def take_over(self) -> int:
         """Locks out the former writer, and returns the epoch by which this process adds to the log.
@@ -74,21 +69,23 @@ class ActionLog:
     def add(self, line: Line) -> None:
         """Adds the outcome of an action, even if another process has taken the log over: the action was done."""
         with self._alone():
-            append_line(self._path, _text(line))
+            self._notes.append(line)
 
     def commit(self, epoch: int, position: Position) -> None:
         """Adds the position. Raises SinkError if another process has taken the log over."""
         with self._alone():
             self.check(epoch)
-            append_line(self._path, json.dumps({"position": asdict(position)}))
+            self._notes.append({"position": position})
 
     def position(self) -> Position | None:
-        return next((each for each in self._backwards() if isinstance(each, Position)), None)
+        return next(
+            (each for each in self._notes.newest_first() if isinstance(each, Position)), None
+        )
 
     def since_position(self) -> dict[str, Counter[Outcome]]:
         """Returns the outcomes so far of the actions since the last position, by their ids."""
         outcomes: dict[str, Counter[Outcome]] = {}
-        for each in self._backwards():
+        for each in self._notes.newest_first():
             if isinstance(each, Position):
                 break
             outcomes.setdefault(each.action.id, Counter())[each.outcome] += 1
@@ -96,7 +93,7 @@ class ActionLog:
 
     def lines(self) -> Iterator[Line]:
         """Returns all lines of actions, the latest first."""
-        return (each for each in self._backwards() if isinstance(each, Line))
+        return (each for each in self._notes.newest_first() if isinstance(each, Line))
 
     def refused(self) -> list[Line]:
         """Returns the actions that were refused and not done since, in order."""
@@ -109,22 +106,19 @@ class ActionLog:
         """Removes lines of actions done before an instant. Refused actions stay, and all lines since the last position."""
         with self._alone():
             refused = {line.action.id for line in self.refused()}
-            kept, committed, left_out = list[str](), False, False
-            for each in self._backwards():
+            kept, committed, left_out = list[object](), False, False
+            for each in self._notes.newest_first():
                 if isinstance(each, Position):
                     if not committed:
-                        kept.append(json.dumps({"position": asdict(each)}))
+                        kept.append({"position": each})
                     left_out |= committed
                     committed = True
                 elif not committed or each.at >= before or each.action.id in refused:
-                    kept.append(_text(each))
+                    kept.append(each)
                 else:
                     left_out = True
             if left_out:
-                replace_text(self._path, "".join(f"{text}\n" for text in reversed(kept)))
-
-    def _backwards(self) -> Iterator[Line | Position]:
-        return values_backwards(self._path, _decoded)
+                self._notes.replace(reversed(kept))
 
     def _epoch(self) -> int:
         path = layout.actions(self._settings, self._target, "epoch.json")
@@ -132,10 +126,6 @@ class ActionLog:
 
     def _alone(self) -> AbstractContextManager[object]:
         return locks.alone(layout.actions(self._settings, self._target, "lock"))
-
-
-def _text(line: Line) -> str:
-    return json.dumps(asdict(line) | {"at": line.at.isoformat()}, ensure_ascii=False)
 
 
 def _decoded(given: Mapping[str, Any]) -> Line | Position:

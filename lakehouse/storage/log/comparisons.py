@@ -5,7 +5,6 @@ So a partition is compared again once its files have changed in either version, 
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -17,7 +16,8 @@ from lakehouse.ranges import Range, partition_range
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import append_line, remove, values_backwards
+from lakehouse.storage.disk.files import remove
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.lakehouse import Lakehouse
 
@@ -52,21 +52,22 @@ class Compared:
 def noted(settings: Settings, table: Table) -> dict[str, Compared]:
     """Returns the last comparison of each partition, by the partition."""
     found: dict[str, Compared] = {}
-    for each in values_backwards(
-        layout.upgrade(settings, table.name, "compared.jsonl"), partial(typed, Compared)
-    ):
+    for each in _notes(settings, table).newest_first():
         found.setdefault(each.partition, each)
     return found
 
 
 def note(settings: Settings, table: Table, compared: Iterable[Compared]) -> None:
-    lines = [json.dumps(asdict(each)) for each in compared]
-    append_line(layout.upgrade(settings, table.name, "compared.jsonl"), "\n".join(lines))
+    _notes(settings, table).append(*compared)
 
 
 def forget(settings: Settings, table: Table) -> None:
     """Removes all comparisons, because none is of the two present versions."""
-    remove(layout.upgrade(settings, table.name, "compared.jsonl"))
+    remove(_notes(settings, table).path)
+
+
+def _notes(settings: Settings, table: Table) -> Notes[Compared]:
+    return Notes(layout.upgrade(settings, table.name, "compared.jsonl"), partial(typed, Compared))
 
 
 def files_of(versions: Sequence[Lakehouse], table: Table, ahead: datetime) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +14,11 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import remove
 from lakehouse.storage.disk.locks import READ_ONLY, alone
+from lakehouse.storage.log import commit_cache
 from lakehouse.storage.log.commit_log import CommitLog
-from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.log.commits import Commit, encoded
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -30,8 +33,6 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
 
     Idempotent: the position reached in each commit log is recorded in the same Delta commit.
     """
-    from lakehouse.storage.log import commit_log_trimming
-
     tables = list(tables)
     if not layout.commit_logs(settings).is_dir():
         return 0
@@ -39,7 +40,7 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
     with alone(layout.flush_lock(settings)):
         copied = _flush(layout.log_table(settings, "_commits"), settings, tables)
         for table in tables:
-            commit_log_trimming.trim(CommitLog(settings, table))
+            commit_cache.trim(CommitLog(settings, table))
         return copied
 
 
@@ -53,8 +54,8 @@ def refresh(settings: Settings, tables: Iterable[Table]) -> None:
             raise
         path = layout.log_table(settings, "_commits")
         log_table = open_table(path) if delta_log.exists(path) else None
-        spans = (_span(CommitLog(settings, t).path, _copied(log_table, t)) for t in tables)
-        if any(size > position for position, _, size in spans):
+        positions = ((CommitLog(settings, table), _copied(log_table, table)) for table in tables)
+        if any(commit_cache.end(log.path) > max(copied, 0) for log, copied in positions):
             warn_once(
                 _log,
                 f"root={settings.root}: this user may not write there ({err.strerror}), so what the commit logs have since they "
@@ -68,14 +69,8 @@ def _copied(log_table: "DeltaTable | None", table: Table) -> int:
     return (log_table.transaction_version(_app(table)) or 0) if log_table else 0
 
 
-def _span(commit_log: Path, copied: int) -> tuple[int, int, int]:
-    """What is to be copied of it: from where, how much was trimmed before that, and up to where."""
-    from lakehouse.storage.log import commit_log_trimming
-
-    moved = commit_log_trimming.shift(commit_log)
-    size = commit_log.stat().st_size + moved if commit_log.exists() else 0
-    # `_commits` was removed: what had been trimmed from the commit log by then is not known
-    return max(copied, moved), moved, size
+def _behind(log: CommitLog, log_table: "DeltaTable | None") -> tuple[list[Commit], int] | None:
+    return commit_cache.behind(log, _copied(log_table, log.table))
 
 
 def _app(table: Table) -> str:
@@ -85,26 +80,28 @@ def _app(table: Table) -> str:
 def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
     from deltalake import CommitProperties, Transaction
 
-    from lakehouse.storage.log import commit_log_repair
-
     log_table = open_table(path) if delta_log.exists(path) else None
-    rows, reached = [], []
-    for table in tables:
-        commit_log = CommitLog(settings, table).path
-        copied = _copied(log_table, table)
-        commit_log_repair.mend_if_cut(settings, table, copied)
-        position, moved, size = _span(commit_log, copied)
-        if size <= position:
-            continue
-        with commit_log.open("rb") as file:
-            file.seek(position - moved)
-            whole, end, _ = file.read(size - position).rpartition(b"\n")
-        if not end:  # a line that is being written, or was torn
-            continue
-        rows += commit_log_repair.whole_lines(commit_log, whole)
-        reached.append(Transaction(_app(table), position + len(whole) + 1))
-    if rows:
-        append(path, rows, Commit, CommitProperties(app_transactions=reached))
+    rows, reached, copied = [], [], list[CommitLog]()
+    # a cache that is read again meanwhile would be copied to another position
+    with ExitStack() as writing:
+        for log in (CommitLog(settings, table) for table in tables):
+            log.read_on()
+            if not (log.exists or log.path.exists()):
+                continue
+            writing.enter_context(log.writing())
+            # the cache may be deleted at any moment, and what is not copied may be cut from the table's log next
+            while (new := _behind(log, log_table)) is None and log.exists:
+                commit_cache.read_again(log)
+            if new is None:
+                continue
+            copied.append(log)
+            if new[0]:
+                rows += [json.loads(encoded(commit)) for commit in new[0]]
+                reached.append(Transaction(_app(log.table), new[1]))
+        if rows:
+            append(path, rows, Commit, CommitProperties(app_transactions=reached))
+        for log in copied:
+            remove(log.notes.path)
     return len(rows)
 
 

@@ -9,7 +9,7 @@ table is restored. So a new generation has a number above all those in folders, 
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,8 @@ from lakehouse.ranges import EPOCH, past_beginning
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import append_line, values_backwards
 from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit
@@ -243,7 +243,7 @@ def begin(
     while any(delta_log.committed(path, app(table, newest)) >= 0 for path in existing):
         newest += 1
     begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)
-    append_line(layout.note(settings, table, "generations.jsonl"), json.dumps(asdict(begun)))
+    beginnings(settings, table).append(begun)
     folder = checkpoint_files.folder_of(settings, table, newest)
     if checkpoint:
         checkpoint.rename(folder)
@@ -257,12 +257,13 @@ def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginn
 
     Returns None for a first generation, which has no note.
     """
-    # a crash tears a line before its generation has begun
-    beginnings = values_backwards(
-        layout.note(settings, table, "generations.jsonl"),
-        partial(typed, Beginning),
-    )
-    return next((begun for begun in beginnings if of in (None, begun.generation)), None)
+    noted = beginnings(settings, table).newest_first()
+    return next((begun for begun in noted if of in (None, begun.generation)), None)
+
+
+def beginnings(settings: Settings, table: Table) -> Notes[Beginning]:
+    """Returns the note of how generations began. A crash tears a line before its generation has begun."""
+    return Notes(layout.note(settings, table, "generations.jsonl"), partial(typed, Beginning))
 
 
 def misfit(

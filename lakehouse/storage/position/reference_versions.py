@@ -5,9 +5,8 @@ rows finds all lines that hold for them, and no later line changes that. The fir
 reference table holds for all earlier rows, too.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -19,8 +18,8 @@ from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout, text_logs
-from lakehouse.storage.disk.files import append_line, values_backwards
 from lakehouse.storage.disk.locks import alone
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commits import Commit
 
@@ -136,7 +135,7 @@ def _add(lakehouse: Lakehouse, ingest: Table, line: TakenUp) -> tuple[TakenUp, .
         lines = taken_up(lakehouse.settings, ingest)
         first = all(each.reference != line.reference for each in lines)
         if first or line.since > EPOCH:
-            append_line(path, _encoded(line))
+            Notes(path, _decoded).append(line)
     return taken_up(lakehouse.settings, ingest)
 
 
@@ -165,11 +164,7 @@ _known: dict[Path, int] = {}  # how many lines each file had when this process r
 @lru_cache(maxsize=64)
 def _lines(path: Path, size: int) -> tuple[TakenUp, ...]:
     """Returns the lines, oldest first. Lines are only added, so the content of a file of that size does not change."""
-    return tuple(reversed(list(values_backwards(path, _decoded))))
-
-
-def _encoded(line: TakenUp) -> str:
-    return json.dumps(asdict(line) | {"since": line.since.isoformat()})
+    return tuple(reversed(list(Notes(path, _decoded).newest_first())))
 
 
 def _decoded(given: Mapping[str, Any]) -> TakenUp:

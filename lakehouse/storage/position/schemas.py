@@ -4,15 +4,14 @@ The schema of an id never changes. A schema that is kept here decodes a message 
 first, without the registry, and after the registry is gone.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import append_line, values_backwards
+from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.disk.typed_values import typed
 
 HEAD = 5  # bytes of a value before its payload: the byte 0, and the four bytes of its schema's id
@@ -35,9 +34,12 @@ def number_of(value: bytes) -> int | None:
 
 def kept(settings: Settings, table: Table) -> Mapping[int, Schema]:
     """Returns the schemas that the table's messages have had, by id."""
-    path = layout.note(settings, table, "schemas.jsonl")
-    return {each.id: each for each in values_backwards(path, partial(typed, Schema))}
+    return {each.id: each for each in _notes(settings, table).newest_first()}
 
 
 def keep(settings: Settings, table: Table, schema: Schema) -> None:
-    append_line(layout.note(settings, table, "schemas.jsonl"), json.dumps(asdict(schema)))
+    _notes(settings, table).append(schema)
+
+
+def _notes(settings: Settings, table: Table) -> Notes[Schema]:
+    return Notes(layout.note(settings, table, "schemas.jsonl"), partial(typed, Schema))

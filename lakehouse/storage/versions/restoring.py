@@ -171,7 +171,7 @@ def _restore(settings: Settings, found: Savepoint) -> None:
         kept = {path.name: path for path in layout.notes_of(source, name)}
         for path in layout.notes_of(settings, name):
             if path.name not in kept:
-                path.unlink()
+                path.unlink(missing_ok=True)
         for path in kept.values():
             beside = layout.commit_logs(settings) / f".{path.name}.new"
             shutil.copyfile(path, beside)

@@ -111,8 +111,8 @@ def _made(lakehouse: Lakehouse, name: str, beside: str, note: str) -> Savepoint:
             _take(layout.log_table(lakehouse.settings, log), layout.log_table(to, log))
         for table in reversed(list(lakehouse.catalog)):  # inputs come first there
             take_table(lakehouse, table, to)
-    size, files = _list(lakehouse.settings, beside)
     tables = {table.name: _saved(to, table) for table in lakehouse.catalog}
+    size, files = _list(lakehouse.settings, beside)
     listed = digest_of(layout.savepoint_file(lakehouse.settings, beside, "contents.jsonl"))
     library = version_of("unified-lakehouse")
     made = Savepoint(name, at, note, library, tables, files, size, listed)
@@ -274,7 +274,8 @@ def take_table(lakehouse: Lakehouse, table: Table, to: Settings) -> None:
         for path in layout.notes_of(lakehouse.settings, table.name):
             beside = layout.commit_logs(to) / path.name
             beside.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, beside)
+            with suppress(FileNotFoundError):  # a cache may be deleted at any moment
+                shutil.copyfile(path, beside)
     sides: tuple[layout.Side, ...] = ("quarantine",) if table.kind.has_partitions else ()
     sides += ("early",) if table.early_results else ()
     _take_states(lakehouse.settings, table, to)

@@ -9,7 +9,6 @@ the one or the other, whoever has old files open reads on, and what reads the ta
 a batch run. What the table held before is then the other version, so the same exchange takes it back.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from lakehouse.ranges import Range, text
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout, locks
-from lakehouse.storage.disk.files import append_line, read_json, replace_file
+from lakehouse.storage.disk.files import read_json, replace_file
 from lakehouse.storage.disk.layout import Note, Side, table_path
 from lakehouse.storage.disk.publish_lock import held
 from lakehouse.storage.lakehouse import Lakehouse
@@ -298,9 +297,7 @@ def _put_in_place(lakehouse: Lakehouse, table: Table, before: int) -> None:
             generation, None, "", datetime.now(UTC).isoformat()
         )
         begun = replace(begun, generation=generation, after=None, why="its versions were exchanged")
-        append_line(
-            layout.note(lakehouse.settings, table, "generations.jsonl"), json.dumps(asdict(begun))
-        )
+        checkpoints.beginnings(lakehouse.settings, table).append(begun)
 
 
 def _copy_note(path: Path, to: Path) -> None:
@@ -352,5 +349,4 @@ def _renew_commit_log(
                 version=NOTHING if line.version == NOTHING else version,
             )
         )
-    for number, line in enumerate(lines):
-        commit_log.append(replace(line, at=at + number * _MOMENT))
+    commit_log.append(*(replace(line, at=at + n * _MOMENT) for n, line in enumerate(lines)))

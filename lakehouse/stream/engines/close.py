@@ -79,13 +79,20 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         span = Range(start, ahead)
         new = batch_id > run.committed
         if few := _prepared_range(run, references, span) if prepares and new else None:
-            run.write(few, batch_id, lambda _: counted() | note, **note)
+            run.write(few, batch_id, lambda _: counted() | note, counted_later=True, **note)
             return
         closed = compute.closing(session, run.plan, span, references | session.references(read))
         note["inputs"] = {**inputs, **closed.inputs}
         with kept_states.keeping(session, closed.begun):
             # counted after the write, so that the rows can be read sooner
-            run.write(closed.judged, batch_id, lambda _: counted() | note, rows=log.rows, **note)
+            run.write(
+                closed.judged,
+                batch_id,
+                lambda _: counted() | note,
+                rows=log.rows,
+                counted_later=True,
+                **note,
+            )
 
     return step, due, due
 

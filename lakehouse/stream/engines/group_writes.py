@@ -1,8 +1,7 @@
 """The writes of a keyed table's step: the job itself writes a few computed rows, Spark writes many."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +12,7 @@ from lakehouse.declare.columns import quoted
 from lakehouse.errors import JobError
 from lakehouse.storage.delta import log_state, python_years
 from lakehouse.storage.delta.arrow import in_memory, in_spark
+from lakehouse.storage.delta.delta_writer import Metadata
 from lakehouse.storage.delta.row_keys import KEY
 from lakehouse.storage.keyed import keyed_files
 from lakehouse.stream.engines.keyed import different, few_at_once, is_short, swap, upsert
@@ -24,7 +24,7 @@ ROW = "_row"
 """The column that stands for a row, as `_key` does for its group."""
 _COMPARED = 20_000  # rows up to which unchanged ones are found, and not written again
 
-Write = Callable[[Path, str, Mapping[str, Any]], int]
+Write = Callable[[Path, str, Metadata], int]
 
 
 class GroupWrites:
@@ -59,7 +59,7 @@ class GroupWrites:
             pa.chunked_array([others]),
         )
 
-        def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+        def write(path: Path, app: str, metadata: Metadata) -> int:
             return upsert(self.run, new, path, app, batch_id, metadata, keys)
 
         return new.num_rows, write
@@ -74,7 +74,7 @@ class GroupWrites:
             self._check_keys(rows.join(F.broadcast(twice), row, "left_semi").toArrow())
         rows = rows.select(*map(quoted, plan.plan_of(session, table).schema.names))
 
-        def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+        def write(path: Path, app: str, metadata: Metadata) -> int:
             others = rows
             if groups is not None:
                 gone = in_spark(session.spark, groups.select([KEY]))

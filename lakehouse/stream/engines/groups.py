@@ -203,7 +203,7 @@ class _Groups:
             return 0, None
         columns = self.run.plan.schema.names
 
-        def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+        def write(path: Path, app: str, metadata: delta_writer.Metadata) -> int:
             new, unknown = differences.to(keyed_files.rows_of(path, differences.keys))
             new = new.select(columns)
             if unknown.num_rows:
@@ -378,5 +378,5 @@ def _key_in(name: str) -> str:
     return f"{KEY}_{name}"
 
 
-def _written_before(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+def _written_before(path: Path, app: str, metadata: delta_writer.Metadata) -> int:
     raise AssertionError(f"{path.name}, {app}: it is written already")

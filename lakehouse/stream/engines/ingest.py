@@ -12,7 +12,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse.ranges import BEGINNING, utc
 from lakehouse.runtime.prepared_plans import Moment
-from lakehouse.storage.delta import delta_log
 from lakehouse.storage.log import latest_times
 from lakehouse.storage.position import reference_versions
 from lakehouse.storage.position.checkpoints import Written, beginning
@@ -105,7 +104,7 @@ def ingest_batch(
             # time goes on for a partition without records, too
             latest = dict.fromkeys(partitions, at)
         if holders.column and latest:
-            latest |= _latest_of_values(run, holders, batch, batch_id, seen["version"])
+            latest |= _latest_of_values(run, holders, batch, batch_id, seen["files"])
         now = holders.advanced(heads, latest, at)
         if holders.is_full(now):
             run.plan.once("full", lambda: _warn_of_many(run.table.name, holders.column))
@@ -170,7 +169,7 @@ def _prepared_rows(
 
 
 def _latest_of_values(
-    run: StreamRun, holders: Holders, batch: RawRecords, batch_id: int, version: int
+    run: StreamRun, holders: Holders, batch: RawRecords, batch_id: int, files: Sequence[Any]
 ) -> dict[str, datetime]:
     """Returns the latest event time of each value that holds the watermark back, by the name of its head.
 
@@ -181,8 +180,7 @@ def _latest_of_values(
         latest = observing.latest_of_values(run.plan, batch.judged)
     else:
         path = run.session.path(run.table)
-        actions = delta_log.actions(path, version) or []
-        latest = latest_times.of_commit(run.table, path, actions).values
+        latest = latest_times.of_files(run.table, path, files)
     return holders.named(latest)
 
 

@@ -53,7 +53,7 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
             complete = complete_at(run, inputs["tables"][run.plan.driving]) or reached["frontier"]
             reached["frontier"] = max(reached["frontier"], complete)
 
-            def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+            def write(path: Path, app: str, metadata: delta_writer.Metadata) -> int:
                 few = (
                     in_memory(keyed(batch, run.table.keys))
                     if batch_id and is_short(run, path, written)
@@ -171,7 +171,7 @@ def _steps(
         try:
             written = new.count() if few is None else few.num_rows
 
-            def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+            def write(path: Path, app: str, metadata: delta_writer.Metadata) -> int:
                 if few is None:
                     changes = new
                 else:
@@ -252,7 +252,7 @@ def upsert(
     path: Path,
     app: str,
     batch_id: int,
-    metadata: Mapping[str, Any],
+    metadata: delta_writer.Metadata,
     touched: pa.ChunkedArray,
 ) -> int:
     """Writes the rows in place of those that the table has of the `touched` keys."""
@@ -268,7 +268,7 @@ def swap(
     path: Path,
     app: str,
     batch_id: int,
-    metadata: Mapping,
+    metadata: delta_writer.Metadata,
     keys: Sequence[str] = (),
 ) -> int:
     """Makes Spark write the whole table, whose rows are found by these columns (default: its keys)."""

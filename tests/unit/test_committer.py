@@ -1,0 +1,90 @@
+"""The one function that commits: what it refuses, and that a lost answer is no second commit."""
+
+import errno
+import os
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from lakehouse.errors import CommitError
+from lakehouse.storage.delta import (
+    committer,
+    delta_log,
+    delta_writer,
+    log_state,
+    small_commits,
+    table_creation,
+)
+
+APP = "t:stream:1"
+
+
+@pytest.fixture
+def table(tmp_path):
+    table_creation.create(tmp_path / "t", StructType([StructField("n", LongType())]), False, "n")
+    return tmp_path / "t"
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.table({"n": numbers})
+
+
+@pytest.mark.parametrize("answer", [errno.EEXIST, errno.EIO])
+def test_a_commit_whose_answer_was_lost_is_there_once(table, monkeypatch, answer):
+    link = os.link
+
+    def lost(*files):
+        link(*files)
+        raise OSError(answer, os.strerror(answer))
+
+    monkeypatch.setattr(os, "link", lost)
+    for batch in range(3):
+        assert delta_writer.append_few(rows(batch), table, APP, batch, {}) == batch + 1
+    assert delta_log.latest(table) == 3 and log_state.rows(table) == 3
+    assert list(delta_log.folder(table).glob(".*tmp")) == []
+
+
+def test_a_commit_that_did_not_land_raises_its_error(table, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="Input/output"):
+        broken.setattr(os, "link", fails)
+        delta_writer.append_few(rows(1), table, APP, 0, {})
+    assert delta_writer.append_few(rows(1), table, APP, 0, {}) == 1
+
+
+@pytest.mark.parametrize(
+    ("properties", "feature"),
+    [
+        ({"delta.enableChangeDataFeed": "true"}, "changeDataFeed"),
+        ({"delta.constraints.positive": "n > 0"}, "checkConstraints"),
+    ],
+)
+def test_a_feature_that_is_not_kept_is_refused(table, properties, feature):
+    delta_writer.append_few(rows(1), table, APP, 0, {})
+    version, metadata = committer.head(table).version, committer.head(table).metadata
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
+    asked = metadata | {"configuration": metadata["configuration"] | properties}
+    assert committer._create(table, version + 1, [{"protocol": protocol}, {"metaData": asked}])
+    with pytest.raises(CommitError, match=f"it has {feature}, which commits here do not keep"):
+        delta_writer.append_few(rows(2), table, APP, 1, {})
+    assert committer._create(table, version + 2, [{"metaData": metadata}])
+    delta_writer.append_few(rows(2), table, APP, 1, {})
+
+
+def test_a_table_of_which_nothing_may_be_removed_is_only_added_to(table):
+    state = committer.head(table)
+    metadata = state.metadata | {"configuration": state.properties | {"delta.appendOnly": "true"}}
+    assert committer._create(table, state.version + 1, [{"metaData": metadata}])
+    version = delta_writer.append_few(rows(1), table, APP, 0, {})
+    files = log_state.files_at(table, version)
+    with pytest.raises(CommitError, match="appendOnly"):
+        small_commits.replace([], files, table, version, None, "{}")
+
+
+def test_a_commit_to_a_table_that_is_gone_is_refused(table):
+    committer.forget(table)
+    with pytest.raises(CommitError, match="there is none, so it has been removed"):
+        small_commits.commit([], table.parent / "none", APP, 0, "{}")
