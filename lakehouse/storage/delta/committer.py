@@ -21,7 +21,9 @@ from lakehouse.storage.delta.log_state import LogState
 
 # seconds: of three writers that commit without a pause one was seen to lose 98 times in a row, for 7 s
 PATIENCE = 60.0
-CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next, unless the table has its own number
+CHECKPOINTS = (
+    50  # commits from one of Delta's checkpoints to the next, unless the table has its own number
+)
 # features of Delta that a commit need not care for, or only if a property or a column asks for them
 _KEPT = {"appendOnly", "deletionVectors", "invariants", "timestampNtz", "variantType"}
 _ASKED_BY = {
