@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lakehouse.cli.query import read
     from lakehouse.declare.decorators import (
         ingest_table,
         keyed_table,
@@ -121,6 +122,7 @@ __all__ = [
     "postgres",
     "process",
     "python_source",
+    "read",
     "redis_keys",
     "reference_table",
     "report_table",
@@ -136,6 +138,7 @@ __all__ = [
     "window_table",
 ]
 _HOMES = {  # imported when a name is asked for
+    "cli.query": ("read",),
     "declare.decorators": (
         "ingest_table", "keyed_table", "reference_table", "report_table", "row_table", "versioned_table",
         "window_table",

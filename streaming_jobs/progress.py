@@ -74,6 +74,8 @@ class QueryStatus:
     phases: Mapping[str, int] = field(default_factory=dict)
     # a state read as it was when the query started -> its version
     reads: Mapping[str, str] = field(default_factory=dict)
+    # a function of the query whose plan was to be made once -> why Spark plans each step; empty if the plan is there
+    plans: Mapping[str, str] = field(default_factory=dict)
     # of a table with a lookup: what its service was asked, by the names of `service.Counts`
     lookups: Mapping[str, float] = field(default_factory=dict)
     state_rows: int = 0

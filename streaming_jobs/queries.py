@@ -182,6 +182,7 @@ class SupervisedQuery:
                 trouble="; ".join(filter(None, troubles)),
                 unanswered_since=text(call.since) if call else None,
                 lookups=service.counts.shown() if service else {},
+                plans=self.query.run.prepared.ways,
             )
             if call and call.since != self.unanswered_since:
                 _warn(self.table, str(call))

@@ -353,8 +353,8 @@ def _in_spark(lakehouse: "Lakehouse", sql: str, limit: int, as_of: str = "") -> 
 def _print(answer: "Answer", as_json: bool) -> None:
     if as_json:
         console.print_json(answer.records())
-        return
-    console.print_rows(answer.columns, ([_cut(value) for value in row] for row in answer.rows))
+    else:
+        console.print_rows(answer.columns, ([_cut(value) for value in row] for row in answer.rows))
     if answer.more:
         console.print_note(f"the first {len(answer.rows)} rows; --limit 0 shows all")
 

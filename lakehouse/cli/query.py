@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, get_args
 from lakehouse import ranges
 from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import QueryError, UnknownTable
+from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.delta import delta_log, delta_tables, python_years
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.layout import Side, table_path
-from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.log import log_tables
 
 if TYPE_CHECKING:
+    import pyarrow
     from pyspark.sql import DataFrame
 
     from lakehouse.storage.session import Session
@@ -107,6 +109,32 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
         if unknown := _UNKNOWN.search(str(err)):
             raise _unknown(unknown[1], lakehouse) from err
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
+
+
+def read(table: str, as_of: str = "", *, settings: Settings | None = None) -> "pyarrow.Table":
+    """Returns the rows of a table as Arrow, without a JVM, in no order.
+
+    pandas, Polars and DuckDB take it as it is: `read("turnover").to_pandas()`, `polars.from_arrow(...)`,
+    `duckdb.sql("SELECT ... FROM rows")`. Columns of the library, such as `_arrival`, are left out; `lakehouse query` has them.
+
+    :param table: a table, or a side table such as `turnover__quarantine`, of the lakehouse that `lakehouse.toml` or the
+        environment names.
+    :param as_of: a version, or an ISO 8601 instant, at which the table is read as it was then; empty: as it is now.
+    :param settings: of another lakehouse.
+
+    Raises UnknownTable if it is not declared or not written yet, QueryError if it cannot be read as it was, SettingsError.
+    """
+    import pyarrow as pa
+
+    lakehouse = load(settings or from_environment())
+    paths = {name: path for name, path in names(lakehouse).items() if name == table}
+    if not paths:
+        raise _unknown(table, lakehouse)
+    columns = [field["name"] for field in delta_tables.fields(paths[table])]
+    own = [name for name in columns if not name.startswith("_") or "__" in table]
+    chosen = ", ".join('"' + name.replace('"', '""') + '"' for name in own)
+    versions = _versions(paths, as_of)
+    return pa.table(delta_tables.select(f'SELECT {chosen} FROM "{table}"', paths, versions))
 
 
 def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: str = "") -> Answer:

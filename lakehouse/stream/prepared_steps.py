@@ -111,6 +111,11 @@ class PreparedSteps:
         """Returns why a function can have no prepared plan; empty if no reason is known so far."""
         return self._refusals.get(name, "") if self._local else "the executors are other processes"
 
+    @property
+    def ways(self) -> dict[str, str]:
+        """Returns the query's functions, each with why Spark plans its steps; empty if they have a prepared plan."""
+        return {name: "" for name, _ in list(self._plans)} | dict(self._refusals)
+
     def interrupt(self) -> None:
         """Interrupts a running step, which is then not repeated the ordinary way."""
         self._interrupted = True

@@ -4,6 +4,7 @@
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,7 @@ from lakehouse.transform.function_inputs import Inputs
 _log = logging.getLogger(__name__)
 
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
+_starting = threading.Lock()  # of two starts at once, one would put the other's setting back
 _PRUNING = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 
 
@@ -109,12 +111,13 @@ def _late_filter_kept(session: Session) -> Iterator[None]:
 
     (A micro-batch of another kind is then counted by itself: `Plan.late_filter_counts`.)
     """
-    excluded = session.spark.conf.get(_EXCLUDED, "") or ""
-    session.spark.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _PRUNING))))
-    try:
-        yield  # the query takes a copy of the session's settings
-    finally:
-        session.spark.conf.set(_EXCLUDED, excluded)
+    with _starting:
+        excluded = session.spark.conf.get(_EXCLUDED, "") or ""
+        session.spark.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _PRUNING))))
+        try:
+            yield  # the query takes a copy of the session's settings
+        finally:
+            session.spark.conf.set(_EXCLUDED, excluded)
 
 
 def pinned_states(

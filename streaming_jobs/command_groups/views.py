@@ -185,8 +185,12 @@ def _table(name: str, words: Iterable[str], numbers: Iterable[str], more: Iterab
 
 
 def _named(query: QueryStatus) -> str:
+    from rich.markup import escape
+
     marks: list[str] = [query.state] if query.state in ("paused", "restarting") else []
     marks += [f"reads {name} as of {version}" for name, version in query.reads.items()]
+    refused = ((name, why) for name, why in query.plans.items() if why)
+    marks += [escape(f"Spark plans each step ({name}): {why}") for name, why in refused]
     marks += [f"restarted {query.restarts}x"] if query.restarts else []
     return f"  {query.table}" + (f"\n    [yellow]{', '.join(marks)}[/yellow]" if marks else "")
 

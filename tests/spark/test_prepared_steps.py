@@ -151,8 +151,10 @@ def test_running_queries_go_on_by_prepared_plans(spark, tmp_path, monkeypatch):
         stage.feed("payments", [order(step - 1), order(step)])
         for name in NAMES:
             running[name].processAllAvailable()
+    ways = {name: query.run.prepared.ways for name, query in running.items()}
     for query in running.values():
         query.stop()
+    assert ways == {name: dict.fromkeys(keys, "") for name, keys in PREPARED.items()}
     # rows that Spark wrote, as each second time, are not in memory
     # half a minute ends twice or three times
     least = Counter({"turnover_in_half_minutes": 1})

@@ -274,7 +274,7 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, t
     assert sum(sent())
     versions = delta_log.latest(path)
     beside.catch_up(after, counted)
-    for place, call in (("take_table", 1), ("append", 2), ("link_inputs", 1)):
+    for place, call in (("take_table", 1), ("append", 1), ("link_inputs", 1)):
         run = [sys.executable, "-c", KILLED, str(settings.root), place, str(call)]
         ended = subprocess.run(
             run, env=os.environ | {"PYTHONPATH": str(ROOT / "tests")}, timeout=240

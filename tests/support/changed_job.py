@@ -63,7 +63,6 @@ _PROMOTE: Sequence[Step] = (
     ("exchange", 1),  # of its quarantine
     ("exchange", 2),
     ("append", 1),
-    ("append", 2),
     ("link_inputs", 1),
     ("forget", 1),
 )

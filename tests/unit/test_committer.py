@@ -55,6 +55,22 @@ def test_a_commit_that_did_not_land_raises_its_error(table, monkeypatch):
     assert delta_writer.append_few(rows(1), table, APP, 0, {}) == 1
 
 
+def test_a_commit_stands_though_its_checkpoint_cannot_be_made(table, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(committer, "CHECKPOINTS", 2)
+    monkeypatch.setitem(committer.head(table).metadata, "configuration", {})
+    with monkeypatch.context() as disk:
+        disk.setattr(delta_log, "open_table", full)
+        for batch in range(2):
+            assert delta_writer.append_few(rows(batch), table, APP, batch, {}) == batch + 1
+    assert "version=2: no checkpoint of its log could be made" in caplog.text
+    for batch in (2, 3):
+        delta_writer.append_few(rows(batch), table, APP, batch, {})
+    assert delta_log.checkpoints(table) == [4] and log_state.rows(table) == 4
+
+
 @pytest.mark.parametrize(
     ("properties", "feature"),
     [

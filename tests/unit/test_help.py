@@ -111,3 +111,18 @@ def test_names_and_counts_of_a_job_are_whole_in_a_terminal_of_80_columns_and_lin
         .stdout
     )
     assert "    paused " in piped and "2026-11-24T16:56:32Z" in piped and said.strip() in piped
+
+
+def test_why_spark_plans_each_step_of_a_query_is_shown(tmp_path):
+    settings = from_environment({"LAKEHOUSE_ROOT": str(tmp_path)})
+    ways = {"rows": "the function has [random] values", "counts orders": ""}
+    query, process = QueryStatus("paid", True, plans=ways), psutil.Process()
+    job = JobStatus(
+        "sensors", process.pid, process.create_time(), 0, 0, "running", NOW, NOW, (query,)
+    )
+    progress.write(settings, job)
+    wide = Console(width=200, file=io.StringIO())
+    wide.print(views.queries_table([("sensors", progress.read(settings, "sensors"))]))
+    shown = wide.file.getvalue()
+    assert "Spark plans each step (rows): the function has [random] values" in shown
+    assert "counts orders" not in shown

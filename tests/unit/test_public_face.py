@@ -14,7 +14,7 @@ FACE = {  # a name that goes, or is renamed, breaks users' modules
     "reference_table", "report_table",
     "tumbling", "folder", "delta_table", "iceberg_table", "file_folder", "kafka_topic", "postgres", "redis_keys", "opensearch",
     "webhook", "mail",
-    "Action", "Position", "RowChange", "Sink", "Target", "python_source", "SourceReader", "SourceRecord",
+    "Action", "Position", "RowChange", "Sink", "Target", "python_source", "SourceReader", "SourceRecord", "read",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ second looks what the first has changed, and tries the next.
 """
 
 import json
+import logging
 import os
 import threading
 import time
@@ -19,9 +20,13 @@ from lakehouse.errors import CommitError
 from lakehouse.storage.delta import delta_log, log_state
 from lakehouse.storage.delta.log_state import LogState
 
+_log = logging.getLogger(__name__)
+
 # seconds: of three writers that commit without a pause one was seen to lose 98 times in a row, for 7 s
 PATIENCE = 60.0
-CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next, unless the table has its own number
+CHECKPOINTS = (
+    50  # commits from one of Delta's checkpoints to the next, unless the table has its own number
+)
 # features of Delta that a commit need not care for, or only if a property or a column asks for them
 _KEPT = {"appendOnly", "deletionVectors", "invariants", "timestampNtz", "variantType"}
 _ASKED_BY = {
@@ -196,10 +201,19 @@ def _create(path: Path, version: int, actions: Sequence[Mapping]) -> bool:
 
 
 def _checkpoint(state: LogState) -> None:
-    table = delta_log.open_table(state.path)
-    table.create_checkpoint()
-    if "delta.logRetentionDuration" in state.properties:
-        table.cleanup_metadata()
+    """Makes one of Delta's checkpoints. One that cannot be made costs readers time, and the commit before it stands."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        table = delta_log.open_table(state.path)
+        table.create_checkpoint()
+        if "delta.logRetentionDuration" in state.properties:
+            table.cleanup_metadata()
+    except (DeltaError, OSError) as err:
+        _log.warning(
+            f"table={state.path.name}, version={state.version}: no checkpoint of its log could be made ({err}); the next one is "
+            "tried in time"
+        )
 
 
 def _info(read: int, metadata: str, more: Mapping[str, Any]) -> dict:
