@@ -157,22 +157,22 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
     paths = names(session)
     read = {name: paths[name] for name in named(sql, paths)}
     versions = _versions(read, as_of)
-    for name, path in read.items():
-        reader = session.spark.read.format("delta")
-        if name in versions:
-            reader = reader.option("versionAsOf", versions[name])
-        reader.load(str(path)).createOrReplaceTempView(name)
-    late = named(sql, late_views(catalog))
-    if late and as_of:
-        raise QueryError(
-            f"as_of={as_of!r}, table={late[0]}: a late view is computed from what is there now; query the tables that it reads, "
-            "or leave --as-of out"
-        )
-    for name in late:
-        late_view.late_rows(
-            session, catalog.table(name.removesuffix("__late"))
-        ).createOrReplaceTempView(name)
     try:
+        for name, path in read.items():
+            reader = session.spark.read.format("delta")
+            if name in versions:
+                reader = reader.option("versionAsOf", versions[name])
+            reader.load(str(path)).createOrReplaceTempView(name)
+        late = named(sql, late_views(catalog))
+        if late and as_of:
+            raise QueryError(
+                f"as_of={as_of!r}, table={late[0]}: a late view is computed from what is there now; query the tables that it "
+                "reads, or leave --as-of out"
+            )
+        for name in late:
+            late_view.late_rows(
+                session, catalog.table(name.removesuffix("__late"))
+            ).createOrReplaceTempView(name)
         # WITH .. INSERT would run at once; a subquery cannot contain it
         session.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
         rows = session.spark.sql(sql)

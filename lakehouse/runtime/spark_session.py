@@ -83,6 +83,8 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.sql.leafNodeDefaultParallelism": "1",  # rows of a step that are in memory are one task
         # 50 tasks for a log of a few files would take longer than the commit itself
         "spark.databricks.delta.snapshotPartitions": settings.shuffle_partitions,
+        # what is on disk decides which versions can be read (`maintenance`), not how long the log names removed files
+        "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
         # a writer per partition that is open at once, instead of sorting all rows by partition
         # first
         "spark.sql.maxConcurrentOutputFileWriters": "32",

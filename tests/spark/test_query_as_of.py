@@ -5,6 +5,7 @@ import shutil
 from datetime import timedelta
 
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from lakehouse import ranges
@@ -48,6 +49,15 @@ def test_tables_are_read_as_they_were(settings, spark, engine):
     before = ranges.text(last - timedelta(milliseconds=1))
     assert count(settings, "valid_readings", before, *engine) < rows[versions[-1]]
     assert count(settings, "valid_readings", ranges.text(last), *engine) == rows[versions[-1]]
+
+
+def test_a_version_older_than_what_the_log_names_of_removed_files_is_read_in_spark(settings, spark):
+    path = table_path(settings, load(settings).table("valid_readings"))
+    at_once = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    DeltaTable(str(path)).alter.set_table_properties(at_once)
+    assert count(settings, "valid_readings", "1", "--spark") == count(
+        settings, "valid_readings", "1"
+    )
 
 
 def test_what_cannot_be_read_as_it_was_is_refused_with_the_reason(settings, spark):
