@@ -30,7 +30,7 @@ class NotPreparedError(LakehouseError):
 
 
 def is_in_one_process(master: str) -> bool:
-    """Whether the executor is the driver itself."""
+    """Returns True if the executor is the driver itself."""
     return master == "local" or master.startswith("local[")
 
 

@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -103,11 +104,15 @@ def test_a_commit_log_that_is_gone_is_read_again_whole(settings, name, flushed):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_commits_are_known_though_the_folder_with_all_notes_is_gone(settings, name):
-    """But how many rows came late to windows that a step had closed before they were counted."""
+def test_commits_are_known_though_the_folder_with_all_notes_is_gone(settings, name, capfd):
+    """But how many rows came late to windows that a step had closed before they were counted: that is said."""
     whole = lines_of(settings, name)
     shutil.rmtree(layout.commit_logs(settings))
     made = lines_of(settings, name)
+    is_said = (
+        "micro-batches wrote their rows before they counted the late ones" in capfd.readouterr().err
+    )
+    assert is_said == (name == "sensor_averages"), "whose ranges close"
     known = (
         "generation",
         "batch",
@@ -118,10 +123,14 @@ def test_commits_are_known_though_the_folder_with_all_notes_is_gone(settings, na
         "quarantined",
         "watermark",
     )
-    by_number = {(line.generation, line.batch): line for line in whole}
-    assert made
-    for line in made:
-        was = by_number[line.generation, line.batch]
+    written = [
+        whole[0],
+        *(line for before, line in pairwise(whole) if line.version > before.version),
+    ]
+    if name == "sensor_averages":
+        written.pop()  # the last step is taken up again when its job is started
+    assert [line.batch for line in made] == [line.batch for line in written]
+    for line, was in zip(made, written, strict=True):
         assert {n: getattr(line, n) for n in known} == {n: getattr(was, n) for n in known}
         assert (line.heads, line.frontier) == (was.heads, was.frontier)
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -52,6 +53,20 @@ def test_a_commit_that_did_not_land_raises_its_error(table, monkeypatch):
     with monkeypatch.context() as broken, pytest.raises(OSError, match="Input/output"):
         broken.setattr(os, "link", fails)
         delta_writer.append_few(rows(1), table, APP, 0, {})
+    assert delta_writer.append_few(rows(1), table, APP, 0, {}) == 1
+
+
+def test_a_full_disk_leaves_no_half_commit(table, monkeypatch):
+    write_text = Path.write_text
+
+    def full(path, text):
+        write_text(path, text[:20])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk, pytest.raises(OSError, match="No space left"):
+        disk.setattr(Path, "write_text", full)
+        delta_writer.append_few(rows(1), table, APP, 0, {})
+    assert [file.name for file in delta_log.folder(table).iterdir()] == [f"{0:020}.json"]
     assert delta_writer.append_few(rows(1), table, APP, 0, {}) == 1
 
 

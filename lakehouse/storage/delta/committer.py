@@ -1,8 +1,8 @@
 """The one function that commits: the next version of a table is a file of its log that is not there yet.
 
-What this process knows of a log is read on by the commits that came since, so that a commit costs the same behind a
-hundred versions and behind a million. Writers of several processes need no lock: of two that make one version the
-second looks what the first has changed, and tries the next.
+What this process knows of a log is read on by the commits that came since, so that nothing is listed: but for the
+checkpoint, once in `CHECKPOINTS` commits. Writers of several processes need no lock: of two that make one version the
+second looks at what the first has changed, and tries the next.
 """
 
 import json
@@ -24,9 +24,8 @@ _log = logging.getLogger(__name__)
 
 # seconds: of three writers that commit without a pause one was seen to lose 98 times in a row, for 7 s
 PATIENCE = 60.0
-CHECKPOINTS = (
-    50  # commits from one of Delta's checkpoints to the next, unless the table has its own number
-)
+# commits from one of Delta's checkpoints to the next, unless the table has its own number
+CHECKPOINTS = 50
 # features of Delta that a commit need not care for, or only if a property or a column asks for them
 _KEPT = {"appendOnly", "deletionVectors", "invariants", "timestampNtz", "variantType"}
 _ASKED_BY = {
@@ -186,17 +185,17 @@ def _create(path: Path, version: int, actions: Sequence[Mapping]) -> bool:
     """Writes the commit if that version is not there yet: whole or not at all."""
     file = delta_log.commit_file(path, version)
     beside = file.with_name(f".{version:020}.{uuid.uuid4()}.tmp")
-    beside.write_text("\n".join(json.dumps(action) for action in actions) + "\n")
     try:
+        beside.write_text("\n".join(json.dumps(action) for action in actions) + "\n")
         os.link(beside, file)
     except OSError as err:
         # a mounted disk may make the link, and lose the answer
-        landed = file.exists() and beside.samefile(file)
+        landed = file.exists() and beside.exists() and beside.samefile(file)
         if not landed and not isinstance(err, FileExistsError):
             raise
         return landed
     finally:
-        beside.unlink()
+        beside.unlink(missing_ok=True)
     return True
 
 

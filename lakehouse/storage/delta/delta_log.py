@@ -44,7 +44,7 @@ class Change:
 
     @property
     def ours(self) -> bool:
-        """Whether it is a write that a run of ours was to make."""
+        """Returns True if a run of ours was to make this write."""
         return bool(self.app) and not self.again
 
     @property
@@ -56,7 +56,7 @@ class Change:
 
 
 def folder(path: Path) -> Path:
-    """Where the table's log is."""
+    """Returns the folder of the table's log."""
     return path / "_delta_log"
 
 
@@ -65,7 +65,7 @@ def commit_file(path: Path, version: int) -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Whether a table is there: a log with a commit in it."""
+    """Returns True if a table is there: a log with a commit in it."""
     return any(_versions(path))
 
 
@@ -101,7 +101,7 @@ def checkpoint_file(path: Path, version: int) -> Path:
 
 
 def actions(path: Path, version: int) -> list[dict] | None:
-    """What the commit of a version says, line by line; None if the log does not have it."""
+    """Returns the actions of a version's commit, in the order of its lines; None if the log does not have it."""
     try:
         # of bytes: in text a line ends at U+2028 and U+0085 as well, which values in a commit may have
         lines = commit_file(path, version).read_bytes().splitlines()
@@ -131,12 +131,12 @@ def rows_from(path: Path) -> int | None:
 
 
 def data_file(path: Path, file: Mapping) -> Path:
-    """Where a file is that the log names."""
+    """Returns the path of a file that the log names."""
     return within(path, unquote(file["path"]))
 
 
 def commit_info(path: Path, version: int) -> dict | None:
-    """What the writer of a version noted; None if the log does not have it. The rest of the commit is not read."""
+    """Returns the `commitInfo` of a version; None if the log does not have it. The rest of the commit is not read."""
     try:
         with commit_file(path, version).open() as log:
             infos = (json.loads(line).get("commitInfo") for line in log)
@@ -204,12 +204,12 @@ def records(rows: "Table | RecordBatch") -> list[dict[str, Any]]:
 
 
 def lost(path: Path, found: Iterable[dict]) -> list[dict]:
-    """Those of the `found` files that the log names and that are not on disk."""
+    """Returns the files, as the log names them, that are not on disk."""
     return [file for file in found if not data_file(path, file).exists()]
 
 
 def missing(files: Iterable[Path]) -> list[Path]:
-    """Those of the files that are not on disk."""
+    """Returns the files that are not on disk."""
     return [file for file in files if not file.exists()]
 
 
@@ -221,19 +221,19 @@ def schema(path: Path, version: int | None = None) -> "StructType":
 
 
 def may_reach(file: dict, column: str, instant: datetime) -> bool:
-    """Whether the file's statistics do not rule out that it holds a timestamp of `column` at that instant or later."""
+    """Returns False if the file's statistics rule out a timestamp of `column` at that instant or later."""
     greatest = file.get(f"max.{column}")
     return greatest is None or greatest + _CUT > instant
 
 
 def may_hold(file: dict, column: str, span: Range) -> bool:
-    """Whether the file's statistics do not rule out that it holds a timestamp of `column` in the span."""
+    """Returns False if the file's statistics rule out a timestamp of `column` in the span."""
     least = file.get(f"min.{column}")
     return may_reach(file, column, span.start) and (least is None or least < span.end)
 
 
 def written(path: Path, version: int) -> datetime | None:
-    """When that version was committed; None if the log does not say any more."""
+    """Returns the time at which that version was committed; None if the log does not say any more."""
     at = (commit_info(path, version) or {}).get("timestamp")
     return at and datetime.fromtimestamp(at / 1000, UTC)
 
@@ -270,7 +270,7 @@ def _versions(path: Path) -> Iterator[str]:
 
 
 def moved_of(actions: Iterable[Mapping]) -> list[tuple[str, dict]]:
-    """As `moved`, of the actions of a commit."""
+    """Returns what `moved` does, from the actions of a commit."""
     files = (
         (kind, action[kind]) for action in actions for kind in ("add", "remove") if kind in action
     )
@@ -322,7 +322,7 @@ def span_of(file: dict, column: str) -> Range:
 
 
 def _value(values: dict, column: str) -> str | None:
-    """Of a column, or of a field of a struct by its path."""
+    """Returns the value of a column, or of a field of a struct by its path."""
     if column in values or "." not in column:
         return values.get(column)
     struct, _, field = column.partition(".")

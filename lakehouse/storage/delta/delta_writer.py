@@ -50,7 +50,7 @@ def append(
 def commit(
     files: Sequence[Mapping], path: Path, app: str, batch: int, metadata: Mapping[str, object]
 ) -> int:
-    """As `append`, of files that are written already."""
+    """Appends files that are written already, otherwise as `append`."""
     version = small_commits.commit(files, path, app, batch, _text(app, batch, metadata))
     small_files.committed(path, files, version)
     return version
@@ -65,7 +65,7 @@ def compute(rows: DataFrame) -> None:
 def append_few(
     rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object]
 ) -> int:
-    """As `append`, of rows that are here already: without a Spark job."""
+    """Appends rows that are in memory, without a Spark job, otherwise as `append`."""
     return commit(small_commits.files_of(rows, path), path, app, batch, metadata)
 
 
@@ -77,7 +77,7 @@ def upsert(
     metadata: Metadata,
     touched: "pyarrow.ChunkedArray",
 ) -> int:
-    """As `append_few`, but in place of all rows that a keyed table has of the `touched` keys."""
+    """Puts rows in the place of all that a keyed table has of the `touched` keys, otherwise as `append_few`."""
     return keyed_files.upsert(rows, path, app, batch, _text(app, batch, metadata), touched)
 
 
@@ -90,7 +90,7 @@ def swap(
     files: int,
     keys: Sequence[str],
 ) -> int:
-    """As `append`, but in place of all rows and columns that a keyed table has, in so many `files`.
+    """Puts rows, in so many `files`, in the place of all rows and columns that a keyed table has, otherwise as `append`.
 
     Rows are found by the `keys`. Readers see what was before, or what is.
     """
@@ -211,7 +211,7 @@ def purge(path: Path, partitions: Sequence[str]) -> int:
 
 
 def holds(path: Path, partitions: Sequence[str]) -> bool:
-    """Whether any of the partitions has a file."""
+    """Returns True if any of the partitions has a file."""
     return any(file[f"partition.{PARTITION}"] in partitions for file in delta_log.files(path))
 
 
@@ -246,7 +246,7 @@ def version_of(path: Path, app: str, batch: int) -> int:
 
 
 def noted(path: Path, app: str, batch: int) -> dict | None:
-    """What `app` noted with its commit of that batch; None if it made none."""
+    """Returns the metadata of the commit by which `app` wrote that batch; None if it made none."""
     marked = _marked(path, app, batch)
     if marked is None:
         return None

@@ -36,7 +36,7 @@ _BY_FEATURES = 7  # the version of Delta's protocol for writers that names featu
 
 
 def can_hold(schema: pa.Schema) -> bool:
-    """Whether files of these columns are read by Spark as its own would be."""
+    """Returns True if Spark reads files of these columns as it reads its own."""
     return all(_plain(column.type) for column in schema)
 
 
@@ -60,7 +60,7 @@ def files_of(rows: pa.Table, path: Path) -> list[dict]:
 
 
 def commit(files: Sequence[Mapping], path: Path, app: str, batch: int, metadata: str) -> int:
-    """As `append`, of files that are written already."""
+    """Appends files that are written already, otherwise as `append`."""
     added = [{"add": file} for file in files]
     return committer.commit(
         partial(committer.head, path), lambda _: added, metadata, (app, batch), isBlindAppend=True
@@ -237,7 +237,7 @@ def _of_column(column: pa.Array) -> tuple:
 
 
 def _shown(value: object) -> str | None:
-    """As Delta writes it: an instant cut to milliseconds.
+    """Returns a value as Delta writes it: an instant is cut to milliseconds.
 
     None where it would have to be cut in a way of its own.
     """

@@ -45,7 +45,7 @@ def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
 
 
 def backwards(opened: BinaryIO, block: int = 1 << 16) -> Iterator[str]:
-    """As `lines_backwards`, of an open file, which is closed in the end."""
+    """Yields the lines of an open file, the last first, and closes it in the end."""
     with opened as file:
         position, rest = file.seek(0, os.SEEK_END), b""
         while position:
@@ -86,7 +86,7 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 
 def read_value(path: Path, decode: Callable[[Any], Value], meaning: str) -> Value | None:
-    """What `replace_file` wrote, decoded; None if there is no file.
+    """Returns what `replace_file` wrote, decoded; None if there is no file.
 
     A file that holds something else is moved aside, and the user reads on standard error which file
     that is, where it is now, and what follows (`meaning`); then it counts as not there.
@@ -103,7 +103,7 @@ def read_value(path: Path, decode: Callable[[Any], Value], meaning: str) -> Valu
 
 
 def read_json(path: Path) -> Any:
-    """What `replace_file` wrote. Raises OSError or ValueError if that cannot be read."""
+    """Returns what `replace_file` wrote. Raises OSError or ValueError if that cannot be read."""
     return json.loads(path.read_text())
 
 
@@ -112,7 +112,7 @@ def exists(path: Path) -> bool:
 
 
 def readable(folder: Path) -> bool:
-    """Whether a folder is there, and what it has can be seen."""
+    """Returns True if a folder is there, and can be listed."""
     return os.access(folder, os.R_OK | os.X_OK)
 
 
@@ -142,7 +142,7 @@ def touch(path: Path) -> bool:
 
 
 def modified(path: Path) -> float | None:
-    """When a file was last written, by the clock of its file system; None if there is none."""
+    """Returns the time at which a file was last written, by the clock of its file system; None if there is no file."""
     try:
         # opened, since a network file system may answer a mere look from its cache
         with path.open("rb") as file:
@@ -152,7 +152,7 @@ def modified(path: Path) -> float | None:
 
 
 def file_system_now(folder: Path) -> float:
-    """What the clock of the file system says now: the time of a file that is written for that.
+    """Returns the time by the clock of the file system: that of a file written for the purpose.
 
     Who cannot write there starts nothing there either: the clock of this host will do.
     """
@@ -187,7 +187,7 @@ def digester() -> hashlib.blake2b:
 
 
 def aside_name(path: Path) -> Path:
-    """Where a file that holds garbage goes: beside itself, with the time in its name."""
+    """Returns the path to which a file that holds garbage is moved: beside itself, with the time in its name."""
     return path.with_name(
         f"{path.name}{_UNREADABLE}{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:4]}"
     )
@@ -202,7 +202,7 @@ def moved_aside(path: Path) -> list[Path]:
 
 
 def moved_at(aside: Path) -> datetime:
-    """When a file was moved aside."""
+    """Returns the time at which a file was moved aside."""
     return datetime.fromtimestamp(aside.stat().st_ctime, UTC)
 
 

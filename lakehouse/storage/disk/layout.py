@@ -147,7 +147,7 @@ def job_file(settings: Settings, pipeline: str, name: JobFile) -> Path:
 
 
 def failure_text(settings: Settings, pipeline: str, table: str) -> Path:
-    """What Spark said when the table's query failed last."""
+    """Returns the file with Spark's error of the table's last failed query."""
     return below(job_folder(settings, pipeline), f"{table}.failure.txt")
 
 

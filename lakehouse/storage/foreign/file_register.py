@@ -92,7 +92,7 @@ class Register:
         return [self.files[place] for place in places]
 
     def knows(self, number: int) -> bool:
-        """Whether the file that has this record is here: not if it was forgotten."""
+        """Returns True if the file that has this record is registered, and was not forgotten."""
         place = bisect_right(self._first, number) - 1
         return place >= 0 and number < self.files[place].end
 

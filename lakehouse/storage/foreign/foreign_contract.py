@@ -31,7 +31,7 @@ class Feed(Protocol):
 
     @property
     def refused(self) -> list[str]:
-        """What is there and cannot be read as it is, and why."""
+        """Returns what is there and cannot be read as it is, with the reason."""
 
     @property
     def remarks(self) -> list[str]:
@@ -49,7 +49,7 @@ class Feed(Protocol):
         """All that is there now, for `has_read`. Raises Away."""
 
     def has_read(self, present: Any, read: int) -> bool:
-        """Whether so many records are all of what was present then, and can be read."""
+        """Returns True if so many records are all of what was present then, and can be read."""
 
 
 class ForeignFiles(ABC):
@@ -71,7 +71,7 @@ class ForeignFiles(ABC):
 
     @abstractmethod
     def has(self, known: Registered) -> bool:
-        """Whether a registered file can still be read."""
+        """Returns True if a registered file can still be read."""
 
     @abstractmethod
     def changed(self) -> tuple[str, int]:

@@ -105,7 +105,7 @@ def _seen(folder: Path, path: Path) -> list[Seen]:
 
 
 def is_same_time(one: int, other: int) -> bool:
-    """Whether two modification times are one, of which a disk may have kept less than another."""
+    """Returns True if two modification times are the same, as far as the coarser disk has kept them."""
     first, last = sorted((one, other))
     return any(last - last % unit == first for unit in _UNITS)
 
@@ -301,7 +301,7 @@ class _Hashing(io.RawIOBase):
         return len(data)
 
     def digest(self) -> str:
-        """Of all that the file holds."""
+        """Returns the digest of the file's whole content."""
         while data := self._file.read(_BLOCK):
             self._seen.update(data)
         return self._seen.hexdigest()

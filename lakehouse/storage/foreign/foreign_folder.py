@@ -83,7 +83,7 @@ class FolderFiles(ForeignFiles):
         return (f"file {changed[0]}" if changed else ""), len(changed)
 
     def _became(self, found: Seen) -> str:
-        """What became of a file; empty if it is as it was when it was read."""
+        """Returns what became of a file; empty if it is as it was when it was read."""
         before = self._compared.get(found.path)
         if before and before[0] == found:
             return before[1]
@@ -172,7 +172,7 @@ class FolderFeed:
             self.register.forget(read, lambda f: f.path not in paths and f.modified < old)
 
     def _is_new(self, known: Registered, found: Seen, read: int) -> bool:
-        """Whether a file of a registered path is another one, of which nothing was or will be read."""
+        """Returns True if a file of a registered path is another one, of which nothing was or will be read."""
         if (found.size, found.modified) == (known.size, known.modified):
             self._compared.pop(found.path, None)
             return False

@@ -78,7 +78,7 @@ def files_at(path: Path, version: int, changes: bool = False) -> list[Registered
 
 
 def version(path: Path, number: int, changes: bool = False) -> Version | None:
-    """What a version did; None if the log does not have it any more."""
+    """Returns the changes of a version; None if the log does not have it any more."""
     actions = delta_log.actions(path, number)
     if actions is None:
         return None
@@ -121,7 +121,7 @@ def _changed(file: Registered, change: str, version: int, at: int) -> Registered
 
 
 def _committed(path: Path, number: int, actions: Iterable[Mapping]) -> int:
-    """When a version was committed, in nanoseconds since 1970."""
+    """Returns the time at which a version was committed, in nanoseconds since 1970."""
     info = _one(actions, "commitInfo")
     at = info.get("inCommitTimestamp") or info.get("timestamp")
     return at * 1_000_000 if at else delta_log.commit_file(path, number).stat().st_mtime_ns
@@ -194,7 +194,7 @@ def partition_types(path: Path) -> pa.Schema:
 
 
 def location(table: Path, path: str) -> Path:
-    """Where a file of a Delta table is, by its path in the log: in the table's folder, or anywhere."""
+    """Returns the place of a file of a Delta table, by its path in the log: in the table's folder, or anywhere."""
     return (
         Path(unquote(urlparse(path).path))
         if "://" in path or path.startswith("file:")
@@ -203,7 +203,7 @@ def location(table: Path, path: str) -> Path:
 
 
 def own_columns(file: Registered) -> dict[str, pa.Scalar | None]:
-    """What stands in place of columns of a file: a value for each row, or None for one that is no column of the table's.
+    """Returns what stands in place of a file's columns: a value for each row, or None for one that is no column of the table.
 
     A row of a table whose changes are read says what it is. Those of a file of changes have that themselves.
     """

@@ -27,7 +27,7 @@ def files_of(source: FilesSource, register: Register) -> ForeignFiles:
 
 
 def unread(files: ForeignFiles, read: int) -> list[str]:
-    """What is there and is not read, or not as it is: for people to look at, nothing is registered. None of it may last."""
+    """Returns what is there and is not read, or not as it is. It is for people to look at: nothing is registered."""
     waiting = [
         f"{registered.path} is yet to be read"
         for registered in files.register.from_record(read)

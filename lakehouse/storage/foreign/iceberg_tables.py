@@ -45,14 +45,14 @@ class IcebergTable:
             return self._found
 
     def io(self) -> "FileIO":
-        """What opens its files. Raises Away, SourceError."""
+        """Returns what opens the table's files. Raises Away, SourceError."""
         if self._found is None or time.monotonic() - self._since > _FRESH:
             self.load()
         assert self._found is not None
         return self._found.io
 
     def has(self, path: str) -> bool:
-        """Whether a file is there. Raises Away, SourceError."""
+        """Returns True if a file is there. Raises Away, SourceError."""
         with self.asking():
             return self.io().new_input(path).exists()
 
@@ -84,7 +84,7 @@ class IcebergTable:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """What catalog and files do not answer is Away: they are asked again. What they answer and must not is SourceError."""
+        """Turns a missing answer of catalog or files into Away (they are asked again), and a wrong one into SourceError."""
         try:
             yield
         except LakehouseError:
@@ -132,7 +132,7 @@ def newest(table: "Found") -> int:
 
 
 def ahead(table: "Found", through: int, sequence: int | None) -> Ahead:
-    """What came behind the snapshot `through`, up to the present one; `sequence`: the number of its commit, if it is known."""
+    """Returns the snapshots behind `through`, up to the present one; `sequence`: the number of its commit, if it is known."""
     if newest(table) == through:
         return Ahead()
     kept = {each.snapshot_id: each for each in table.snapshots()}
@@ -162,7 +162,7 @@ def ahead(table: "Found", through: int, sequence: int | None) -> Ahead:
 
 
 def _is_next(table: "Found", first: "Snapshot", through: int, sequence: int | None) -> bool:
-    """Whether a snapshot that names none before it follows one that is expired: some writers take that name away."""
+    """Returns True if a snapshot that names no parent follows one that is expired: some writers take that name away."""
     if table.format_version == 1:  # which does not number its commits
         return through == EMPTY and not any(_of_before(m, first) for m in first.manifests(table.io))
     if sequence is None or first.sequence_number != sequence + 1:
@@ -172,7 +172,7 @@ def _is_next(table: "Found", first: "Snapshot", through: int, sequence: int | No
 
 
 def _of_before(manifest: "ManifestFile", snapshot: "Snapshot") -> bool:
-    """Whether a manifest has files that were there before the snapshot."""
+    """Returns True if a manifest has files that were there before the snapshot."""
     of_another = manifest.added_snapshot_id != snapshot.snapshot_id
     return of_another or manifest.existing_files_count != 0
 

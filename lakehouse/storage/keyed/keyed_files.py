@@ -51,7 +51,7 @@ _lock = threading.Lock()
 
 
 def can_upsert(path: Path) -> bool:
-    """Whether every row of the table has its key.
+    """Returns True if every row of the table has its key.
 
     Those of an earlier version of the library have none.
     """

@@ -70,7 +70,7 @@ class CommitLog:
 
     @property
     def exists(self) -> bool:
-        """Whether the table is there, without which nothing is known of its commits but what the cache has."""
+        """Returns True if the table is there; without it nothing is known of its commits but what the cache has."""
         return delta_log.exists(table_path(self.settings, self.table))
 
     @contextmanager
@@ -108,7 +108,7 @@ class CommitLog:
         return lines or iter(())
 
     def __iter__(self) -> Iterator[Commit]:
-        """Newest first.
+        """Yields the commits, the newest first.
 
         A batch that was replayed appears once, one whose rows were taken back not at all.
         """
@@ -160,7 +160,7 @@ def _holding(commits: Iterable[Commit]) -> Iterator[Commit]:
 
 
 def frontier(settings: Settings, table: Table) -> datetime | None:
-    """How far the table is complete: no row behind it is still to come from the stream.
+    """Returns the frontier of a table: no row behind it is still to come from the stream.
 
     None before the first commit. A report is complete up to the last partition that its inputs have
     all closed.
@@ -182,7 +182,7 @@ def note_dropped(settings: Settings, table: Table, rows: int) -> None:
 
 
 def dropped_by_spark(settings: Settings, table: Table, since: datetime | None) -> int:
-    """How many rows Spark dropped after that instant."""
+    """Returns the number of rows that Spark dropped after that instant."""
     lines = _dropped(settings, table).newest_first()
     return sum(rows for rows, at in lines if since is None or at > since)
 

@@ -45,7 +45,7 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
 
 
 def refresh(settings: Settings, tables: Iterable[Table]) -> None:
-    """As `flush`, for one who reads: who may not write there reads `_commits` as it is, with a warning if that is behind."""
+    """Flushes for a reader. One who may not write there reads `_commits` as it is, with a warning if that is behind."""
     tables = list(tables)
     try:
         flush(settings, tables)
@@ -65,7 +65,7 @@ def refresh(settings: Settings, tables: Iterable[Table]) -> None:
 
 
 def _copied(log_table: "DeltaTable | None", table: Table) -> int:
-    """Up to where the table's commit log was copied to `_commits`."""
+    """Returns the position up to which the table's commit log was copied to `_commits`."""
     return (log_table.transaction_version(_app(table)) or 0) if log_table else 0
 
 

@@ -173,7 +173,7 @@ def verify(settings: Settings, name: str) -> Savepoint:
 
 
 def held(settings: Settings, name: str) -> int:
-    """How many bytes the savepoint alone keeps on the disk: files that no table has any more, and its copies of logs."""
+    """Returns the bytes that the savepoint alone keeps on the disk: files that no table has any more, and its copies of logs."""
     stats = (path.stat() for path in checks.files(layout.savepoint_root(settings, name)))
     return sum(each.st_size for each in stats if each.st_nlink == 1)
 
@@ -322,7 +322,7 @@ def _take(path: Path, to: Path) -> None:
 
 
 def _named(path: Path, files: Sequence[Mapping]) -> list[Path]:
-    """Where these data files of a table and their deletion vectors are."""
+    """Returns the paths of these data files of a table, and of their deletion vectors."""
     return sorted(
         {delta_log.data_file(path, each) for each in files}
         | deletion_vector_files.of_files(path, files)

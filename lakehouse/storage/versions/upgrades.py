@@ -51,7 +51,7 @@ def upgrade(settings: Settings, table: Table) -> Upgrade | None:
 
 
 def of_all(lakehouse: Lakehouse) -> dict[str, Upgrade]:
-    """Of all declared tables that have another version beside them. Raises JobError if a note cannot be read."""
+    """Returns the upgrades of all declared tables with another version beside them. Raises JobError if a note cannot be read."""
     names = (
         name for name in layout.upgraded(lakehouse.settings) if name in lakehouse.catalog.tables
     )
@@ -167,7 +167,7 @@ def _link(path: Path, to: Path) -> None:
 
 
 def check(lakehouse: Lakehouse, table: Table, command: Command) -> bool:
-    """Whether the exchange was begun by that command already, and only has to go on.
+    """Returns True if the exchange was begun by that command already, and only has to go on.
 
     :raises JobError: if there is nothing to exchange, it was refused, or other code is declared.
     """
@@ -308,7 +308,7 @@ def _copy_note(path: Path, to: Path) -> None:
 
 
 def _span(versions: Sequence[Settings], table: Table) -> Range | None:
-    """What the rows of both versions lie in."""
+    """Returns the range in which the rows of both versions lie."""
     keys = {
         file[f"partition.{PARTITION}"]
         for of in versions
