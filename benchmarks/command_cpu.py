@@ -28,9 +28,10 @@ from lakehouse.declare.table import Table
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.delta import delta_writer, table_creation
 from lakehouse.storage.disk.layout import commit_log, table_path
+from lakehouse.storage.disk.notes import encoded
 from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.log.certificates import Certificate, certify
-from lakehouse.storage.log.commits import Commit, encoded
+from lakehouse.storage.log.commits import Commit
 
 COMMANDS = (
     "--help",

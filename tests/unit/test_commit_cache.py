@@ -18,9 +18,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log, housekeeping, small_commits
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.notes import encoded
 from lakehouse.storage.log import commit_cache
 from lakehouse.storage.log.commit_log import CommitLog
-from lakehouse.storage.log.commits import NOTHING, Commit, decoded, encoded, recorded
+from lakehouse.storage.log.commits import NOTHING, Commit, decoded, recorded
 from lakehouse.storage.log.log_tables import flush
 from support.sensors_log import TABLE, batch_run, micro_batch
 

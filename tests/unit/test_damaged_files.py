@@ -26,6 +26,7 @@ from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import files, layout
 from lakehouse.storage.disk.files import append_line, replace_file
+from lakehouse.storage.disk.notes import encoded
 from lakehouse.storage.keyed import lookup_answers, state_files
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import (
@@ -35,7 +36,7 @@ from lakehouse.storage.log import (
     reconcile_attempts,
 )
 from lakehouse.storage.log.commit_log import CommitLog
-from lakehouse.storage.log.commits import Commit, encoded
+from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.position import checkpoints, declared_state, handovers, schemas
 from lakehouse.storage.versions import fork_guard, interruptions, savepoints
 from lakehouse.stream import handover

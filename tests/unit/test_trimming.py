@@ -15,10 +15,10 @@ from lakehouse.cli.query import run
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import housekeeping, small_commits
+from lakehouse.storage.disk.notes import encoded
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import commit_cache
 from lakehouse.storage.log.commit_log import CommitLog, frontier
-from lakehouse.storage.log.commits import encoded
 from lakehouse.storage.log.log_tables import flush
 from streaming_jobs.supervision import job_logs
 from support.sensors_log import CATALOG, TABLE, batch_run, micro_batch

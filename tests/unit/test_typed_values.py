@@ -9,10 +9,11 @@ import pytest
 from batch_jobs.repair import Repaired
 from lakehouse.declare.targets import Action
 from lakehouse.settings import Settings
+from lakehouse.storage.disk.notes import encoded
 from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.foreign.file_register import Registered
 from lakehouse.storage.log.commit_log import CommitLog
-from lakehouse.storage.log.commits import Commit, decoded, encoded
+from lakehouse.storage.log.commits import Commit, decoded
 from lakehouse.storage.log.comparisons import Compared
 from lakehouse.storage.position.checkpoints import Beginning
 from lakehouse.storage.position.handovers import Handover

@@ -107,8 +107,7 @@ def take_over(path: Path, name: str) -> None:
 def head(path: Path) -> LogState:
     """Returns the log up to now without the table's files, as this process knows it. Raises CommitError as `log_state.newest`."""
     with _lock:
-        known = _heads.get(path)
-        state, _ = log_state.renewed(known or LogState(path, of_files=False))
+        state, _ = log_state.renewed(_heads.get(path) or LogState(path, of_files=False))
         _heads[path] = state
         return state
 
@@ -156,8 +155,8 @@ def _check_kept(state: LogState) -> None:
     for version, names in _LEGACY.items():
         if version <= state.protocol.get("minWriterVersion", 2) < 7:
             features.update(names.split())
-    kept = {name for name, text in _ASKED_BY.items() if text not in asked} | _KEPT
-    if others := sorted(features - kept):
+    idle = {name for name, text in _ASKED_BY.items() if text not in asked}
+    if others := sorted(features - idle - _KEPT):
         raise CommitError(
             f"table={state.path.name}: it has {', '.join(others)}, which commits here do not keep; drop the feature "
             "(ALTER TABLE ... DROP FEATURE), or its property"

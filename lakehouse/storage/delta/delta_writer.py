@@ -150,8 +150,8 @@ def _overwrite(
     added = files_of(rows, path)
     if partitions and not added and not removed:
         return version
-    noted = _noted(metadata)
-    text = _text(f"{writer}:{noted['run']}", 0, noted)
+    mark = _noted(metadata)
+    text = _text(f"{writer}:{mark['run']}", 0, mark)
     return small_commits.replace(added, removed, path, version, partitions, text)
 
 

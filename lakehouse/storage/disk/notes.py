@@ -33,11 +33,11 @@ class Notes(Generic[Value]):
         """Adds values. Raises OSError if they are not on disk whole."""
         if self._limit is not None and text_logs.size(self.path) > self._limit:
             text_logs.set_aside(self.path, kept=1)
-        append_line(self.path, "\n".join(map(_encoded, values)))
+        append_line(self.path, "\n".join(map(encoded, values)))
 
     def replace(self, values: Iterable[object]) -> None:
         """Makes these values the note's, the oldest first, in one step."""
-        replace_text(self.path, "".join(f"{_encoded(value)}\n" for value in values))
+        replace_text(self.path, "".join(f"{encoded(value)}\n" for value in values))
 
     def newest_first(self) -> Iterator[Value]:
         """Returns the values, the latest first."""
@@ -59,11 +59,17 @@ class Notes(Generic[Value]):
             warn_once(_log, message, self.path, "no line")
 
 
-def _encoded(value: object) -> str:
+def encoded(value: object) -> str:
+    """Returns a value as the JSON of one line."""
     return json.dumps(value, default=_plain, separators=(",", ":"))
 
 
 def _plain(value: Any) -> object:
     if is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in fields(value)}
+        return fields_of(value)
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Returns the fields by name. `asdict` copies what is in them, too, a third of the CPU of a commit's line."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}

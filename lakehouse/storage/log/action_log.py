@@ -79,21 +79,21 @@ class ActionLog:
 
     def position(self) -> Position | None:
         return next(
-            (each for each in self._notes.newest_first() if isinstance(each, Position)), None
+            (note for note in self._notes.newest_first() if isinstance(note, Position)), None
         )
 
     def since_position(self) -> dict[str, Counter[Outcome]]:
         """Returns the outcomes so far of the actions since the last position, by their ids."""
         outcomes: dict[str, Counter[Outcome]] = {}
-        for each in self._notes.newest_first():
-            if isinstance(each, Position):
+        for note in self._notes.newest_first():
+            if isinstance(note, Position):
                 break
-            outcomes.setdefault(each.action.id, Counter())[each.outcome] += 1
+            outcomes.setdefault(note.action.id, Counter())[note.outcome] += 1
         return outcomes
 
     def lines(self) -> Iterator[Line]:
         """Returns all lines of actions, the latest first."""
-        return (each for each in self._notes.newest_first() if isinstance(each, Line))
+        return (note for note in self._notes.newest_first() if isinstance(note, Line))
 
     def refused(self) -> list[Line]:
         """Returns the actions that were refused and not done since, in order."""
@@ -107,14 +107,14 @@ class ActionLog:
         with self._alone():
             refused = {line.action.id for line in self.refused()}
             kept, committed, left_out = list[object](), False, False
-            for each in self._notes.newest_first():
-                if isinstance(each, Position):
+            for note in self._notes.newest_first():
+                if isinstance(note, Position):
                     if not committed:
-                        kept.append({"position": each})
+                        kept.append({"position": note})
                     left_out |= committed
                     committed = True
-                elif not committed or each.at >= before or each.action.id in refused:
-                    kept.append(each)
+                elif not committed or note.at >= before or note.action.id in refused:
+                    kept.append(note)
                 else:
                     left_out = True
             if left_out:

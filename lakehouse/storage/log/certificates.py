@@ -11,8 +11,8 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log, delta_tables
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.notes import encoded
 from lakehouse.storage.log import log_tables
-from lakehouse.storage.log.commits import encoded
 
 Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "OPEN", "UNVERIFIABLE"]
 

@@ -32,7 +32,8 @@ from lakehouse.storage.disk.files import (
     replace_bytes,
 )
 from lakehouse.storage.disk.layout import table_path
-from lakehouse.storage.log.commits import NOTHING, Commit, decoded, encoded, records_of
+from lakehouse.storage.disk.notes import encoded
+from lakehouse.storage.log.commits import NOTHING, Commit, decoded, records_of
 
 if TYPE_CHECKING:
     from lakehouse.storage.log.commit_log import CommitLog
@@ -168,9 +169,9 @@ def _all(log: "CommitLog") -> tuple[int, list[Commit], list[Commit]]:
     known = {_key(commit) for commit in copied}
     noted = reversed(list(log.notes.newest_first()))
     # what is known from before was of another table of that name, which was removed
-    rest = [each for each in noted if _key(each) not in known and each.at >= made[1]]
+    rest = [commit for commit in noted if _key(commit) not in known and commit.at >= made[1]]
     versions = list(delta_log.versions(table_path(log.settings, log.table)))
-    records = [each for each in (_recorded(log, version) for version in versions) if each[0]]
+    records = [record for version in versions if (record := _recorded(log, version))[0]]
     last = max((commit.version for commit in (*copied, *rest)), default=NOTHING)
     if lost := [version for version in versions if version > last and _is_older(log, version)]:
         message = (
@@ -184,7 +185,7 @@ def _all(log: "CommitLog") -> tuple[int, list[Commit], list[Commit]]:
     uncounted = 0
     for place, (commits, whole) in enumerate(records):
         if whole:
-            rest += [each for each in commits if _key(each) not in known and each.at >= begins]
+            rest += [c for c in commits if _key(c) not in known and c.at >= begins]
         elif place != by_stream[-1]:  # else a crash came before it was done, and it is run again
             without_line = [c for c in commits if _number(c) not in numbers and c.at >= begins]
             rest += without_line

@@ -20,10 +20,10 @@ from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.disk.locks import READ_ONLY, alone
-from lakehouse.storage.disk.notes import Notes
+from lakehouse.storage.disk.notes import Notes, encoded
 from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.log import commit_cache
-from lakehouse.storage.log.commits import Commit, decoded, encoded
+from lakehouse.storage.log.commits import Commit, decoded
 from lakehouse.storage.position.handovers import handover_of
 
 _log = logging.getLogger(__name__)

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse.ranges import Range
+from lakehouse.storage.disk.notes import fields_of
 from lakehouse.storage.disk.typed_values import typed
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    pass
 
 NOTHING = -1  # the version of a batch commit that found nothing to rewrite
 # void: earlier lines of versions above its own hold no more
@@ -70,15 +71,6 @@ class Commit:
         return offset["reservoirVersion"] - (offset["index"] < 0)
 
 
-def encoded(value: "DataclassInstance") -> str:
-    return json.dumps(_values(value), default=lambda o: o.isoformat(), separators=(",", ":"))
-
-
-def _values(value: "DataclassInstance") -> dict[str, Any]:
-    """Returns the fields by name. `asdict` copies what is in them, too, a third of the CPU of a commit's line."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}
-
-
 def decoded(line: str) -> Commit:
     values = json.loads(line)
     if values["role"] == "batch" and "run" not in values:  # an earlier version's line
@@ -103,8 +95,8 @@ def recorded(commits: Iterable[Commit], mark: Mapping[str, Any], *, whole: bool 
         return value != mark.get(name, _DEFAULTS[name])
 
     records = [
-        {n: v for n, v in _values(each).items() if n not in _BY_PLACE and differs(n, v)}
-        for each in commits
+        {n: v for n, v in fields_of(commit).items() if n not in _BY_PLACE and differs(n, v)}
+        for commit in commits
     ]
     return {**mark, "records": records, **({} if whole else {"unfinished": True})}
 
@@ -118,7 +110,7 @@ def records_of(table: str, version: int, metadata: str | None) -> tuple[list[Com
         mark = json.loads(metadata or "{}")
         shared = {name: mark[name] for name in _DEFAULTS if name in mark}
         placed = {"table": table, "version": version}
-        commits = [typed(Commit, {**shared, **each, **placed}) for each in mark["records"]]
+        commits = [typed(Commit, {**shared, **record, **placed}) for record in mark["records"]]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [], False
     return commits, "unfinished" not in mark

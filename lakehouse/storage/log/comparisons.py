@@ -52,8 +52,8 @@ class Compared:
 def noted(settings: Settings, table: Table) -> dict[str, Compared]:
     """Returns the last comparison of each partition, by the partition."""
     found: dict[str, Compared] = {}
-    for each in _notes(settings, table).newest_first():
-        found.setdefault(each.partition, each)
+    for compared in _notes(settings, table).newest_first():
+        found.setdefault(compared.partition, compared)
     return found
 
 

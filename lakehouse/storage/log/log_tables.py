@@ -16,9 +16,10 @@ from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import remove
 from lakehouse.storage.disk.locks import READ_ONLY, alone
+from lakehouse.storage.disk.notes import encoded
 from lakehouse.storage.log import commit_cache
 from lakehouse.storage.log.commit_log import CommitLog
-from lakehouse.storage.log.commits import Commit, encoded
+from lakehouse.storage.log.commits import Commit
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
