@@ -87,7 +87,7 @@ class _Demo:
         from lakehouse.runtime import jars, kafka_broker
 
         settings = self.settings
-        where = f", the Dagster UI on http://localhost:{port}/asset-groups" if port else ""
+        where = f", the page of Dagster (port {port}) is printed when it is up" if port else ""
         self.console.print(
             f"[dim]a minute or two until all of it runs{where}; data in {settings.root}[/dim]"
         )
