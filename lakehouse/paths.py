@@ -23,7 +23,12 @@ def below(folder: Path, *names: str) -> Path:
 
 
 def within(folder: Path, path: str) -> Path:
-    """Returns the path of a file by the relative path that a log or a list has for it.
+    """Returns the path of a file by the relative path that a log or a list has for it. Raises PathError as `relative`."""
+    return folder / relative(folder, path)
+
+
+def relative(folder: Path, path: str) -> str:
+    """Returns the relative path that a log or a list has for a file of the folder.
 
     :raises PathError: for one that is absolute or leaves the folder.
     """
@@ -32,7 +37,7 @@ def within(folder: Path, path: str) -> Path:
         raise PathError(
             f"path={_shown(path)} (folder={folder}): a file of a folder lies in it; whoever wrote this path is not to be trusted"
         )
-    return folder / path
+    return path
 
 
 def is_name(name: str) -> bool:

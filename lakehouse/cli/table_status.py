@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from pathlib import Path
 
 from lakehouse.cli import query
 from lakehouse.declare.catalog import Catalog
@@ -12,7 +12,7 @@ from lakehouse.ranges import past_beginning, text
 from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Outcomes, Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage.delta import delta_log, delta_tables
+from lakehouse.storage.delta import delta_log, delta_tables, log_state
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import commit_log, log_tables
@@ -53,29 +53,31 @@ def overview(lakehouse: Lakehouse) -> list[TableState]:
     """Returns the states of all tables, each after its inputs."""
     late = late_counts(lakehouse)
     outcomes = Verdicts(lakehouse.settings).now()
-    verdicts = {
-        t.name: _verdict(lakehouse, t, outcomes[t.name])
-        for t in lakehouse.catalog
-        if t.name in outcomes
-    }
     return [
-        _state(lakehouse, table, late.get(table.name, 0), *verdicts.get(table.name, (None, "")))
+        _state(lakehouse, table, late.get(table.name, 0), outcomes.get(table.name))
         for table in lakehouse.catalog
     ]
 
 
 def late_counts(lakehouse: Lakehouse) -> dict[str, int]:
     """Returns the number of rows that came too late for each table since its beginning, by the log tables."""
-    log_tables.refresh(lakehouse.settings, lakehouse.catalog)
-    return dict(query.run(lakehouse, _LATE).rows) if "_commits" in query.names(lakehouse) else {}
+    return dict(_of_commits(lakehouse, _LATE))
 
 
-def _verdict(lakehouse: Lakehouse, table: Table, outcomes: Outcomes) -> tuple[str | None, str]:
+def _of_commits(lakehouse: Lakehouse, sql: str) -> list[tuple]:
+    if "_commits" not in query.names(lakehouse):
+        log_tables.refresh(lakehouse.settings, lakehouse.catalog)
+    return query.run(lakehouse, sql).rows if "_commits" in query.names(lakehouse) else []
+
+
+def _verdict(
+    lakehouse: Lakehouse, table: Table, held: coverage.Content, outcomes: Outcomes
+) -> tuple[str | None, str]:
     """Returns the verdict that holds now, and why it is not the recorded one: the table may have been changed since."""
     verdict = outcomes.verdict if table.kind.is_upserted else outcomes.in_force
     if verdict != "EQUAL" or not table.kind.is_derived:
         return verdict, ""
-    covered = coverage.coverage(lakehouse, table)
+    covered = coverage.coverage(lakehouse, table, held)
     if covered.lost:
         return (
             "DIFFERENT",
@@ -93,12 +95,11 @@ def _counted(partitions: int) -> str:
     return f"{partitions} partition{'s' if partitions > 1 else ''} changed"
 
 
-def _state(
-    lakehouse: Lakehouse, table: Table, late: int, verdict: str | None, why: str
-) -> TableState:
-    kind = table.kind
-    rows, version = _rows_and_version(lakehouse.settings, table)
-    quarantined, _ = _rows_and_version(lakehouse.settings, table, "quarantine")
+def _state(lakehouse: Lakehouse, table: Table, late: int, outcomes: Outcomes | None) -> TableState:
+    kind, path = table.kind, table_path(lakehouse.settings, table)
+    held = coverage.content(lakehouse.settings, table)
+    rows = _rows(path, table, held)
+    verdict, why = _verdict(lakehouse, table, held, outcomes) if outcomes else (None, "")
     ahead = past_beginning(commit_log.frontier(lakehouse.settings, table))
     return TableState(
         table.layer,
@@ -106,27 +107,25 @@ def _state(
         kind.name,
         table.pipeline,
         rows,
-        version,
+        None if rows is None else held.version,
         ahead,
         late if table.has_late_rows and rows is not None else None,
-        quarantined,
+        _quarantined(table_path(lakehouse.settings, table, "quarantine")),
         verdict,
         why,
         waiting(lakehouse, table, rows),
     )
 
 
-def _rows_and_version(
-    settings: Settings, table: Table, side: Literal["", "quarantine"] = ""
-) -> tuple[int | None, int | None]:
-    from lakehouse.storage.delta import log_state
+def _rows(path: Path, table: Table, held: coverage.Content) -> int | None:
+    if held.version < 0:
+        return None
+    # the rows that a deletion vector marks count in a file's statistics
+    return log_state.rows(path) if table.kind.is_upserted else held.rows
 
-    path = table_path(settings, table, side)
-    if not delta_log.exists(path):
-        return None, None
-    stored = delta_log.open_table(path)
-    by_key = table.kind.is_upserted and not side
-    return log_state.rows(path) if by_key else stored.count(), stored.version()
+
+def _quarantined(path: Path) -> int | None:
+    return delta_log.open_table(path).count() if delta_log.exists(path) else None
 
 
 def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
@@ -135,11 +134,8 @@ def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
 
     No run brings them back. A backfill computes those of other tables again.
     """
-    log_tables.refresh(lakehouse.settings, lakehouse.catalog)
     lost: dict[str, int] = {}
-    for name, at, rows in (
-        query.run(lakehouse, _ASIDE).rows if "_commits" in query.names(lakehouse) else ()
-    ):
+    for name, at, rows in _of_commits(lakehouse, _ASIDE):
         if (
             name not in lakehouse.catalog.tables
             or not (table := lakehouse.catalog.table(name)).kind.reads_sources
@@ -253,7 +249,7 @@ def beside(lakehouse: Lakehouse, table: Table) -> Beside | None:
         noted.state,
         datetime.fromisoformat(noted.since or noted.at),
         ahead,
-        _rows_and_version(other, table)[0],
+        _rows(table_path(other, table), table, coverage.content(other, table)),
     )
 
 

@@ -36,6 +36,7 @@ MOST = 200  # partitions of a table that are reconciled in one go
 _INSTANT = timedelta(microseconds=1)
 # reconciled partitions are reconciled again, one at a time, but not sooner
 _SAMPLED_AFTER = timedelta(days=1)
+_OF_FILES = ("path", "num_records", f"partition.{PARTITION}", f"min.{ORIGIN}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,26 +99,49 @@ class Coverage:
         return self.reconciled / self.partitions if self.partitions else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The files of a table as its log lists them, with their rows, partition and least origin; version -1 without a table."""
+
+    version: int
+    files: list[dict]
+
+    @property
+    def rows(self) -> int:
+        return sum(file["num_records"] or 0 for file in self.files)
+
+    @property
+    def partitions(self) -> dict[str, Stored]:
+        """Returns the facts of each partition."""
+        found: dict[str, Stored] = {}
+        for file in self.files:
+            key = file.get(f"partition.{PARTITION}", "")
+            before = found.get(key, Stored())
+            batch = before.by_batch or file.get(f"min.{ORIGIN}") == "batch"  # before "stream"
+            found[key] = Stored(before.rows + (file["num_records"] or 0), batch)
+        return found
+
+
+def content(settings: Settings, table: Table) -> Content:
+    """Returns the files of the table now."""
+    path = table_path(settings, table)
+    version = delta_log.latest(path)
+    return Content(version, delta_log.files(path, version, _OF_FILES) if version >= 0 else [])
+
+
 def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
     """Returns the table's Delta version and the facts of each of its partitions.
 
     Returns (-1, {}) if the table is not there.
     """
-    version = delta_log.latest(table_path(settings, table))
-    partitions: dict[str, Stored] = {}
-    for file in delta_log.files(table_path(settings, table), version) if version >= 0 else ():
-        key = file.get(f"partition.{PARTITION}", "")
-        before = partitions.get(key, Stored())
-        batch = before.by_batch or file.get(f"min.{ORIGIN}") == "batch"  # sorts before "stream"
-        partitions[key] = Stored(before.rows + (file["num_records"] or 0), batch)
-    return version, partitions
+    held = content(settings, table)
+    return held.version, held.partitions
 
 
-def lost(settings: Settings, table: Table) -> dict[str, Lost]:
+def _lost(settings: Settings, table: Table, held: Content) -> dict[str, Lost]:
     """Returns the partitions of which a data file, or the file that was drawn of a report, is missing."""
-    path = table_path(settings, table)
     by_partition: dict[str, Lost] = {}
-    for file in delta_log.lost(path, delta_log.files(path)):
+    for file in delta_log.lost(table_path(settings, table), held.files):
         key = file.get(f"partition.{PARTITION}", "")
         before = by_partition.get(key, Lost(key, file["path"], 0))
         by_partition[key] = Lost(key, before.file, before.rows + (file["num_records"] or 0))
@@ -177,9 +201,15 @@ def latest(
 
     An OPEN certificate does not count: it says nothing about a partition.
     """
+    return _latest(certificates(settings, table), table, verdict, first)
+
+
+def _latest(
+    found: Iterable[Certificate], table: Table, verdict: Verdict | None, first: datetime
+) -> dict[str, Certificate]:
     by_partition: dict[str, Certificate] = {}
     length = PARTITION_LENGTHS[table.partition_by]
-    for certificate in certificates(settings, table):
+    for certificate in found:
         start, end = (
             floor(max(certificate.start, first) + length - _INSTANT, length),
             floor(certificate.end, length),
@@ -232,8 +262,10 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
     if not table.deterministic:
         return []
     certified = latest(lakehouse.settings, table, None, lakehouse.settings.first_day)
-    keys, marks = _closed_and_changed(lakehouse, table, certified, lakehouse.settings.first_day)
-    gone = lost(lakehouse.settings, table)
+    held = content(lakehouse.settings, table)
+    first = lakehouse.settings.first_day
+    keys, marks = _closed_and_changed(lakehouse, table, held, certified, first)
+    gone = _lost(lakehouse.settings, table, held)
     chosen, settled = [], []
     for key in keys:
         last = certified.get(key)
@@ -258,14 +290,16 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
     return sorted(chosen[:MOST], key=lambda each: each.partition)
 
 
-def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
+def coverage(lakehouse: Lakehouse, table: Table, held: Content | None = None) -> Coverage:
     """Returns the reconciled share of history, the differences, and the cost of the reconciliation within the last day.
 
-    It covers all history, also the part before `settings.since`.
+    It covers all history, also the part before `settings.since`. `held`: the table's files, if they are read already.
     """
-    certified = latest(lakehouse.settings, table)
-    keys, marks = _closed_and_changed(lakehouse, table, certified, BEGINNING)
-    gone = lost(lakehouse.settings, table)
+    held = held or content(lakehouse.settings, table)
+    recorded = certificates(lakehouse.settings, table)
+    certified = _latest(recorded, table, None, BEGINNING)
+    keys, marks = _closed_and_changed(lakehouse, table, held, certified, BEGINNING)
+    gone = _lost(lakehouse.settings, table, held)
     by_verdict: dict[str, list[str]] = {}
     for key in keys:
         verdict = "" if key not in certified or key in marks else certified[key].verdict
@@ -286,7 +320,7 @@ def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
         pending=tuple(by_verdict.get("PENDING", [])),
         unverifiable=tuple(by_verdict.get("UNVERIFIABLE", [])),
         changed=tuple(Due(key, marks[key].why) for key in sorted(marks)),
-        seconds=sum(c.seconds for c in certificates(lakehouse.settings, table) if c.at > since),
+        seconds=sum(c.seconds for c in recorded if c.at > since),
         lost=tuple(gone[key] for key in sorted(gone.keys() & set(keys))),
         unknown=tuple(key for key in keys if key not in certified),
         before_since=sum(
@@ -297,14 +331,18 @@ def coverage(lakehouse: Lakehouse, table: Table) -> Coverage:
 
 
 def _closed_and_changed(
-    lakehouse: Lakehouse, table: Table, known: Mapping[str, Certificate], first: datetime
+    lakehouse: Lakehouse,
+    table: Table,
+    held: Content,
+    known: Mapping[str, Certificate],
+    first: datetime,
 ) -> tuple[list[str], dict[str, Mark]]:
     """Returns the closed partitions in order, also those that somebody has emptied.
 
     The second value has the reconciled ones that were changed since.
     """
 
-    _, partitions = stored(lakehouse.settings, table)
+    partitions = held.partitions
 
     def keys(more: Iterable[str]) -> list[str]:
         span = _closed(lakehouse.settings, table, {*partitions, *known, *more}, first)

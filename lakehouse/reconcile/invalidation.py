@@ -107,7 +107,7 @@ def look(
         marks = {
             key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key])
         }
-        again = _made_again(lakehouse.settings, both, known, tables, gone_back)
+        again = _made_again(lakehouse.settings, both, known, tables, versions, gone_back)
         if ours:
             looks = Looks(versions, dict(sorted(marks.items())), tables)
             replace_file(_path(lakehouse.settings, table), asdict(looks))
@@ -124,17 +124,20 @@ def _made_again(
     tables: Iterable[Table],
     known: Mapping[str, Certificate],
     kept: dict[str, list[str]],
+    versions: Mapping[str, int],
     gone_back: Set[str],
 ) -> dict[str, Mark]:
     """Returns the partitions whose certificate is about another table of that name, or about one that is not there.
 
     `kept`: name -> the table's id, the time since which certificates count, and its last commit at the
-    look; brought up to date. `gone_back`: tables with fewer versions than at the last look.
+    look; brought up to date. `versions`: the present ones. `gone_back`: tables with fewer versions than at the last look.
     """
     marks: dict[str, Mark] = {}
     for each in tables:
+        path = table_path(settings, each)
         entry = _present(
-            table_path(settings, each),
+            path,
+            delta_log.stamp(path, versions[each.name]),
             kept.get(each.name, ["", "", ""]),
             known,
             each.name in gone_back,
@@ -155,11 +158,10 @@ def _made_again(
 
 
 def _present(
-    path: Path, kept: list[str], known: Mapping[str, Certificate], gone_back: bool
+    path: Path, now: str, kept: list[str], known: Mapping[str, Certificate], gone_back: bool
 ) -> list[str] | None:
-    """Returns the up-to-date entry that `_made_again` keeps of a table; None if the table is not there."""
+    """Returns the up-to-date entry that `_made_again` keeps of a table, `now` at a commit; None if the table is not there."""
     before, since, seen = kept
-    now = delta_log.stamp(path, delta_log.latest(path))
     if seen and delta_log.stamp(path, int(seen.partition(" ")[0])) == seen:
         return [before, since, now]  # its log continues from there: the table is not opened
     if (made := delta_log.made(path)) is None:

@@ -5,7 +5,7 @@ No data file is read.
 
 import json
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from lakehouse.declare.columns import PARTITION
-from lakehouse.paths import within
+from lakehouse.paths import relative, within
 from lakehouse.ranges import BEGINNING, OPEN_END, Range
 
 if TYPE_CHECKING:
@@ -66,7 +66,12 @@ def commit_file(path: Path, version: int) -> Path:
 
 def exists(path: Path) -> bool:
     """Returns True if a table is there: a log with a commit in it."""
-    return any(_versions(path))
+    try:
+        # not by the whole list: of a long log it takes twenty times as long, and each command asks often
+        with os.scandir(folder(path)) as entries:
+            return any(entry.name[20:] == ".json" for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def open_table(path: Path, version: int | None = None) -> "DeltaTable":
@@ -78,17 +83,17 @@ def open_table(path: Path, version: int | None = None) -> "DeltaTable":
 
 def versions(path: Path) -> list[int]:
     """The versions whose commits the log still has, in order."""
-    return sorted(map(int, _versions(path)))
+    return sorted(int(name[:20]) for name in _commits(path))
 
 
 def latest(path: Path) -> int:
     """The last version of the table, -1 if there is none."""
-    return max(map(int, _versions(path)), default=-1)
+    return int(max(_commits(path), default="-1")[:20])
 
 
 def oldest(path: Path) -> int:
     """The first version that the log still has."""
-    return min(map(int, _versions(path)), default=0)
+    return int(min(_commits(path), default="0")[:20])
 
 
 def checkpoints(path: Path) -> list[int]:
@@ -181,17 +186,20 @@ def stamp(path: Path, version: int) -> str:
         return ""
 
 
-def files(path: Path, version: int | None = None) -> list[dict]:
-    """The files of the table, now or at a version, with rows, bytes, partition and statistics.
+def files(
+    path: Path, version: int | None = None, fields: Collection[str] | None = None
+) -> list[dict]:
+    """Returns the files of the table, now or at a version, with rows, bytes, partition and statistics.
 
-    Empty if it is not there.
-
-    Keys are those of deltalake: `num_records`, `size_bytes`, `partition.<column>`, `min.<column>`,
-    `max.<column>`.
+    Keys are those of deltalake: `path`, `num_records`, `size_bytes`, `partition.<column>`, `min.<column>`,
+    `max.<column>`. With `fields` only those of them that the table has. Empty if the table is not there.
     """
     if not exists(path):  # removed, to be filled again
         return []
-    return records(open_table(path, version).get_add_actions(flatten=True))
+    actions = open_table(path, version).get_add_actions(flatten=True)
+    if fields is not None:
+        actions = actions.select([name for name in actions.column_names if name in fields])
+    return records(actions)
 
 
 def records(rows: "Table | RecordBatch") -> list[dict[str, Any]]:
@@ -205,7 +213,8 @@ def records(rows: "Table | RecordBatch") -> list[dict[str, Any]]:
 
 def lost(path: Path, found: Iterable[dict]) -> list[dict]:
     """Returns the files, as the log names them, that are not on disk."""
-    return [file for file in found if not data_file(path, file).exists()]
+    names = ((file, relative(path, unquote(file["path"]))) for file in found)
+    return [file for file, name in names if not os.path.exists(f"{path}/{name}")]
 
 
 def missing(files: Iterable[Path]) -> list[Path]:
@@ -260,13 +269,14 @@ def last_streamed(path: Path, partitions: Container[str]) -> int:
     return -1
 
 
-def _versions(path: Path) -> Iterator[str]:
+def _commits(path: Path) -> list[str]:
+    """Returns the names of the commits' files. They sort as their versions do."""
     # not by a glob: of a log of thousands of commits it takes ten times as long, and each command asks often
     try:
         names = os.listdir(folder(path))
     except (FileNotFoundError, NotADirectoryError):
-        return iter(())
-    return (name[:-5] for name in names if name.endswith(".json") and name[:-5].isdigit())
+        return []
+    return [name for name in names if name[20:] == ".json" and name[:20].isdigit()]
 
 
 def moved_of(actions: Iterable[Mapping]) -> list[tuple[str, dict]]:
