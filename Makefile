@@ -41,7 +41,7 @@ test: setup ## the tests to run before every commit
 
 verify: setup ## everything else: style, types, kills, a browser; fails above VERIFY_MINUTES; ALL=1: all three parts of what takes turns
 	@started=$$(date +%s); status=0; turn=$(if $(ALL),,--turn=$$((started % 3))); export BOTH_WAYS=$(if $(ALL),0.03,0.01); $(BIN)/ruff check || status=1; \
-	$(BIN)/pytest -m "slow and parallel" -n 3 --dist loadgroup --no-loadscope-reorder --lasting --durations=20 $$turn || status=1; \
+	$(BIN)/pytest -m "slow and parallel" -n 3 --dist loadgroup --no-loadscope-reorder --interpreted --durations=20 $$turn || status=1; \
 	$(BIN)/mypy & types=$$!; \
 	$(BIN)/pytest -m "slow and not parallel" -n 2 --dist loadgroup --no-loadscope-reorder --durations=20 $$turn || status=1; \
 	wait $$types || status=1; \

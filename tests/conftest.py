@@ -16,7 +16,7 @@ from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.disk import locks
 from lakehouse.testing import Stage
 from stories.suites import Player
-from stories.work import INTERPRETED, LASTING_JVM, QUICK_JVM
+from stories.work import INTERPRETED, QUICK_JVM
 from support import both_ways
 
 _LONG = (
@@ -66,9 +66,9 @@ def pytest_configure() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--lasting",
+        "--interpreted",
         action="store_true",
-        help="the JVM of the tests compiles in full, for half an hour and more",
+        help="Spark interprets the plans of the tests, whose rows are few",
     )
     parser.addoption(
         "--turn", type=int, help="of the tests marked turn this third alone: 0, 1 or 2"
@@ -113,7 +113,7 @@ def quick_jvm() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def spark(pytestconfig):
     """The session of all tests."""
-    jvm = LASTING_JVM | INTERPRETED if pytestconfig.getoption("lasting") else QUICK_JVM
+    jvm = QUICK_JVM | (INTERPRETED if pytestconfig.getoption("interpreted") else {})
     spark = spark_session.create(
         Settings(
             jars=from_environment().jars,

@@ -22,10 +22,11 @@ STEPS = 30  # of one run of the machine
 QUICK_JVM = {
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 }
-"""For a JVM that runs many small queries, none of them long: it compiles in one stage, in half the time; in 48 MB of code,
-the default then, it would throw code away and compile it again."""
+"""For a JVM that runs many small queries, none of them long: it compiles in one stage; in 48 MB of code, the default then, it
+would throw code away and compile it again. Twelve interpreted stories of operators took 121 s of CPU, and 188 s in a JVM that
+compiles in full, 99 s of it the compiler's."""
 LASTING_JVM = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m"}
-"""For hundreds of stories, which code compiled in full tells in two thirds of the time."""
+"""For hundreds of stories by code that Spark generates, which a JVM that compiles in full tells in two thirds of the time."""
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
