@@ -354,9 +354,9 @@ def partitions(lakehouse: Lakehouse, table: Table) -> list[Partition]:
     if table.kind.is_derived:
         certified = latest(settings, table)
         closed, marks = _closed_and_changed(lakehouse, table, certified, BEGINNING)
-    else:
-        span = _closed(settings, table, rows, BEGINNING)
-        closed = list(span.partitions(table.partition_by)) if span else []
+    else:  # hours of arrival: closed when they are over
+        now = datetime.now(UTC)
+        closed = sorted(k for k in rows if partition_range(k, table.partition_by).end <= now)
     gone = lost(settings, table)
 
     def verdict(key: str) -> Verdict | None:

@@ -16,7 +16,7 @@ from lakehouse.storage.disk import files, layout
 from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs.board.lanes import Lane, attempt
 from streaming_jobs.command_groups import views
-from streaming_jobs.progress import AT_WORK, JobStatus
+from streaming_jobs.progress import ACTIVE, AT_WORK, JobStatus
 from streaming_jobs.supervision import desired, supervisor
 from streaming_jobs.supervision.jobs import command, with_followers
 
@@ -89,7 +89,8 @@ class Facts:
         if before and "unreadable" not in before and stamp == self._stamps.get(name):
             return before
         wanted, counted = desired.read(settings, name), views.restarts(settings, name)
-        alive = bool(status and status.alive)
+        alive, queries = bool(status and status.alive), status.queries if status else ()
+        of_lanes = {f"table={query.table}: {query.waits}" for query in queries}
         facts = {
             "job": name,
             "state": status.state if status else "never ran",
@@ -103,8 +104,11 @@ class Facts:
             "why": counted[-1].why if counted else "",
             "freshness": views.freshness(settings, name),
             "place": views.place(status),
-            "troubles": views.troubles(settings, name, status),
-            "command": command("logs" if status and status.state in AT_WORK else "start", name),
+            "stage": status.stage if status and status.state == "starting" else "",
+            "troubles": [
+                line for line in views.troubles(settings, name, status) if line not in of_lanes
+            ],
+            "command": command("logs" if status and status.state in ACTIVE else "start", name),
         }
         self._stamps[name] = stamp
         return facts

@@ -118,7 +118,7 @@ class Lane:
             "frontier": past_beginning(ahead),
             "moved": same[-1].at if same else None,
             "behind": unread_since(settings, followed, stream[0]) if reads_tables else None,
-            "flow": _flow(table, stream),
+            "flow": _flow(table, stream) if table.kind.is_streamed else None,
         }
 
     def _judge(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def run(lakehouse: Lakehouse, host: str, port: int) -> None:
     if not own_host.is_loopback(host):
         raise SettingsError(
             f"host={host}: the board has no authentication, so it listens on the loopback interface alone; from another "
-            f"machine, use `ssh -L {port}:127.0.0.1:{port}`"
+            f"machine, use `ssh -L {port}:127.0.0.1:{port} HOST`"
         )
     listen(application(lakehouse, host), host, port, "/")
 

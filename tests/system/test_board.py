@@ -98,7 +98,7 @@ def see(page, text: str, within: str = "body") -> None:
 
 
 def test_the_page_follows_what_is_written(board, page, tmp_path):
-    assert letters(page, "rows_1") == "P??·" and letters(page, "events") == "–––·"
+    assert letters(page, "rows_1") == "P??·" and letters(page, "events") == "––––"
     see(page, "no job has run yet: lakehouse stream start measured_tables")
     board.judge("EQUAL", 0)
     board.judge("DIFFERENT", 1)
