@@ -28,8 +28,8 @@ _HOURS = 24  # partitions in a lane
 _HOURS_OF_PAGE = 96
 _POINTS = 400  # of the plot of windows
 _ROWS, _COMMITS = 20, 30  # of the quarantine, of the history
-# seconds between two looks at all partitions: 25 ms of a table with 300 files
-_PACE, _AGAIN = 5.0, 60.0
+# seconds between two looks at all partitions, which take 25 ms of a table with 300 files, and the share of time that they take
+_PACE, _AGAIN, _SHARE = 5.0, 60.0, 0.01
 
 
 class Lane:
@@ -45,8 +45,7 @@ class Lane:
             for path in (delta_log.folder(lakehouse.path(each)), lakehouse.commit_log(each).path)
         ]
         self._stamps: Sequence[float | None] = ()
-        self._certified: Outcomes | None = None
-        self._is_changed, self._judged = True, 0.0
+        self._is_changed, self._judged, self._pace = True, 0.0, _PACE
         self._gravest: Verdict = "EQUAL"  # of all partitions
         self._of_logs: dict[str, Any] = {}
         self._of_partitions: dict[str, Any] = {}
@@ -62,9 +61,11 @@ class Lane:
         self._is_changed |= is_new
         if is_new or age > _AGAIN:
             self._of_logs = attempt(self._counted, self._of_logs)
-        if is_certified or age > _AGAIN or (self._is_changed and age > _PACE):
+        if is_certified or age > _AGAIN or (self._is_changed and age > self._pace):
+            begun = time.monotonic()
             self._of_partitions = attempt(self._judge, self._of_partitions)
             self._judged, self._is_changed = time.monotonic(), False
+            self._pace = max(_PACE, (self._judged - begun) / _SHARE)
         self._stamps = stamps
 
     def facts(self, status: QueryStatus | None, outcomes: Outcomes | None) -> dict[str, Any]:

@@ -89,7 +89,12 @@ def test_the_command_line_has_all_its_commands_and_reads_a_lakehouse(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "extra"),
-    [(("metrics", "--once"), "metrics"), (("lineage",), "lineage"), (("serve",), "serve"), (("board",), "serve")],
+    [
+        (("metrics", "--once"), "metrics"),
+        (("lineage",), "lineage"),
+        (("serve",), "serve"),
+        (("board",), "serve"),
+    ],
 )
 def test_a_command_of_a_missing_extra_says_how_to_install_it(tmp_path, arguments, extra):
     refused = command(tmp_path, *arguments)

@@ -126,6 +126,7 @@ def test_an_empty_lakehouse_says_why(lakehouse, tmp_path):
 
 def test_torn_files_are_said_in_their_place(lakehouse, monkeypatch):
     monkeypatch.setattr(lanes, "_PACE", 0)
+    monkeypatch.setattr(lanes, "_SHARE", 1e9)
     settings = lakehouse.settings
     progress.write(settings, progress.of_this_process("measured_tables"))
     facts = Facts(lakehouse, every=0)
