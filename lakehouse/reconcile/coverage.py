@@ -348,16 +348,17 @@ def partitions(lakehouse: Lakehouse, table: Table) -> list[Partition]:
     An EQUAL partition that was changed since is PENDING, one of which a data file is missing DIFFERENT.
     """
     settings = lakehouse.settings
-    _, rows = stored(settings, table)
+    held = content(settings, table)
+    rows = held.partitions
     certified: dict[str, Certificate] = {}
     marks: Collection[str] = ()
     if table.kind.is_derived:
         certified = latest(settings, table)
-        closed, marks = _closed_and_changed(lakehouse, table, certified, BEGINNING)
+        closed, marks = _closed_and_changed(lakehouse, table, held, certified, BEGINNING)
     else:  # hours of arrival: closed when they are over
         now = datetime.now(UTC)
         closed = sorted(k for k in rows if partition_range(k, table.partition_by).end <= now)
-    gone = lost(settings, table)
+    gone = _lost(settings, table, held)
 
     def verdict(key: str) -> Verdict | None:
         last = certified[key].verdict if key in certified else None
