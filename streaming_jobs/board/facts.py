@@ -21,7 +21,7 @@ from streaming_jobs.supervision import desired, supervisor
 from streaming_jobs.supervision.jobs import command, with_followers
 
 _EVENTS = 40
-_MEGABYTES = 16 << 20  # memory is shown in steps, or each heartbeat would be news
+_STEP = 16  # megabytes by which memory is shown, or each heartbeat would be news
 
 
 class Facts:
@@ -89,17 +89,12 @@ class Facts:
         if before and "unreadable" not in before and stamp == self._stamps.get(name):
             return before
         wanted, counted = desired.read(settings, name), views.restarts(settings, name)
-        alive, queries = bool(status and status.alive), status.queries if status else ()
-        of_lanes = {f"table={query.table}: {query.waits}" for query in queries}
+        of_lanes = {f"table={q.table}: {q.waits}" for q in (status.queries if status else ())}
         facts = {
             "job": name,
             "state": status.state if status else "never ran",
-            "alive": alive,
             "wanted": f"{wanted.state} by {wanted.by}" if wanted else "",
-            "pid": status.pid if status and alive else None,
-            "since": status.started_at if status and alive else None,
-            "python": status.python_bytes // _MEGABYTES * _MEGABYTES if status and alive else None,
-            "jvm": status.jvm_bytes // _MEGABYTES * _MEGABYTES if status and alive else None,
+            "life": _life(status) if status and status.alive else None,
             "restarts": len(counted),
             "why": counted[-1].why if counted else "",
             "freshness": views.freshness(settings, name),
@@ -154,15 +149,15 @@ class Facts:
         return {"last": sorted(found, key=lambda event: event["at"], reverse=True)[:_EVENTS]}
 
     def _about(self) -> dict[str, Any]:
-        pipelines = self.lakehouse.catalog.pipelines()
         never = all(status is None for status in self._jobs.values())
-        why = f"no job has run yet: lakehouse stream start {pipelines[0]}" if never else ""
-        return {
-            "root": str(self.lakehouse.settings.root),
-            "pipelines": pipelines,
-            "tables": list(self.lanes),
-            "why_empty": why,
-        }
+        first = command("start", self.lakehouse.catalog.pipelines()[0])
+        why = f"no job has run yet: {first}" if never else ""
+        return {"root": str(self.lakehouse.settings.root), "why_empty": why}
+
+
+def _life(status: JobStatus) -> dict[str, Any]:
+    size = (status.python_bytes + status.jvm_bytes) >> 20
+    return {"pid": status.pid, "since": status.started_at, "megabytes": size - size % _STEP}
 
 
 def _lag(above: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -78,7 +78,6 @@ class Lane:
         return {
             "table": table.name,
             "kind": table.kind.name,
-            "layer": table.layer,
             "pipeline": table.pipeline,
             "description": table.description,
             "inputs": [each.name for each in self._lakehouse.catalog.input_tables(table)],
@@ -115,7 +114,6 @@ class Lane:
         reads_tables = stream and "tables" in stream[0].inputs
         return {
             "version": delta_log.latest(self._lakehouse.path(table)),
-            "at": self.commits[0].at if self.commits else None,
             "frontier": past_beginning(ahead),
             "moved": same[-1].at if same else None,
             "behind": unread_since(settings, followed, stream[0]) if reads_tables else None,

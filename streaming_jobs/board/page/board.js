@@ -54,7 +54,7 @@ function put(parent, id, made) {
 function job(j) {
   const ended = ["dead", "failed", "crash_loop"].includes(j.state);
   return h("li", {}, h("strong", {}, j.job), " ", h("span", { class: `state ${j.state}` }, j.state.replace("_", " ")), " ",
-    j.alive && [since(j.since, "for "), dim(` · pid ${j.pid} · ${Math.round((j.python + j.jvm) / 2 ** 20)} MB`)],
+    j.life && [since(j.life.since, "for "), dim(` · pid ${j.life.pid} · ${j.life.megabytes} MB`)],
     j.restarts > 0 && div("warn", `restarts: ${j.restarts}, the last because ${j.why}`),
     some(j.stage, j.freshness, j.place).map((line) => div("dim", line)),
     ended && div("bad", `its process has ended${j.wanted && `, and it is to be ${j.wanted}`}`),
@@ -123,8 +123,8 @@ function event(e) {
 function draw(changed) {
   Object.assign(parts, changed);
   $("root").textContent = parts.lakehouse.root;
-  $("empty").hidden = !parts.lakehouse.why_empty;
-  $("empty").textContent = parts.lakehouse.why_empty;
+  const notes = some(parts.lakehouse.why_empty, ["certificates", "events"].map((name) => parts[name].unreadable && `${name} cannot be read: ${parts[name].unreadable}`));
+  $("notes").replaceChildren(...notes.map((line) => h("p", { class: "note" }, line)));
   for (const [name, value] of Object.entries(changed))
     if (name.startsWith("job/")) put($("jobs"), name, job(value));
     else if (name.startsWith("table/")) put($("lanes"), name, lane(value));
