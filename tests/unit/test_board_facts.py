@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 from benchmarks import command_cpu
 from benchmarks.command_cpu import START
 from lakehouse.errors import SettingsError
+from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
@@ -171,3 +173,17 @@ def test_the_page_loads_nothing_from_elsewhere():
     for file in Path(server.__file__).with_name("page").iterdir():
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert "http:" not in text and "https:" not in text and "innerHTML" not in text, file.name
+
+
+def test_verdicts_are_the_same_when_a_clock_goes_after_the_others(lakehouse):
+    read_on = Verdicts(lakehouse.settings)
+    table, moments = lakehouse.catalog.table("rows_1"), (0, 5, 9, 7, 9, 12)
+    for number, (minutes, verdict) in enumerate(zip(moments, cycle(("EQUAL", "DIFFERENT")))):
+        start, at = START + HOUR * number, datetime(2026, 6, 1, 0, minutes, tzinfo=UTC)
+        made = command_cpu._equal(table)
+        certify(
+            lakehouse.settings,
+            [replace(made, start=start, end=start + HOUR, verdict=verdict, at=at)],
+        )
+        assert read_on.now() == Verdicts(lakehouse.settings).now()
+    assert read_on.now()["rows_1"].counts == {"EQUAL": 4, "DIFFERENT": 3}
