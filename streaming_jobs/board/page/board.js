@@ -146,17 +146,17 @@ const facts = (given) => h("dl", { class: "facts" }, Object.entries(given).map((
   [h("dt", {}, name), h("dd", {}, Array.isArray(value) ? value.map((each) => div("", each)) : value)]));
 
 function plot(list, reconciled) {
-  const w = 960, top = Math.max(1, ...list.map((each) => each[3])), step = Math.min(60, (w - 50) / list.length);
-  const open = reconciled ? list.findIndex((each) => each[1] === "OPEN") : -1, x = (i) => 46 + i * step;
-  return h("svg", { viewBox: `0 0 ${w} 190`, role: "img", "aria-label": "rows of each hour or day, coloured by verdict" },
-    h("text", { x: 4, y: 14 }, number(top)), h("line", { class: "grid", x1: 44, x2: w, y1: 150, y2: 150 }),
+  const w = 960, top = Math.max(1, ...list.map((each) => each[3])), step = Math.min(60, (w - 80) / list.length);
+  const open = reconciled ? list.findIndex((each) => each[1] === "OPEN") : -1, x = (i) => 76 + i * step;
+  return div("wide", h("svg", { viewBox: `0 0 ${w} 190`, role: "img", "aria-label": "rows of each hour or day, coloured by verdict" },
+    h("text", { x: 4, y: 14 }, number(top)), h("line", { class: "grid", x1: 74, x2: w, y1: 150, y2: 150 }),
     list.map((each, i) => {
       const high = (each[3] / top) * 140, bar = { class: colour(each[1]), x: x(i), y: 150 - high, width: Math.max(1, step - 2), height: high };
       return h("g", {}, h("title", {}, about(each, reconciled)), h("rect", bar),
         step > 9 && h("text", { class: "letter", x: x(i) + step / 2 - 4, y: 164 }, letter(each[1], reconciled)));
     }),
-    open >= 0 && h("line", { class: "frontier", x1: x(open) - 1, x2: x(open) - 1, y1: 4, y2: 168 }), h("text", { x: 46, y: 184 }, list[0][0]),
-    list.length > 1 && h("text", { x: Math.max(x(list.length), 210), y: 184, "text-anchor": "end" }, list.at(-1)[0]));
+    open >= 0 && h("line", { class: "frontier", x1: x(open) - 1, x2: x(open) - 1, y1: 4, y2: 168 }), h("text", { x: 76, y: 184 }, list[0][0]),
+    list.length > 1 && h("text", { x: Math.max(x(list.length), 240), y: 184, "text-anchor": "end" }, list.at(-1)[0])));
 }
 
 function lines({ metric, points }) {
@@ -166,9 +166,9 @@ function lines({ metric, points }) {
   const place = ([at, , value]) => `${60 + ((Date.parse(at) - t0) / (t1 - t0 || 1)) * (w - 70)},${150 - ((value - low) / (high - low || 1)) * 135}`;
   const line = (key, i) => h("polyline", { style: `stroke:var(${COLOURS[i]})`, "stroke-dasharray": DASHES[i % 3],
     points: drawn.filter((point) => point[1] === key).map(place).join(" ") }, h("title", {}, key));
-  return [h("svg", { viewBox: `0 0 ${w} 190`, role: "img", "aria-label": `${metric} of the windows that closed last` },
+  return [div("wide", h("svg", { viewBox: `0 0 ${w} 190`, role: "img", "aria-label": `${metric} of the windows that closed last` },
     h("text", { x: 4, y: 20 }, number(high)), h("text", { x: 4, y: 152 }, number(low)), h("line", { class: "grid", x1: 60, x2: w, y1: 150, y2: 150 }),
-    keys.map(line), h("text", { x: 60, y: 184 }, short(drawn[0][0])), h("text", { x: w - 4, y: 184, "text-anchor": "end" }, short(drawn.at(-1)[0]))),
+    keys.map(line), h("text", { x: 60, y: 184 }, short(drawn[0][0])), h("text", { x: w - 4, y: 184, "text-anchor": "end" }, short(drawn.at(-1)[0])))),
   h("p", { class: "legend" }, keys.map((key, i) => h("span", {}, h("b", { style: `color:var(${COLOURS[i]})` }, ["━", "╍", "┅"][i % 3]), key)),
     points.length > drawn.length && "and more keys")];
 }
