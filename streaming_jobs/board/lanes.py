@@ -70,7 +70,8 @@ class Lane:
 
     def facts(self, status: QueryStatus | None, outcomes: Outcomes | None) -> dict[str, Any]:
         """Returns the lane as plain values. `status`: of its query, if its job is alive."""
-        table, verdict = self.table, None
+        table = self.table
+        verdict: Verdict | None = None
         if outcomes:
             verdict = outcomes.verdict if table.kind.is_upserted else outcomes.in_force
         if verdict == "EQUAL":  # and perhaps changed since
@@ -96,7 +97,7 @@ class Lane:
 
     def _read_on(self) -> None:
         """Puts the commits since the last look first; reads all again if the newest known one is gone."""
-        known, new = self.commits[:1], []
+        known, new = self.commits[:1], list[Commit]()
         for commit in islice(self._lakehouse.commit_log(self.table), KEPT):
             if [commit] == known:
                 new += self.commits
@@ -123,8 +124,8 @@ class Lane:
     def _judge(self) -> dict[str, Any]:
         rows = int(any(commit.written for commit in self.commits))
         hours = self._hours()
-        present = {verdict for _, verdict, *_ in hours if verdict}
-        self._gravest = min(present - {"OPEN"} or {"EQUAL"}, key=GRAVEST.index)
+        given = (verdict for _, verdict, *_ in hours if verdict and verdict != "OPEN")
+        self._gravest = min(given, key=GRAVEST.index, default="EQUAL")
         return {"hours": hours[-_HOURS:], "waits": waiting(self._lakehouse, self.table, rows)}
 
     def _hours(self) -> list[tuple[str, Verdict | None, str, int]]:
