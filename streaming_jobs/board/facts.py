@@ -131,7 +131,8 @@ class Facts:
                 "at": text(given.at),
                 "what": given.verdict,
                 "of": given.table,
-                "why": _range(given.span) + (f": {given.rows}" if given.verdict == "DIFFERENT" else ""),
+                "why": _range(given.span)
+                + (f": {given.rows}" if given.verdict == "DIFFERENT" else ""),
             }
             for given in self._verdicts.last
         ]
