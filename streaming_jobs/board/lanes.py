@@ -55,7 +55,8 @@ class Lane:
 
         :param verdict_at: when the table's last verdict was given.
         """
-        stamps = [verdict_at and verdict_at.timestamp(), *map(files.modified, self._looked_at)]
+        certified = verdict_at.timestamp() if verdict_at else None
+        stamps = [certified, *map(files.modified, self._looked_at)]
         age = time.monotonic() - self._judged
         is_certified, is_new = stamps[:1] != self._stamps[:1], stamps != self._stamps
         self._is_changed |= is_new
@@ -144,7 +145,7 @@ class Lane:
             "commands": commands(table, ()),
         }
         for read in (self._shape, self._plots, self._quarantine):
-            page = attempt(lambda read=read, page=page: page | read(), page)
+            page |= attempt(read, {})
         return page
 
     def _shape(self) -> dict[str, Any]:
