@@ -9,6 +9,7 @@ progress        what it says of itself in files
 progress_log    what it says in its log
 commands        the commands `lakehouse stream`
 supervision     jobs started, watched, healed and stopped
+board           the page `lakehouse board`
 exporters       what leaves a job: metrics, lineage, notifications, rows to targets
 command_groups  the commands on topics, savepoints, targets and upgrades
 """

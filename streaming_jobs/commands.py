@@ -31,7 +31,7 @@ app = console.group(
     }
 )
 
-for command in (exporter_commands.metrics, exporter_commands.lineage):
+for command in (exporter_commands.board, exporter_commands.metrics, exporter_commands.lineage):
     app.command()(command)
 
 _PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; by default all")]

@@ -5,6 +5,7 @@ commands          the commands that read a lakehouse
 console           tables, errors, JSON
 opening           the lakehouse and the session that a command works on
 serve             `lakehouse serve`: rows by key over HTTP
+http_server       the server that it shares with the board
 query             SQL without a JVM
 query_rules       the limits of a query in Spark
 table_status      the state of the tables

@@ -212,8 +212,7 @@ def quarantine(
 
     Each row has its offset, or its file and line, its time of arrival and its value.
     """
-    from lakehouse.cli import query as engine
-    from lakehouse.declare.inputs.sources import RecordSource
+    from lakehouse.cli import table_status
 
     lakehouse = opening.lakehouse()
     if not (chosen := lakehouse.catalog.table(table)).kind.has_partitions:
@@ -221,28 +220,14 @@ def quarantine(
             f"table={table}: a {chosen.kind} table quarantines no rows; name an ingest, row or window table"
         )
     _note_lost(lakehouse, table)
-    text = reason.replace("'", "''")
-    matching = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
     if not as_json:
-        counts = engine.run(
-            lakehouse,
-            f"SELECT count(*) AS rows, regexp_replace(reason, ', (got|at character) .*', '') AS reason {matching} GROUP BY 2 "
-            "ORDER BY 1 DESC",
-        )
+        counts = table_status.quarantine_reasons(lakehouse, chosen, reason)
         if reason and not counts.rows:
             console.print_note(
                 f"reason={reason!r}: no row is quarantined for a reason with that text"
             )
         console.print_rows(counts.columns, counts.rows)
-    sources = lakehouse.catalog.sources_of(chosen).values()
-    places = {source.place for source in sources}
-    place = places.pop() if len(places) == 1 else RecordSource.place
-    in_message = ", _arrival['place'] AS place" if any(s.framing for s in sources) else ""
-    columns = (
-        f"{place}, _arrival['offset'] AS offset{in_message}, _arrival['time'] AS arrived, value"
-    )
-    newest = f"SELECT reason, {columns} {matching} ORDER BY arrived DESC, 2, offset DESC"
-    _print(engine.run(lakehouse, newest, limit or None), as_json)
+    _print(table_status.quarantined(lakehouse, chosen, reason, limit), as_json)
 
 
 def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:

@@ -1,19 +1,16 @@
 """`lakehouse serve`: the rows of a key over HTTP, from the newest version of its table, without a JVM."""
 
-import json
 import logging
-import socket
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakehouse import own_host
 from lakehouse.cli import console
+from lakehouse.cli.http_server import Guard, as_json, listen
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, RangeError, UnknownTable
 from lakehouse.ranges import past_beginning
@@ -27,25 +24,12 @@ _log = logging.getLogger(__name__)
 
 
 def run(lakehouse: Lakehouse, host: str, port: int) -> None:
-    """Serves until a signal ends it; prints the address once it listens."""
-    try:
-        listening = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
-    except OSError as err:
-        raise LakehouseError(
-            f"host={host}, port={port}: cannot be listened on ({err}); choose others by --host and --port"
-        ) from err
+    """Serves rows until a signal ends it; prints the address once it listens."""
     if not own_host.is_loopback(host):
         console.print_note(
             f"host={host}: whoever reaches this address reads the tables; put a proxy with authentication in front"
         )
-    shown = f"[{host}]" if ":" in host else host
-    console.print_text(f"http://{shown}:{listening.getsockname()[1]}/tables")
-    config = uvicorn.Config(
-        application(lakehouse, host), log_config=None, log_level="warning", access_log=False
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+    listen(application(lakehouse, host), host, port, "/tables")
 
 
 def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
@@ -60,7 +44,7 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
     by_key = {table.name: table for table in lakehouse.catalog if table.kind.is_upserted}
 
     def tables(request: Request) -> Response:
-        return _json([_described(table) for table in by_key.values()])
+        return as_json([_described(table) for table in by_key.values()])
 
     def rows(request: Request) -> Response:
         table = lakehouse.catalog.table(request.path_params["table"])
@@ -90,7 +74,7 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
             answer["error"] = (
                 f"table={table.name}, version={read.version}: no row has this key; look for other keys with `lakehouse query`"
             )
-        return _json(answer, 200 if read.rows else 404)
+        return as_json(answer, 200 if read.rows else 404)
 
     def refused(request: Request, err: Exception) -> Response:
         status = (
@@ -99,11 +83,11 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
         if status == 503:
             _log.warning(str(err))
         foreseen = isinstance(err, LakehouseError)
-        return _json({"error": str(err) if foreseen else f"{type(err).__name__}: {err}"}, status)
+        return as_json({"error": str(err) if foreseen else f"{type(err).__name__}: {err}"}, status)
 
     return Starlette(
         routes=[Route("/tables", tables), Route("/tables/{table}", rows)],
-        middleware=[Middleware(_Guard, host)],
+        middleware=[Middleware(Guard, host)],
         # the log has the traceback of an unforeseen error
         exception_handlers={LakehouseError: refused, Exception: refused},
     )
@@ -111,23 +95,3 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
 
 def _described(table: Table) -> dict[str, object]:
     return {"table": table.name, "kind": table.kind.name, "keys": list(table.keys)}
-
-
-def _json(value: object, status: int = 200) -> Response:
-    text = json.dumps(value, default=console.plain, ensure_ascii=False)
-    return Response(text, status, media_type="application/json")
-
-
-class _Guard:
-    """Refuses a request whose header `Host` names another server."""
-
-    def __init__(self, app: ASGIApp, listening: str) -> None:
-        self._app, self._listening = app, listening
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] == "http":
-            header = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            if not own_host.answers(self._listening, header):
-                app = Response(own_host.REFUSED, 421, media_type="text/plain")
-        await app(scope, receive, send)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lakehouse.cli import query
 from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Layer, Table
 from lakehouse.ranges import past_beginning, text
 from lakehouse.reconcile import coverage
@@ -145,6 +146,37 @@ def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
         if made is None or datetime.fromisoformat(at) < made[1]:
             lost[name] = lost.get(name, 0) + rows
     return lost
+
+
+def quarantine_reasons(lakehouse: Lakehouse, table: Table, reason: str = "") -> query.Answer:
+    """Returns how many rows are quarantined for each reason that contains the text."""
+    return query.run(
+        lakehouse,
+        "SELECT count(*) AS rows, regexp_replace(reason, ', (got|at character) .*', '') AS reason "
+        f"{_matching(table, reason)} GROUP BY 2 ORDER BY 1 DESC",
+    )
+
+
+def quarantined(
+    lakehouse: Lakehouse, table: Table, reason: str = "", limit: int = 0
+) -> query.Answer:
+    """Returns the newest quarantined rows, each with its place and its time of arrival; all for the limit 0."""
+    sources = lakehouse.catalog.sources_of(table).values()
+    places = {source.place for source in sources}
+    place = places.pop() if len(places) == 1 else RecordSource.place
+    in_message = ", _arrival['place'] AS place" if any(s.framing for s in sources) else ""
+    columns = (
+        f"{place}, _arrival['offset'] AS offset{in_message}, _arrival['time'] AS arrived, value"
+    )
+    newest = (
+        f"SELECT reason, {columns} {_matching(table, reason)} ORDER BY arrived DESC, 2, offset DESC"
+    )
+    return query.run(lakehouse, newest, limit or None)
+
+
+def _matching(table: Table, reason: str) -> str:
+    text = reason.replace("'", "''")
+    return f"FROM {table.name}__quarantine WHERE strpos(reason, '{text}') > 0"
 
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, object]:

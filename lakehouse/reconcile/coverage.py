@@ -5,7 +5,7 @@ A partition is computed again only if that can show something new.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -66,6 +66,18 @@ class Due:
 
     partition: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition, and the verdict in force.
+
+    :param verdict: OPEN ahead of the frontier; None if it is closed and has none.
+    """
+
+    key: str
+    verdict: Verdict | None
+    stored: Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +340,35 @@ def coverage(lakehouse: Lakehouse, table: Table, held: Content | None = None) ->
             for key in keys
         ),
     )
+
+
+def partitions(lakehouse: Lakehouse, table: Table) -> list[Partition]:
+    """Returns a table's partitions in order, each with the verdict in force: its last one, unless that was EQUAL.
+
+    An EQUAL partition that was changed since is PENDING, one of which a data file is missing DIFFERENT.
+    """
+    settings = lakehouse.settings
+    held = content(settings, table)
+    rows = held.partitions
+    certified: dict[str, Certificate] = {}
+    marks: Collection[str] = ()
+    if table.kind.is_derived:
+        certified = latest(settings, table)
+        closed, marks = _closed_and_changed(lakehouse, table, held, certified, BEGINNING)
+    else:  # hours of arrival: closed when they are over
+        now = datetime.now(UTC)
+        closed = sorted(k for k in rows if partition_range(k, table.partition_by).end <= now)
+    gone = _lost(settings, table, held)
+
+    def verdict(key: str) -> Verdict | None:
+        last = certified[key].verdict if key in certified else None
+        if last != "EQUAL":
+            return last
+        return "DIFFERENT" if key in gone else "PENDING" if key in marks else last
+
+    found = {key: verdict(key) for key in closed}
+    ahead: dict[str, Verdict | None] = dict.fromkeys(sorted(rows.keys() - found.keys()), "OPEN")
+    return [Partition(key, each, rows.get(key, Stored())) for key, each in (found | ahead).items()]
 
 
 def _closed_and_changed(

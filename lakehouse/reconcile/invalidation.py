@@ -108,9 +108,9 @@ def look(
             key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key])
         }
         again = _made_again(lakehouse.settings, both, known, tables, versions, gone_back)
-        if ours:
-            looks = Looks(versions, dict(sorted(marks.items())), tables)
-            replace_file(_path(lakehouse.settings, table), asdict(looks))
+        now_kept = Looks(versions, dict(sorted(marks.items())), tables)
+        if ours and now_kept != looks:
+            replace_file(_path(lakehouse.settings, table), asdict(now_kept))
     return {key: mark for key, mark in marks.items() if key in known} | again
 
 

@@ -1,6 +1,6 @@
 """The certificates in sum: for each table the last verdict, the end of its reconciled range, and the ranges known to differ."""
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -11,6 +11,7 @@ from lakehouse.storage.log.certificates import Verdict
 
 GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNVERIFIABLE", "OPEN", "EQUAL")
 Span = tuple[datetime, datetime]  # [start, end) as it was recorded
+_LAST = 50  # verdicts that are kept one by one
 _COUNTS = ["missing", "extra", "changed"]
 _COLUMNS = ["table", "start", "end", "verdict", "at", *_COUNTS]
 
@@ -72,24 +73,42 @@ def _outside(span: Span, equal: Span) -> list[Span]:
     return [(start, end) for start, end in parts if start < end]
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A verdict as it was given."""
+
+    at: datetime
+    table: str
+    verdict: Verdict
+    span: Span
+    rows: str
+
+
 class Verdicts:
-    """The log table of certificates in sum. It grows by a file for each verdict, so no file is read twice."""
+    """The log table of certificates in sum. It grows by a file for each verdict, so no file is read twice.
+
+    `last` has the verdicts given last, the newest at the end.
+    """
 
     def __init__(self, settings: Settings) -> None:
         path = layout.log_table(settings, "_certificates")
-        self._certificates = NewRows(path, _COLUMNS)
+        self._certificates = NewRows(path, _COLUMNS, "at")
         self._outcomes: dict[str, Outcomes] = {}
+        self.last: deque[Given] = deque(maxlen=_LAST)
 
     def now(self) -> dict[str, Outcomes]:
         """Returns the outcomes by table, for tables that have a certificate."""
         rows, again = self._certificates.read()
         if again:
             self._outcomes = {}
+            self.last.clear()
         for row in rows:
             row |= {name: datetime.fromisoformat(row[name]) for name in ("start", "end", "at")}
         for row in sorted(rows, key=lambda row: row["at"]):
             outcomes = self._outcomes.setdefault(row["table"], Outcomes())
-            outcomes.add(row["verdict"], (row["start"], row["end"]), row["at"], _rows(row))
+            span = row["start"], row["end"]
+            outcomes.add(row["verdict"], span, row["at"], _rows(row))
+            self.last.append(Given(row["at"], row["table"], row["verdict"], span, _rows(row)))
         return self._outcomes
 
 

@@ -31,8 +31,12 @@ def _lag(settings: Settings, table: Table, inputs: Sequence[Table], now: datetim
     last = next(CommitLog(settings, table).by_stream(), None) if inputs else None
     if last is None or now - last.at > duration(settings.batch_within):
         return timedelta(0)
-    unread = [at for each in inputs for at in _unread(settings, each, last)]
-    return now - min(unread, default=now)
+    return now - (unread_since(settings, inputs, last) or now)
+
+
+def unread_since(settings: Settings, inputs: Sequence[Table], last: Commit) -> datetime | None:
+    """Returns the time of the oldest commit of an input that a query has not read by its commit `last`, if there is one."""
+    return min((at for each in inputs for at in _unread(settings, each, last)), default=None)
 
 
 def _unread(settings: Settings, table: Table, last: Commit) -> list[datetime]:

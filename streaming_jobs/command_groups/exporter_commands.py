@@ -1,4 +1,4 @@
-"""The commands `lakehouse metrics` and `lakehouse lineage`: what is sent to other systems, until Ctrl-C."""
+"""The commands `board`, `metrics` and `lineage`: what is shown, or sent to other systems, until Ctrl-C."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -37,6 +37,20 @@ def metrics(
     console.print_text(f"http://{settings.metrics_host}:{server.server_port}/metrics")
     with suppress(KeyboardInterrupt):
         thread.join()
+
+
+def board(
+    host: Annotated[
+        str, typer.Option(help="An address of this machine; there is no authentication")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes one that is free")
+    ] = 8182,
+) -> None:
+    """Show jobs, tables, verdicts and targets on a page that is live, until Ctrl-C. Needs no JVM and changes nothing."""
+    from streaming_jobs.board import server
+
+    server.run(opening.lakehouse(), host, port)
 
 
 def lineage(

@@ -59,39 +59,17 @@ def status(targets: _TARGETS = None, as_json: AsJson = False) -> None:
 
     Exit code 1 if a follower that is to run does not.
     """
-    from lakehouse.storage.delta import delta_log
-    from lakehouse.storage.disk.layout import table_path
-    from streaming_jobs.supervision import desired, supervisor
-    from streaming_jobs.supervision.jobs import follower_of
+    from streaming_jobs.command_groups import views
 
     lakehouse, named = _chosen(targets)
-    settings = lakehouse.settings
-    rows, down = [], False
-    for target in named:
-        table, _ = lakehouse.catalog.target(target)
-        follower = supervisor.status(settings, follower_of(target))
-        query = follower.queries[0] if follower and follower.queries else None
-        version, wanted = query.batch if query else -1, desired.read(settings, follower_of(target))
-        down |= bool(wanted and wanted.state == "running" and not (follower and follower.alive))
-        newest = delta_log.latest(table_path(settings, table))
-        rows.append(
-            {
-                "target": target,
-                "table": table.name,
-                "state": follower.state if follower else "never ran",
-                "version": version if version >= 0 else None,
-                "table_version": newest if newest >= 0 else None,
-                "rows_sent": query.rows if query else 0,
-                "remarks": (query.trouble if query else "") or (follower.error if follower else ""),
-            }
-        )
+    rows = [views.target(lakehouse, name) for name in named]
     if as_json:
         console.print_json(rows)
     elif rows:
         console.print_rows(rows[0], (row.values() for row in rows))
     else:
         console.print_text(_NOTHING)
-    if down:
+    if any(views.is_down(lakehouse.settings, name) for name in named):
         raise typer.Exit(1)
 
 

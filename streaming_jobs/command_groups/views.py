@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 from lakehouse.ranges import BEGINNING, parse_instant, text
 from lakehouse.settings import Settings
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout, locks
+from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs import progress
 from streaming_jobs.progress import ACTIVE, JobStatus, QueryStatus
 from streaming_jobs.supervision import desired, origins, scheduled, supervisor
+from streaming_jobs.supervision.desired import Event
+from streaming_jobs.supervision.jobs import follower_of
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -71,6 +75,37 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
     return Group(
         _processes(settings, statuses), "", queries_table(statuses), "", shown_lags, *lines
     )
+
+
+def target(lakehouse: Lakehouse, name: str) -> dict[str, object]:
+    """Returns which version of its table a target holds, its follower's state, and why that waits or ended."""
+    table, _ = lakehouse.catalog.target(name)
+    follower = supervisor.status(lakehouse.settings, follower_of(name))
+    query = follower.queries[0] if follower and follower.queries else None
+    version, newest = query.batch if query else -1, delta_log.latest(lakehouse.path(table))
+    return {
+        "target": name,
+        "table": table.name,
+        "state": follower.state if follower else "never ran",
+        "version": version if version >= 0 else None,
+        "table_version": newest if newest >= 0 else None,
+        "rows_sent": query.rows if query else 0,
+        "remarks": (query.trouble if query else "") or (follower.error if follower else ""),
+    }
+
+
+def is_down(settings: Settings, target: str) -> bool:
+    """Returns True if the target's follower is to run and does not."""
+    follower = supervisor.status(settings, follower_of(target))
+    wanted = desired.read(settings, follower_of(target))
+    return bool(wanted and wanted.state == "running" and not (follower and follower.alive))
+
+
+def restarts(settings: Settings, pipeline: str) -> list[Event]:
+    """Returns the restarts of the job that nobody asked for, since the last wish for it."""
+    wanted = desired.read(settings, pipeline)
+    since = parse_instant(wanted.since) if wanted else BEGINNING
+    return desired.restarts(desired.history(settings, pipeline), since)
 
 
 def freshness(settings: Settings, pipeline: str) -> str:
@@ -151,8 +186,7 @@ def _processes(settings: Settings, statuses: Iterable[tuple[str, JobStatus | Non
     numbers = ("pid", "up", "Python", "JVM", "restarts")
     table = _table("job", ("state", "wanted"), numbers, ("the last because",))
     for name, status in statuses:
-        wanted, done = desired.read(settings, name), desired.history(settings, name)
-        restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else BEGINNING)
+        wanted, counted = desired.read(settings, name), restarts(settings, name)
         process = ["", "", "", ""]
         if status and status.alive:
             age = str(datetime.now(UTC) - datetime.fromisoformat(status.started_at))
@@ -163,8 +197,8 @@ def _processes(settings: Settings, statuses: Iterable[tuple[str, JobStatus | Non
             _coloured(status.state) if status else "never ran",
             Text(f"{wanted.state} by {wanted.by}" if wanted else "–"),
             *process,
-            f"{len(restarts)}",
-            Text(restarts[-1].why[:100] if restarts else ""),
+            f"{len(counted)}",
+            Text(counted[-1].why[:100] if counted else ""),
         )
     return table
 

@@ -72,7 +72,9 @@ print(*needing)
     assert found.returncode == 0, found.stderr
     needing = {name for name in found.stdout.split() if not name.startswith("assets.")}
     assert needing == {
+        "lakehouse.cli.http_server",
         "lakehouse.cli.serve",
+        "streaming_jobs.board.server",
         "streaming_jobs.exporters.lineage",
         "streaming_jobs.exporters.metric_families",
         "streaming_jobs.exporters.metrics",
@@ -87,7 +89,12 @@ def test_the_command_line_has_all_its_commands_and_reads_a_lakehouse(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "extra"),
-    [(("metrics", "--once"), "metrics"), (("lineage",), "lineage"), (("serve",), "serve")],
+    [
+        (("metrics", "--once"), "metrics"),
+        (("lineage",), "lineage"),
+        (("serve",), "serve"),
+        (("board",), "serve"),
+    ],
 )
 def test_a_command_of_a_missing_extra_says_how_to_install_it(tmp_path, arguments, extra):
     refused = command(tmp_path, *arguments)

@@ -52,30 +52,39 @@ def rows(
 
 
 class NewRows:
-    """The rows of a table that only grows, each read once."""
+    """The rows of a log table that only grows, each read once.
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self._path, self._columns = path, list(columns)
+    :param by: a column of texts that are greater in later rows.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], by: str) -> None:
+        self._path, self._columns, self._by = path, list(columns), by
         self._table: DeltaTable | None = None
         self._read: set[str] = set()
+        self._greatest = ""
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
         """Returns the rows added since the last call, and False; or all rows of the table, and True.
 
-        It returns all after the table was compacted, or removed and made again.
+        It returns all after the table was compacted, or removed and made again, and if a clock that goes after the others
+        gave a new row.
         """
-        files, again = self._files(), False
-        if not self._read <= files:
-            self._read, again = set(), True
-        new, all_new = sorted(files - self._read), not self._read
+        files, known = self._files(), self._read
         self._read = files
-        if not new:
-            return [], again
-        if all_new and self._table:
-            return rows(self._table, self._columns), again
-        import pyarrow.parquet as pq
+        if self._table is None or files == known:
+            return [], files != known
+        again = bool(known) and not (known <= files and self._is_later(self._table, files - known))
+        where = "true" if again or not known else f"\"{self._by}\" > '{self._greatest}'"
+        new = rows(self._table, self._columns, where)
+        self._greatest = max((row[self._by] for row in new), default=self._greatest)
+        return new, again
 
-        return pq.read_table(new, columns=self._columns).to_pylist(), again
+    def _is_later(self, table: "DeltaTable", files: set[str]) -> bool:
+        """Returns True if these files have no row that is not later than those read, by their statistics."""
+        names = {Path(file).name for file in files}
+        added = delta_log.records(table.get_add_actions(flatten=True))
+        least = [each.get(f"min.{self._by}") for each in added if Path(each["path"]).name in names]
+        return len(least) == len(names) and all(each and each > self._greatest for each in least)
 
     def _files(self) -> set[str]:
         if not delta_log.exists(self._path):

@@ -142,13 +142,19 @@ def touch(path: Path) -> bool:
 
 
 def modified(path: Path) -> float | None:
-    """Returns the time at which a file was last written, by the clock of its file system; None if there is no file."""
+    """Returns the time at which a file was last written, or a folder got or lost a file, by the clock of its file system.
+
+    None if it is not there.
+    """
     try:
         # opened, since a network file system may answer a mere look from its cache
-        with path.open("rb") as file:
-            return os.fstat(file.fileno()).st_mtime
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    try:
+        return os.fstat(opened).st_mtime
+    finally:
+        os.close(opened)
 
 
 def file_system_now(folder: Path) -> float:

@@ -1,0 +1,172 @@
+"""What the board shows, as plain values by part, read by the functions that commands, metrics and reconciliation use.
+
+A part is read again once the files that it is made of have changed. What cannot be read is said in its place.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from lakehouse.ranges import text
+from lakehouse.reconcile.verdicts import Outcomes, Verdicts
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk import files, layout
+from lakehouse.storage.lakehouse import Lakehouse
+from streaming_jobs.board.lanes import Lane, attempt
+from streaming_jobs.command_groups import views
+from streaming_jobs.progress import ACTIVE, AT_WORK, JobStatus
+from streaming_jobs.supervision import desired, supervisor
+from streaming_jobs.supervision.jobs import command, with_followers
+
+_EVENTS = 40
+_STEP = 16  # megabytes by which memory is shown, or each heartbeat would be news
+
+
+class Facts:
+    """The parts of the board by name, each with the number of the look that has changed it."""
+
+    def __init__(self, lakehouse: Lakehouse, every: float = 0.5) -> None:
+        self.lakehouse, self._every, self._looked = lakehouse, every, -every
+        self.lanes = {table.name: Lane(lakehouse, table) for table in lakehouse.catalog}
+        self._jobs: dict[str, JobStatus | None] = {}
+        self._stamps: dict[str, object] = {}
+        self._verdicts, self._outcomes = Verdicts(lakehouse.settings), dict[str, Outcomes]()
+        self._parts: dict[str, tuple[int, Any]] = {}
+        self._number, self._lock = 0, threading.Lock()
+
+    def since(self, number: int) -> tuple[int, dict[str, Any]]:
+        """Returns the number of the last look, and the parts that have changed since that one; all of them since 0.
+
+        Looks at the files unless that was done a moment ago, for another browser.
+        """
+        with self._lock:
+            if time.monotonic() - self._looked >= self._every:
+                self._look()
+                self._looked = time.monotonic()
+            changed = {part: value for part, (at, value) in self._parts.items() if at > number}
+            return self._number, changed
+
+    def _look(self) -> None:
+        self._number += 1
+        for part, read in self._reading():
+            before = self._parts.get(part, (0, {}))[1]
+            value = attempt(read, before)
+            if part not in self._parts or value != before:
+                self._parts[part] = (self._number, value)
+
+    def _reading(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        catalog = self.lakehouse.catalog
+        yield "certificates", self._certificates
+        for name in catalog.pipelines():
+            yield f"job/{name}", partial(self._job, name)
+        for table in catalog:
+            yield f"table/{table.name}", partial(self._table, table.name)
+        for name in catalog.targets():
+            yield f"target/{name}", partial(views.target, self.lakehouse, name)
+        yield "events", self._events
+        yield "lakehouse", self._about
+
+    def _certificates(self) -> dict[str, Any]:
+        stamp = files.modified(
+            delta_log.folder(layout.log_table(self.lakehouse.settings, "_certificates"))
+        )
+        if stamp != self._stamps.get("certificates"):
+            self._outcomes = self._verdicts.now()
+            self._stamps["certificates"] = stamp
+        return {}
+
+    def _job(self, name: str) -> dict[str, Any]:
+        settings = self.lakehouse.settings
+        status = self._jobs[name] = supervisor.status(settings, name)
+        before = self._parts.get(f"job/{name}", (0, {}))[1]
+        watched = (
+            layout.job_file(settings, name, each)
+            for each in ("status.json", "history.json", "desired.json")
+        )
+        stamp = (status and status.state, *map(files.modified, watched))
+        if before and "unreadable" not in before and stamp == self._stamps.get(name):
+            return before
+        wanted, counted = desired.read(settings, name), views.restarts(settings, name)
+        of_lanes = {f"table={q.table}: {q.waits}" for q in (status.queries if status else ())}
+        facts = {
+            "job": name,
+            "state": status.state if status else "never ran",
+            "wanted": f"{wanted.state} by {wanted.by}" if wanted else "",
+            "life": _life(status) if status and status.alive else None,
+            "restarts": len(counted),
+            "why": counted[-1].why if counted else "",
+            "freshness": views.freshness(settings, name),
+            "place": views.place(status),
+            "stage": status.stage if status and status.state == "starting" else "",
+            "troubles": [
+                line for line in views.troubles(settings, name, status) if line not in of_lanes
+            ],
+            "command": command("logs" if status and status.state in ACTIVE else "start", name),
+        }
+        self._stamps[name] = stamp
+        return facts
+
+    def _table(self, name: str) -> dict[str, Any]:
+        lane = self.lanes[name]
+        outcomes = self._outcomes.get(name)
+        lane.look(outcomes.at if outcomes else None)
+        job = self._jobs.get(lane.table.pipeline)
+        queries = job.queries if job and job.state in AT_WORK else ()
+        query = next((query for query in queries if query.table == name), None)
+        facts = lane.facts(query, outcomes)
+        above = (self._parts.get(f"table/{each}", (0, {}))[1] for each in facts["inputs"])
+        return facts | {"inherited": next(filter(None, map(_lag, above)), None)}
+
+    def _events(self) -> dict[str, Any]:
+        settings, catalog = self.lakehouse.settings, self.lakehouse.catalog
+        found = [
+            {"at": event.at, "what": event.what, "of": job, "why": event.why}
+            for job in with_followers(catalog, catalog.pipelines())
+            for event in desired.history(settings, job)
+        ]
+        found += [
+            {
+                "at": text(given.at),
+                "what": given.verdict,
+                "of": given.table,
+                "why": _range(given.span)
+                + (f": {given.rows}" if given.verdict == "DIFFERENT" else ""),
+            }
+            for given in self._verdicts.last
+        ]
+        found += [
+            {
+                "at": text(commit.at),
+                "what": "batch run",
+                "of": lane.table.name,
+                "why": f"{commit.written:,} rows of {_range((commit.start, commit.end))}",
+            }
+            for lane in self.lanes.values()
+            for commit in lane.commits
+            if commit.role == "batch" and commit.start
+        ]
+        return {"last": sorted(found, key=lambda event: event["at"], reverse=True)[:_EVENTS]}
+
+    def _about(self) -> dict[str, Any]:
+        never = all(status is None for status in self._jobs.values())
+        first = command("start", self.lakehouse.catalog.pipelines()[0])
+        why = f"no job has run yet: {first}" if never else ""
+        return {"root": str(self.lakehouse.settings.root), "why_empty": why}
+
+
+def _life(status: JobStatus) -> dict[str, Any]:
+    size = (status.python_bytes + status.jvm_bytes) >> 20
+    return {"pid": status.pid, "since": status.started_at, "megabytes": size - size % _STEP}
+
+
+def _lag(above: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns what an input has not read yet, or what it inherits itself."""
+    if above.get("unread") or above.get("behind"):
+        return {name: above.get(name) for name in ("table", "unread", "unit", "behind")}
+    return above.get("inherited")
+
+
+def _range(span: tuple[Any, Any]) -> str:
+    return " to ".join(text(end) for end in span)
