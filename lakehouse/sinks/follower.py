@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Position, Sink, Target
 from lakehouse.errors import CommitError, SinkError
-from lakehouse.sinks import changes, column_check
+from lakehouse.sinks import base, changes
 from lakehouse.sinks.formats import encoding
 from lakehouse.sinks.formats.encoded import Columns
 from lakehouse.storage.delta import delta_log, python_years, small_commits, version_rows
@@ -146,7 +146,7 @@ class Follower:
         """Raises SinkError if the target cannot hold the columns of a version."""
         columns = version_rows.columns(self._path, version)
         if columns != self._checked:
-            column_check.check(self.table.name, self.target, columns)
+            base.check_columns(self.table.name, self.target, columns)
             self._checked = columns
 
     def _load(self) -> Step:

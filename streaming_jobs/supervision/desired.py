@@ -166,12 +166,9 @@ def lock_process(
     Raises JobError if another holds it for longer than `wait` seconds.
     """
     make_root(settings)
-    try:
-        return locks.alone(layout.job_file(settings, pipeline, "actor"), wait)
-    except locks.Locked as err:
-        raise Busy(
-            f"pipeline={pipeline!r}: one at a time starts or ends its process, and another is at it; try again in a moment"
-        ) from err
+    path = layout.job_file(settings, pipeline, "actor")
+    message = f"pipeline={pipeline!r}: one at a time starts or ends its process, and another is at it; try again in a moment"
+    return locks.alone(path, wait, refusal=lambda holder: Busy(message))
 
 
 def restarts(events: Sequence[Event], since: datetime) -> list[Event]:

@@ -150,14 +150,13 @@ def _check_expired(settings: Settings, pipeline: str, job: str, before: Holder |
 
 
 def _locked(path: Path, pipeline: str) -> AbstractContextManager[object]:
-    try:
-        return locks.alone(path.with_name("lease"), wait=0)
-    except locks.Locked as err:
-        winner = holder(path)
-        who = winner or "another process"
-        raise JobError(
+    def refusal(noted: str) -> JobError:
+        who = holder(path) or "another process"
+        return JobError(
             f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends"
-        ) from err
+        )
+
+    return locks.alone(path.with_name("lease"), wait=0, refusal=refusal)
 
 
 def others(settings: Settings, job: str) -> set[str]:

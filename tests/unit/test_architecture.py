@@ -186,7 +186,6 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "lakehouse/runtime/kafka_properties.py": "the embedded broker's own, which Kafka reads on this machine",
     "lakehouse/examples/ads/producer.py": "the package's: campaigns",
     "lakehouse/producers/files.py": "the user's: what is produced",
-    "lakehouse/sinks/formats/file_formats.py": "none: content is made and read in memory",
     "lakehouse/sinks/targets/files_folder.py": "the target's: files of a published table, outside of the root",
     "lakehouse/cli/project.py": "the user's: a project is begun",
     "lakehouse/processes.py": "the kernel's: /proc",

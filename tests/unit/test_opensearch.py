@@ -8,11 +8,10 @@ import pytest
 
 from lakehouse import RowChange, opensearch
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
-from lakehouse.sinks.targets import opensearch_writer as module
+from lakehouse.sinks.targets import opensearch as module
 from lakehouse.sinks.targets.opensearch import EPOCH, OpenSearchSink
-from lakehouse.sinks.targets.opensearch_index import Document, Place
-from lakehouse.sinks.targets.opensearch_mapping import lacking, properties
-from lakehouse.sinks.targets.opensearch_server import Server
+from lakehouse.sinks.targets.opensearch_index import Document, Place, lacking, properties
+from lakehouse.sinks.targets.opensearch_server import Server, refusal
 
 KEYED = opensearch("balances", key="account")
 
@@ -140,7 +139,7 @@ def test_a_key_that_no_document_can_have_is_named(monkeypatch):
     ],
 )  # fmt: skip
 def test_an_answer_says_whether_it_is_worth_to_ask_again(status, error, away, said):
-    found = Server("t", "http://localhost")._refusal("PUT /t", status, {"error": error})
+    found = refusal("target=t, PUT /t", status, error)
     assert isinstance(found, SinkAway) == away and said in str(found)
 
 

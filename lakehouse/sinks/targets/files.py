@@ -33,10 +33,9 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import replaced
+from lakehouse.sinks import base
 from lakehouse.sinks.formats.encoding import key_of, text_of, value_of
-from lakehouse.sinks.formats.file_formats import Format, decoded, encoded
-from lakehouse.sinks.targets.files_folder import MANIFEST, Folder
+from lakehouse.sinks.targets.files_folder import MANIFEST, Folder, Format, decoded, encoded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,7 +158,10 @@ class FilesSink(Sink):
             at = manifest["position"]
             return Position.from_json(json.dumps(at)) if at else None
         if any(map(_OURS.fullmatch, self._folder.names())):
-            raise self._folder.refusal(f"it has files of a follower, and no {MANIFEST}")
+            raise base.unsound(
+                self._target.name,
+                f"{self._folder.path} has files of a follower, and no {MANIFEST}",
+            )
         return None
 
     def columns(self, schema: "pa.Schema") -> None:
@@ -193,7 +195,7 @@ class FilesSink(Sink):
         }
         with self._folder.lock():
             if self._folder.epoch() != self._epoch:
-                raise replaced(
+                raise base.replaced(
                     f"target={self._target.name}", "nothing of what it wrote is in the manifest"
                 )
             self._folder.publish(manifest)

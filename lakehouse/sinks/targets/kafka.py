@@ -23,19 +23,21 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import position_of
+from lakehouse.sinks import base
 from lakehouse.sinks.formats import avro, encoded, protobuf
 from lakehouse.sinks.targets.kafka_messages import (
     ANSWER,
     TOPIC,
+    TYPES,
     WAIT,
+    Format,
     Topics,
+    Values,
     id_of,
     made_again,
     positions_of,
     topic_of,
 )
-from lakehouse.sinks.targets.kafka_values import TYPES, Format, Values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,11 +170,9 @@ class KafkaSink(Sink):
             dict(message.headers() or ()).get(TABLE)
             for message in self._topics.messages(self._target.name)
         ):
-            raise SinkError(
-                f"topic={self._positions}: it has no record, and {self._target.name} has rows of a follower, so the position was "
-                f"removed; `lakehouse reconcile sink {self._target.name} --repair` sends what differs and writes a new one"
-            )
-        return position_of(self._target.name, f"the last record of {self._positions}", last)
+            what = f"the topic has rows of a follower, and {self._positions} no record, so the position was removed"
+            raise base.unsound(self._target.name, what)
+        return base.position_of(self._target.name, f"the last record of {self._positions}", last)
 
     def columns(self, schema: "pa.Schema") -> None:
         if self._target.format != "json":

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from lakehouse.declare.targets import Action, Change, Corrections, Row, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer
-from lakehouse.sinks.claims import filled
+from lakehouse.sinks.base import filled
 
 _SCHEMES = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}  # with the port of each
 _WITHIN = 20.0  # seconds for each answer of the server

@@ -17,7 +17,7 @@ from lakehouse.declare.targets import Action, Change, Corrections, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.runtime.http_client import Client, Unanswered
 from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer
-from lakehouse.sinks.claims import filled
+from lakehouse.sinks.base import filled
 
 _REFUSES_ALL = (301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 410)  # whatever the row
 _NOT_NOW = (429, 503)
