@@ -71,8 +71,7 @@ def filled(target: str, text: str) -> str:
 
     def lacking(name: str) -> SinkError:
         return SinkError(
-            f"target={target}, variable={name}: its declaration reads it from the environment of the follower, which "
-            "does not have it; set it there and start the follower again"
+            f"target={target}, variable={name}: the follower's environment lacks it; set it there and start the follower again"
         )
 
     return secrets.filled(text, lacking)

@@ -87,8 +87,7 @@ def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) ->
             )
         if position.table != (delta_log.exists(path) and small_commits.identity(path)):
             raise SinkError(
-                f"target={target.name}, table={table.name}: it holds version {position.version} of a table that is no more "
-                f"(id {position.table}); `--repair` makes it equal to the one that is there"
+                f"target={target.name}, id={position.table}: {table.name} is another table now; `--repair` makes the two equal"
             )
         with under_way(lakehouse.settings):
             rows = _rows_at(lakehouse, table, target, position.version)

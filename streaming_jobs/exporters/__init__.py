@@ -2,7 +2,6 @@
 
 metrics          jobs and tables as OpenMetrics
 metric_families  these metrics, declared
-results          the results of the windows that closed last
 lineage          commits and their inputs as OpenLineage
 notifications    notices of failures, each sent once
 follower         publishes a table to one target

@@ -97,8 +97,7 @@ def file_folder(
         raise DeclarationError(f"path={path!r}: a folder with a name; give one")
     if unknown := [name for name in parts if name not in keys]:
         raise DeclarationError(
-            f"target={named}, partition_by={unknown[0]!r}: a row stays in its partition, so that its deletion is found there; "
-            f"add {unknown[0]} to key={list(keys)}"
+            f"target={named}, partition_by={unknown[0]!r}: a row stays in its partition; add {unknown[0]} to key={list(keys)}"
         )
     if parts and len(parts) == len(keys):
         raise DeclarationError(
@@ -115,8 +114,7 @@ class FilesSink(Sink):
         path, root = Path(target.path).absolute(), settings.root.absolute()
         if path.is_relative_to(root) or root.is_relative_to(path):
             raise SinkError(
-                f"target={target.name}, path={target.path}: a folder belongs to the target alone, and one of it and the root of "
-                "the lakehouse lies in the other; name a folder elsewhere"
+                f"target={target.name}, path={target.path}: it and the root of the lakehouse must lie apart; name another folder"
             )
         layout = {
             "format": target.format,
@@ -144,8 +142,7 @@ class FilesSink(Sink):
             elif readable and not ours:
                 if names:
                     raise SinkError(
-                        f"target={self._target.name}, path={self._folder.path}: it has files already ({min(names)}), and a "
-                        "folder belongs to the target alone; name an empty one"
+                        f"target={self._target.name}, path={self._folder.path}: it has files ({min(names)}); name an empty folder"
                     )
                 self._folder.publish(_nothing())  # its absence is a loss from now on
             # the number may be gone, and no name of a file may come again

@@ -105,8 +105,7 @@ def kafka_topic(
         raise DeclarationError(f"target={topic}, partitions={partitions}: at least one; raise it")
     if unknown := [name for name in order if name not in keys]:
         raise DeclarationError(
-            f"target={topic}, order_by={unknown[0]!r}: a key stays in one partition, so that its deletion comes after its row; "
-            f"add {unknown[0]} to key={list(keys)}"
+            f"target={topic}, order_by={unknown[0]!r}: a key stays in one partition; add {unknown[0]} to key={list(keys)}"
         )
     return KafkaTopic(topic, keys, corrections, order, partitions, format)
 
@@ -139,8 +138,7 @@ class KafkaSink(Sink):
             partitions = len(self._topics.partitions(self._target.name))
         if partitions != self._target.partitions:
             raise SinkError(
-                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {partitions}, and with another "
-                "number a key would change its partition, and lose its order; declare the number that is there"
+                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {partitions}; declare as many"
             )
         own: dict[str, Any] = {
             # by the topic: of two that write it each would refuse the other

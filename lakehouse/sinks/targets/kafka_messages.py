@@ -54,8 +54,7 @@ def topic_of(message: "Message") -> str:
 def made_again(topic: str, before: str, now: str) -> SinkError:
     return base.unsound(
         topic,
-        f"its follower wrote the topic of the id {before}, and this one (id={now}) was deleted and made again, and lacks what "
-        "was sent before",
+        f"its topic (id={before}) was deleted and made again (id={now}), and lacks what was sent before",
     )
 
 

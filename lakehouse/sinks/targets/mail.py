@@ -85,8 +85,7 @@ def mail(
     parts = urlsplit(server)
     if parts.scheme not in _SCHEMES or not parts.netloc:
         raise DeclarationError(
-            f"target={name}, server of scheme {parts.scheme!r}: one of {', '.join(_SCHEMES)}, and a host; write for example "
-            "smtp://localhost"
+            f"target={name}, server of scheme {parts.scheme!r}: one of {', '.join(_SCHEMES)}, and a host, as smtp://localhost"
         )
     place = parts.netloc.rpartition("@")[2]
     try:
@@ -101,8 +100,7 @@ def mail(
             _columns(template)
         except ValueError as err:
             raise DeclarationError(
-                f"target={name}, {what}={template!r}: columns are in braces, as in {{account}}, and a brace itself is doubled "
-                f"({err}); write it so"
+                f"target={name}, {what}={template!r}: a column is written {{account}}, a brace doubled ({err}); correct it"
             ) from err
     return Mail(
         name=name,

@@ -131,8 +131,7 @@ class OpenSearchSink(Sink):
         for document in self._index.documents():
             if "_source" not in document:
                 raise SinkError(
-                    f"{self._named}: {self._target.index} must keep documents as they were sent, and its mapping has "
-                    "_source switched off; create it with _source"
+                    f"{self._named}: the mapping of {self._target.index} has _source switched off; create it with _source"
                 )
             epoch, of_version = divmod(document["_version"], EPOCH)
             yield (
@@ -161,8 +160,7 @@ class OpenSearchSink(Sink):
             for change, key, value in zip(part.kinds, keys, part.values(), strict=True):
                 if not key or key == PLACE or len(key.encode()) > _LONGEST:
                     raise SinkError(
-                        f"{self._named}, key={key!r}: it becomes the id of a document, which has 1 to {_LONGEST} bytes and is "
-                        f"not {PLACE}; choose other columns, or leave such rows out of the table"
+                        f"{self._named}, key={key!r}: an id has 1 to {_LONGEST} bytes and is not {PLACE}; choose other columns"
                     )
                 yield Document(key, "" if change == "delete" else value)
 
@@ -194,8 +192,7 @@ class Writer:
         done = self.index.put_place(self.index.name, place, former)
         if isinstance(done, str):
             raise SinkAway(
-                f"{self._named}: one process writes a target, and another takes it over at this moment ({done}); the "
-                "follower looks again who does"
+                f"{self._named}: another process takes it over now ({done}); the follower looks again who writes it"
             )
         self.place = done
         self.index.give_alias(self.alias, f"{self.index.name}-Writer-")
@@ -206,8 +203,7 @@ class Writer:
         if isinstance(done, str):
             self.check_is_own()
             raise SinkAway(
-                f"{self._named}: {PLACE} must be as this follower wrote it, and somebody changed it or restored an "
-                f"older index ({done}); the follower goes on from what is there"
+                f"{self._named}: somebody changed {PLACE}, or restored an older index ({done}); the follower goes on from that"
             )
         self.place = done
         self.index.refresh()
@@ -217,8 +213,7 @@ class Writer:
         place = self.index.place(realtime=True)
         if place is None:
             raise SinkAway(
-                f"{self._named}: {self.index.name} must hold its position, and was emptied or deleted; its follower "
-                "fills it again"
+                f"{self._named}: {self.index.name} was emptied or deleted; its follower fills it again"
             )
         if place.epoch != self.place.epoch:
             raise replaced(self._named, "its version was not committed")
@@ -257,15 +252,13 @@ class Writer:
                 epochs += 1
                 if epochs > _HIGHER:
                     raise SinkError(
-                        f"{self._named}, key={newer[0].key!r}: only its follower may write {self.index.name}, and "
-                        "somebody else does again and again; end that"
+                        f"{self._named}, key={newer[0].key!r}: another process writes {self.index.name} again and again; end it"
                     )
                 self.claim(self.place)
             if busy:
                 if time.monotonic() > deadline:
                     raise SinkAway(
-                        f"{self._named}, version={version}: the server must take each document, and was too busy for "
-                        f"{len(busy)} of them for {_PATIENCE:.0f} s; its follower asks again"
+                        f"{self._named}, version={version}: the server was too busy for {_PATIENCE:.0f} s; it is asked again"
                     )
                 going_on()
                 refusals += 1
@@ -289,6 +282,5 @@ class Writer:
                 f"{named}: the index must take it and does not now ({reason(error)}); its follower asks again"
             )
         raise SinkError(
-            f"{named}: {self.index.name} must take each row and refuses this one ({reason(error)}); create an index whose "
-            "mapping takes it, or change the column, and start the follower"
+            f"{named}: {self.index.name} refuses this row ({reason(error)}); change its mapping or the column"
         )

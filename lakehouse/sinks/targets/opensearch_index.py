@@ -131,8 +131,7 @@ class Index:
             return Place(int(place["epoch"]), place["position"], _unchanged(document))
         except (KeyError, TypeError, ValueError) as err:
             raise SinkError(
-                f"{self._named}: its document {PLACE} must hold epoch and position, and does not ({err!r}); delete the index, "
-                "and the follower fills it again"
+                f"{self._named}: its document {PLACE} lacks epoch or position ({err!r}); delete the index: it is filled again"
             ) from err
 
     def put_place(self, by: str, place: Place, former: Place) -> Place | str:
@@ -192,8 +191,7 @@ class Index:
         self.refresh()
         if count := self.server.ask("GET", f"/{self.name}/_count")[1]["count"]:
             raise SinkError(
-                f"{self._named}: it has {count} documents and no position, so they are another's; publish to an index that is "
-                "empty or not there"
+                f"{self._named}: it has {count} documents and no position; publish to an index that is empty or not there"
             )
 
     def _map(self, fields: Properties) -> None:

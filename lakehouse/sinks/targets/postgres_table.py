@@ -182,8 +182,7 @@ def content(target: Target, cells: pa.Table, types: Mapping[str, str]) -> bytes:
     """
     if null := [name for name in target.key if cells[name].null_count]:
         raise SinkError(
-            f"target={target.name}, key={null[0]}: a row in which it is null has no key; leave such rows out of the "
-            "table, or choose other columns"
+            f"target={target.name}, key={null[0]}: a row where it is null has no key; leave it out, or choose other columns"
         )
     for place, name in enumerate(cells.column_names):
         if types[name] == "text":
@@ -201,8 +200,7 @@ def _check_texts(target: Target, cells: pa.Table, name: str) -> None:
         [first, *_] = cells.filter(has_nul.fill_null(False)).to_pylist()
         key = ", ".join(f"{column}={first[column]!r}" for column in target.key)
         raise SinkError(
-            f"target={target.name}, column={name}, {key}: PostgreSQL holds no text with the character NUL (\\u0000); "
-            "replace it in the table's function, or leave such rows out of the table"
+            f"target={target.name}, column={name}, {key}: PostgreSQL holds no text with NUL (\\u0000); replace it in the function"
         )
 
 

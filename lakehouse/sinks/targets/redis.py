@@ -112,8 +112,7 @@ class RedisSink(Sink):
         if foreign:  # keys that have left the table would never be removed
             raise base.unsound(
                 self._target.name,
-                f"the server has keys with its prefix ({foreign}), and {self._place} has no position, so it was removed, or they "
-                "are somebody else's: then take another prefix",
+                f"the server has keys with its prefix ({foreign}), maybe another's, and {self._place} has no position",
             )
         return base.position_of(self._target.name, self._place, text or None)
 
@@ -135,15 +134,13 @@ class RedisSink(Sink):
             epoch, last = together.hmget(self._place, "epoch", "position")
             if epoch is None:
                 raise SinkAway(
-                    f"{self._named}: {self._place} must be there, and was removed, as FLUSHDB or an eviction does; the follower "
-                    "looks at what is left"
+                    f"{self._named}: {self._place} was removed, as by FLUSHDB or an eviction; the follower looks at what is left"
                 )
             if int(epoch) != self._epoch:
                 raise base.replaced(self._named)
             if last != self._last:
                 raise SinkAway(
-                    f"{self._named}: the server has gone back to {last or 'nothing'}, as after a restart with an older copy; the "
-                    "follower goes on from there"
+                    f"{self._named}: the server has gone back to {last or 'nothing'}; the follower goes on from there"
                 )
             together.multi()
             for key, change in self._pending.items():
