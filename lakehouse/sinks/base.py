@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=Exception)
 Meaning = Literal["away", "refused", "failed"]
-"""An error of a server: it is asked again later, it lets this user in never, or anything else."""
+"""An error of a server: it may answer later, it refuses this user each time, or it is another one."""
 
 ACCESS = "set user and password in the url by variables of the follower's environment, and start it"
 _CAUSES: dict[Meaning, str] = {
@@ -25,7 +25,7 @@ _CAUSES: dict[Meaning, str] = {
 
 
 def failure(where: str, meaning: Meaning, why: object, access: str = ACCESS) -> SinkError:
-    """Returns the error of a server. `access` says how its user is let in."""
+    """Returns the error of a server. `access` says what gives its user access."""
     kind = SinkAway if meaning == "away" else SinkError
     return kind(f"{where}: {_CAUSES[meaning].format(why, access=access)}")
 

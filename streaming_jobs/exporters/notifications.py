@@ -16,12 +16,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lakehouse import addresses
 from lakehouse.addresses import WITHIN
@@ -148,19 +147,15 @@ class Notification(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The attempts to send a notice: their number, the time of the last (ISO 8601 UTC), and True if that got through."""
+    """The attempts to send a notice: their number, the time of the last, and True if that got through."""
 
     times: int
-    at: str
+    at: datetime
     sent: bool = False
 
     @property
-    def moment(self) -> datetime:
-        return datetime.fromisoformat(self.at)
-
-    @property
     def due(self) -> datetime:
-        return self.moment + timedelta(seconds=_ATTEMPTS.after(self.times))
+        return self.at + timedelta(seconds=_ATTEMPTS.after(self.times))
 
 
 def wanted(settings: Settings) -> bool:
@@ -177,8 +172,11 @@ def send(settings: Settings, notices: Iterable[Notice]) -> list[str]:
     if not wanted(settings):
         return []
     try:
-        with _alone(settings) as sent:
-            return _send(settings, notices, sent) if sent is not None else []
+        make_root(settings)
+        with locks.alone(layout.notification_file(settings, "sender"), wait=0):
+            return _send(settings, notices, _sent(settings))
+    except locks.Locked:
+        return []
     except OSError as err:  # nothing is sent that cannot be noted: it would be sent again and again
         return [
             f"notifications, root={settings.root}: what is sent must be noted and cannot be, so nothing is sent "
@@ -196,7 +194,7 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
         done = before and (before.sent or before.times >= MOST or now < before.due)
         if done or name in failures or time.monotonic() - began > _ROUND:
             continue
-        sent[key] = tried = Tried(before.times + 1 if before else 1, now.isoformat())
+        sent[key] = tried = Tried(before.times + 1 if before else 1, now)
         _note(settings, sent, now)
         if failure := deliver(notice):
             last = "the last attempt" if tried.times == MOST else f"attempt {tried.times} of {MOST}"
@@ -207,29 +205,19 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
     return list(failures.values())
 
 
-@contextmanager
-def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
-    """Holds the lock of the sender, and yields the notices sent so far; yields None where another process has it."""
-    make_root(settings)
-    try:
-        lock = locks.alone(layout.notification_file(settings, "sender"), wait=0)
-    except locks.Locked:
-        yield None
-        return
+def _sent(settings: Settings) -> dict[str, Tried]:
+    """Returns the attempts of the last day by the key of their notice, and of their receiver."""
     path = layout.notification_file(settings, "sent.json")
-    with lock:
-        yield read_value(path, _tried, "what was sent within a day may be sent again") or {}
-
-
-def _tried(given: dict) -> dict[str, Tried]:
-    tried: dict[str, Tried] = checked(dict[str, Tried], given)
-    for attempts in tried.values():
-        datetime.fromisoformat(attempts.at)
-    return tried
+    read: Callable[[Any], dict[str, Tried]] = partial(checked, dict[str, Tried])
+    return read_value(path, read, "what was sent within a day may be sent again") or {}
 
 
 def _note(settings: Settings, sent: dict[str, Tried], now: datetime) -> None:
-    recent = {key: asdict(tried) for key, tried in sent.items() if tried.moment > now - MEMORY}
+    recent = {
+        key: asdict(tried) | {"at": tried.at.isoformat()}
+        for key, tried in sent.items()
+        if tried.at > now - MEMORY
+    }
     replace_file(layout.notification_file(settings, "sent.json"), recent)
 
 

@@ -32,6 +32,7 @@ from lakehouse import (
 )
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import PARTITION
+from lakehouse.declare.targets import Corrections
 from lakehouse.errors import CommitError, DeclarationError, SinkError, UnknownTable
 from lakehouse.maintenance import needs
 from lakehouse.settings import Settings
@@ -113,16 +114,11 @@ def test_what_a_reader_keeps_by_key_is_the_table_at_each_version(versions):
 
 
 def test_a_correction_is_what_the_stream_did_not_write_and_goes_by_the_policy():
-    assert changes.is_correction(by_stream=False, has_partitions=True)
-    assert not changes.is_correction(by_stream=True, has_partitions=True)
-    # a keyed table has no rows that were final
-    assert not changes.is_correction(by_stream=False, has_partitions=False)
-    assert [changes.disposal(True, each) for each in ("send", "hold", "ignore")] == [
-        "send",
-        "hold",
-        "ignore",
-    ]
-    assert changes.disposal(False, "hold") == "send"
+    for policy in get_args(Corrections):
+        assert changes.disposal(policy, has_partitions=True, by_stream=False) == policy
+        assert changes.disposal(policy, has_partitions=True, by_stream=True) == "send"
+        # a keyed table has no rows that were final
+        assert changes.disposal(policy, has_partitions=False, by_stream=False) == "send"
 
 
 # ---- of a real table, written without Spark

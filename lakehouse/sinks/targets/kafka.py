@@ -116,7 +116,7 @@ class KafkaSink(Sink):
     def __init__(self, settings: Settings, target: KafkaTopic, table: str) -> None:
         self._settings, self._target, self._table = settings, target, table
         self._positions = positions_of(target.name)
-        self._producer: Producer | None = None
+        self._producer: Producer  # once it is open
         self._begun = False
         self._topic_id = ""  # of the topic that was opened
         self._looked = 0.0  # when that was seen last
@@ -197,7 +197,7 @@ class KafkaSink(Sink):
             self._looked = time.monotonic()
         self._send(self._positions, [("position", position.to_json(), 0, {TOPIC: self._topic_id})])
         with self._topics.failing(f"committing version {position.version}"):
-            self._writer.commit_transaction(ANSWER)
+            self._producer.commit_transaction(ANSWER)
         self._begun = False
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
@@ -217,20 +217,15 @@ class KafkaSink(Sink):
     def close(self) -> None:
         if self._begun:
             with self._topics.failing("ending its transaction"):
-                self._writer.abort_transaction(ANSWER)
+                self._producer.abort_transaction(ANSWER)
 
     def as_held(self, row: Row) -> Row:
         return protobuf.as_held(row) if self._target.format == "protobuf" else row
 
-    @property
-    def _writer(self) -> "Producer":
-        assert self._producer is not None, "it has been opened"
-        return self._producer
-
     def _begin(self) -> None:
         if not self._begun:
             with self._topics.failing("beginning a transaction"):
-                self._writer.begin_transaction()
+                self._producer.begin_transaction()
             self._begun = True
 
     def _send(
@@ -241,7 +236,7 @@ class KafkaSink(Sink):
         """Sends messages: key, value, partition and headers of each."""
         from confluent_kafka import KafkaException
 
-        produce, key = self._writer.produce, ""
+        produce, key = self._producer.produce, ""
         try:
             for key, value, partition, headers in messages:
                 while True:
@@ -249,6 +244,6 @@ class KafkaSink(Sink):
                         produce(topic, value, key, partition, headers=headers)
                         break
                     except BufferError:  # the queue is full: the broker sets the pace
-                        self._writer.poll(0.1)
+                        self._producer.poll(0.1)
         except KafkaException as err:
             raise self._topics.refused(f"sending the row of key {key!r}", err.args[0]) from err
