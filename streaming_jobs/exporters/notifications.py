@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from lakehouse import addresses
 from lakehouse.addresses import WITHIN
@@ -31,7 +31,6 @@ from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout, locks
 from lakehouse.storage.disk.files import read_value, replace_file
 from lakehouse.storage.disk.root import make as make_root
-from lakehouse.storage.disk.typed_values import checked
 from streaming_jobs.supervision.jobs import command
 
 MOST = 5  # attempts
@@ -208,8 +207,8 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
 def _sent(settings: Settings) -> dict[str, Tried]:
     """Returns the attempts of the last day by the key of their notice, and of their receiver."""
     path = layout.notification_file(settings, "sent.json")
-    read: Callable[[Any], dict[str, Tried]] = partial(checked, dict[str, Tried])
-    return read_value(path, read, "what was sent within a day may be sent again") or {}
+    meaning = "what was sent within a day may be sent again"
+    return read_value(path, dict[str, Tried], meaning) or {}
 
 
 def _note(settings: Settings, sent: dict[str, Tried], now: datetime) -> None:

@@ -5,14 +5,12 @@
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from lakehouse.durations import duration
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import file_system_now, modified, read_value
-from lakehouse.storage.disk.typed_values import typed
 from streaming_jobs.supervision.places import UNKNOWN, Place
 
 
@@ -37,7 +35,7 @@ class Holder:
 def holder(path: Path) -> Holder | None:
     """Returns the lease in force by its file `epoch.json`; None before the first."""
     meaning = "the next holder counts on from the epoch in status.json"
-    return read_value(path, partial(typed, Holder, later=True), meaning)
+    return read_value(path, Holder, meaning, later=True)
 
 
 def left(settings: Settings, job: str, place: Place) -> float:
