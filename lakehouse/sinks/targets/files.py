@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from lakehouse.declare.inputs.source_checks import one_of
@@ -50,6 +50,7 @@ _OURS = re.compile(r"(?:.*/)?v\d+-\d+-\d+\.(?:parquet|csv|json)")
 class FileFolder(Target):
     """A folder of files that holds, for each key, the row of a table."""
 
+    symbol: ClassVar[str] = "file"
     path: str
     format: Format
     partition_by: tuple[str, ...]

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import (
@@ -53,6 +53,7 @@ _TRANSACTION_MS = 300_000
 class KafkaTopic(Target):
     """A topic that holds, for each key, the row of a table."""
 
+    symbol: ClassVar[str] = "kafka"
     order_by: tuple[str, ...]
     partitions: int
     format: Format = "json"

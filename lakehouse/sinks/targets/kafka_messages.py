@@ -101,19 +101,11 @@ class Topics:
                     raise self._silent(f"reading {topic}", "no message, and no end")
 
     def _consumer(self) -> "Consumer":
-        from confluent_kafka import Consumer
-
-        from lakehouse.runtime.kafka_options import client_config
-
-        own: dict[str, Any] = {
-            "group.id": f"lakehouse.{self._topic}",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
+        own = {
             "fetch.wait.max.ms": 20,  # the end of a partition is an empty answer: 500 by default
             "isolation.level": "read_committed",
-            "log_level": 0,
         }
-        return Consumer(client_config(self._settings) | own)
+        return kafka_client.consumer(self._settings, f"lakehouse.{self._topic}", own)
 
     def failing(self, doing: str) -> AbstractContextManager[None]:
         """Raises what an error of the client means."""

@@ -9,7 +9,7 @@ from email.message import EmailMessage
 from email.utils import formatdate
 from functools import partial
 from string import Formatter
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from lakehouse.declare.targets import Action, Change, Corrections, Row, columns_of
@@ -26,6 +26,7 @@ _OF_ALL = ("table", "version", "change", "key")  # what a text may name beside c
 class Mail(ActionTarget):
     """People to whom rows are written."""
 
+    symbol: ClassVar[str] = "email"
     to: tuple[str, ...]
     sender: str
     subject: str

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 from lakehouse.backoff import Backoff
@@ -42,6 +42,7 @@ _GONE = ("index_not_found_exception", "invalid_index_name_exception")
 class OpenSearchIndex(Target):
     """An index of OpenSearch that holds, for each key, the row of a table."""
 
+    symbol: ClassVar[str] = "opensearch"
     index: str
     url: str = field(repr=False)
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 class PostgresTable(Target):
     """A table of PostgreSQL that holds, for each key, the row of a table."""
 
+    symbol: ClassVar[str] = "postgres"
     into: str
     dsn: str = field(repr=False)
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
@@ -37,6 +37,7 @@ _AS_JSON = ("boolean", "int64", "integer", "float32", "floating", "list", "map",
 class RedisKeys(Target):
     """Keys of Redis, each with the row of a table."""
 
+    symbol: ClassVar[str] = "redis"
     prefix: str
     url: str = field(repr=False)
     format: Format

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http.client import HTTPResponse
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from lakehouse.declare.targets import Action, Change, Corrections, columns_of
@@ -30,6 +30,7 @@ _LONGEST = 3600.0  # seconds for which an answer may ask not to be asked
 class Webhook(ActionTarget):
     """An address of HTTP to which rows are posted."""
 
+    symbol: ClassVar[str] = "http"
     url: str = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     secret: str = field(repr=False)

@@ -5,12 +5,12 @@ Among changes of a database, a message that is no change is not missing either.
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.errors import BrokerError
 from lakehouse.runtime import kafka_client
-from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.stream.reading.checked import Checked, examples
 
@@ -58,27 +58,17 @@ def _delivered(
 ) -> dict[int, bool]:
     """Returns those of the offsets that the topic delivers, each with True if its message is no change of a database."""
     import numpy as np
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import TopicPartition
 
     ranges = np.split(absent, np.flatnonzero(np.diff(absent) > 1) + 1)
-    config = {"isolation.level": "read_uncommitted", **client_config(settings)}  # as Spark reads it
-    own = {
-        "group.id": "lakehouse-offsets",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "log_level": "0",
-    }
-    consumer = Consumer(config | own)
-    try:
-        delivered: dict[int, bool] = {}
+    delivered: dict[int, bool] = {}
+    with closing(kafka_client.consumer(settings, "lakehouse-offsets")) as consumer:
         for each in ranges:
             first, end = int(each[0]), int(each[-1]) + 1
             consumer.assign([TopicPartition(topic, partition, first)])
             read = _read(consumer, topic, partition, end)
             delivered |= {o: is_no_change(value) for o, value in read if first <= o < end}
-        return delivered
-    finally:
-        consumer.close()
+    return delivered
 
 
 def _read(consumer, topic: str, partition: int, end: int) -> Iterator[tuple[int, bytes | None]]:
