@@ -10,7 +10,6 @@ partitions concerned again. A file that left the manifest stays for an hour, for
 the manifest before.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -259,23 +258,12 @@ class FilesSink(Sink):
             keys.clear()
         keys |= rows.keys()
         if rows:
-            state["files"].append(self._store(partition, version, list(rows.values())))
-
-    def _store(self, partition: str, version: int, rows: Sequence[Row]) -> dict[str, Any]:
-        """Writes a new file, and returns its entry in the manifest."""
-        self._written += 1
-        name = f"v{version}-{self._epoch}-{self._written}.{self._target.format}"
-        path = f"{partition}/{name}" if partition else name
-        assert self._schema is not None, "columns come before rows"
-        content = encoded(self._target.format, rows, self._schema)
-        self._folder.store(path, content)
-        return {
-            "path": path,
-            "partition": partition,
-            "rows": len(rows),
-            "bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
+            assert self._schema is not None, "columns come before rows"
+            self._written += 1
+            name = f"v{version}-{self._epoch}-{self._written}.{self._target.format}"
+            content = encoded(self._target.format, list(rows.values()), self._schema)
+            entry = self._folder.store(partition, name, content)
+            state["files"].append(entry | {"rows": len(rows)})
 
     def _rows_of(self, content: bytes) -> dict[str, Row]:
         """Returns the rows of a file by key."""

@@ -67,14 +67,18 @@ class Folder:
         aside.parent.mkdir(parents=True, exist_ok=True)
         within(self.path, name).rename(aside)
 
-    def store(self, name: str, content: bytes) -> None:
-        path = within(self.path, name)
+    def store(self, partition: str, name: str, content: bytes) -> dict[str, Any]:
+        """Writes a new file, and returns its entry in the manifest."""
+        place = f"{partition}/{name}" if partition else name
+        path = within(self.path, place)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         _sync(path.parent)
+        sha256 = hashlib.sha256(content).hexdigest()
+        return {"path": place, "partition": partition, "bytes": len(content), "sha256": sha256}
 
     def load(
         self, entry: Mapping[str, Any]

@@ -194,29 +194,22 @@ class RedisSink(Sink):
 
     def _values(
         self, names: Sequence[str], columns: Sequence[tuple[str, bool]]
-    ) -> list[str | None]:
-        """Returns the row of each key as `encoding` writes it; empty for a value that is none, None for a key that went."""
-        wanted = "hash" if self._target.format == "hash" else "string"
+    ) -> Iterator[str | None]:
+        """Yields the row of each key as `encoding` writes it; empty for a value that is none, None for a key that went."""
         with self._redis.pipeline(transaction=False) as asked:
+            read = asked.hgetall if self._target.format == "hash" else asked.get
             for name in names:
-                asked.type(name)
-            kinds = asked.execute()
-            for name, kind in zip(names, kinds, strict=True):
-                if kind == wanted == "hash":
-                    asked.hgetall(name)
-                elif kind == wanted:
-                    asked.get(name)
-            answers = iter(asked.execute(raise_on_error=False))
-        values: list[str | None] = []
-        for kind in kinds:
-            value = next(answers) if kind == wanted else None
-            if kind == "none" or (kind == wanted and not value):
-                values.append(None)
-            elif isinstance(value, dict):
-                values.append(_row(value, columns))
+                read(name)
+            answers = asked.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, dict) and answer:
+                yield _row(answer, columns)
+            elif not isinstance(answer, Exception):
+                yield answer or None
+            elif str(answer).startswith("WRONGTYPE"):
+                yield ""
             else:
-                values.append(value if isinstance(value, str) else "")
-        return values
+                raise answer
 
     def _failing(self, doing: str) -> AbstractContextManager[None]:
         """Raises what an error of the client means. Nothing of the transaction stays."""
