@@ -71,7 +71,7 @@ def admin(settings: Settings) -> "AdminClient":
 def consumer(
     settings: Settings, group: str, own: Mapping[str, object] = MappingProxyType({})
 ) -> "Consumer":
-    """Returns a consumer that commits no offsets and is told the end of a partition. `own`: its further properties."""
+    """Returns a consumer that commits no offsets and sees the end of a partition. `own`: its further properties."""
     from confluent_kafka import Consumer
 
     fixed = {

@@ -190,23 +190,16 @@ class Writer:
     def claim(self, former: Place) -> None:
         """Claims the index with a higher epoch than anyone before, and removes their aliases."""
         place = Place(former.epoch + 1, former.position)
-        done = self.index.put_place(self.index.name, place, former)
-        if isinstance(done, str):
-            raise SinkAway(
-                f"{self._named}: another process takes it over now ({done}); the follower looks again who writes it"
-            )
-        self.place = done
+        self.place = self.index.put_place(self.index.name, place, former)
         self.index.give_alias(self.alias, f"{self.index.name}-Writer-")
 
     def commit(self, position: Position) -> None:
         place = Place(self.place.epoch, position.to_json())
-        done = self.index.put_place(self.alias, place, self.place)
-        if isinstance(done, str):
+        try:
+            self.place = self.index.put_place(self.alias, place, self.place)
+        except SinkAway:
             self.check_is_own()
-            raise SinkAway(
-                f"{self._named}: somebody changed {PLACE}, or restored an older index ({done}); the follower goes on from that"
-            )
-        self.place = done
+            raise
         self.index.refresh()
 
     def check_is_own(self) -> None:

@@ -134,13 +134,16 @@ class Index:
                 f"{self._named}: its document {PLACE} lacks epoch or position ({err!r}); delete the index: it is filled again"
             ) from err
 
-    def put_place(self, by: str, place: Place, former: Place) -> Place | str:
-        """Writes the document by the name `by` and returns it; returns the server's reason if it is not as `former`."""
+    def put_place(self, by: str, place: Place, former: Place) -> Place:
+        """Writes the document by the name `by` and returns it. Raises SinkAway if it is not as `former`."""
         document = {PLACE: {"epoch": place.epoch, "position": place.position}}
         path = f"/{by}/_doc/{PLACE}?{former.unchanged}"
         status, answer = self.server.ask("PUT", path, document, (400, 404, 409))
         if status in (400, 404, 409):
-            return reason(answer.get("error"))
+            why = reason(answer.get("error"))
+            raise SinkAway(
+                f"{self._named}: another process changed {PLACE}, or an older index was restored ({why}); it is asked again"
+            )
         return Place(place.epoch, place.position, _unchanged(answer))
 
     def give_alias(self, alias: str, beginning: str) -> None:

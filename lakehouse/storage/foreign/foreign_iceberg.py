@@ -163,10 +163,7 @@ class IcebergFeed:
         self._is_shaped = True
 
     def _add(self, files: list[Registered], snapshot: int, sequence: int | None) -> None:
-        since = self.register.since  # by a process that ended in between
-        self.register.add(
-            [each for each in files if each.identity not in since], snapshot, sequence
-        )
+        self.register.add(files, snapshot, sequence)
         self._ends.append((snapshot, self.register.end))
 
     def _where(self) -> str:
