@@ -30,7 +30,7 @@ from lakehouse.storage.disk.files import (
 )
 from lakehouse.storage.disk.notes import Notes
 from streaming_jobs.supervision import holders
-from streaming_jobs.supervision.places import UNKNOWN, Place, here
+from streaming_jobs.supervision.holders import UNKNOWN, Place, here
 
 State = Literal[
     "starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "crash_loop"

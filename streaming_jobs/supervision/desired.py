@@ -20,8 +20,8 @@ from lakehouse.storage.disk import layout, locks
 from lakehouse.storage.disk.files import moved_aside, read_value, replace_file
 from lakehouse.storage.disk.root import make as make_root
 from streaming_jobs import progress
+from streaming_jobs.supervision.holders import Place, here
 from streaming_jobs.supervision.jobs import command
-from streaming_jobs.supervision.places import Place, here
 
 _KEPT = 100
 State = Literal["running", "stopped", "unsupervised"]

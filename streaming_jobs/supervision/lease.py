@@ -7,7 +7,7 @@ A process that runs several pipelines has the lease of each.
 
 On one machine with a file system that locks, the lock alone keeps two processes apart. The epoch is for all others: a
 process that wakes up after another took over finds a foreign epoch before it writes, and ends. A holder elsewhere
-(`streaming_jobs.supervision.places`) is waited for until its lease has expired: its process, or its JVM, may outlive
+(`streaming_jobs.supervision.holders`) is waited for until its lease has expired: its process, or its JVM, may outlive
 its lock.
 """
 
@@ -27,8 +27,7 @@ from lakehouse.storage.disk.files import exists, moved_aside, replace_file, touc
 from lakehouse.storage.disk.root import make as make_root
 from streaming_jobs import progress
 from streaming_jobs.supervision import holders
-from streaming_jobs.supervision.holders import Holder, holder
-from streaming_jobs.supervision.places import here
+from streaming_jobs.supervision.holders import Holder, here, holder
 
 _log = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ from streaming_jobs.exporters.notifications import Notice, What
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.supervision import desired, notices
 from streaming_jobs.supervision.desired import Event
-from streaming_jobs.supervision.places import here
+from streaming_jobs.supervision.holders import here
 
 SENSORS = ("lakehouse.examples.sensors.tables",)
 HOUR = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=UTC))

@@ -215,7 +215,9 @@ def test_a_value_that_the_mapping_does_not_take_is_named_and_nothing_of_its_vers
     published.upsert(path_of(lakehouse), 0, {"a": "1.00"})
     following = follower(lakehouse, server)
     following.begin()
-    with pytest.raises(SinkError, match=r"key='a': balances refuses this row .*balance.*boolean.*1\.00"):
+    with pytest.raises(
+        SinkError, match=r"key='a': balances refuses this row .*balance.*boolean.*1\.00"
+    ):
         caught_up(following)
     assert rows_of(server) == {} and following.sink.position() is None
     of_index = server.ask("GET", "/balances")["balances"]["settings"]["index"]

@@ -189,7 +189,7 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "lakehouse/sinks/targets/files_folder.py": "the target's: files of a published table, outside of the root",
     "lakehouse/cli/project.py": "the user's: a project is begun",
     "lakehouse/processes.py": "the kernel's: /proc",
-    "streaming_jobs/supervision/places.py": "the kernel's: /proc",
+    "streaming_jobs/supervision/holders.py": "the kernel's: /proc",
     "streaming_jobs/supervision/standby.py": "none: two pipes",
     "batch_jobs/side.py": "the answer to `other_code`, in a temporary folder",
     "batch_jobs/other_code.py": "another version of the code, in a temporary folder",
