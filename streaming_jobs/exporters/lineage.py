@@ -74,8 +74,7 @@ def client(to: str = "") -> OpenLineageClient:
         ) from err
     if configured.transport.kind == "console":  # what it falls back to: a logger that nobody reads
         raise SettingsError(
-            "to='': events need a receiver, and OpenLineage's own configuration names none; give --to a URL or a file, "
-            "or set OPENLINEAGE_URL"
+            "to='': events need a receiver; give --to a URL or a file, set OPENLINEAGE_URL, or configure OpenLineage"
         )
     return configured
 

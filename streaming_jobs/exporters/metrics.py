@@ -312,8 +312,7 @@ def serve(lakehouse: Lakehouse) -> tuple[ThreadingWSGIServer, threading.Thread]:
         server = make_server(host, port, app, kind, handler_class=_QuietHandler)
     except OSError as err:
         raise SettingsError(
-            f"metrics_host={host}, metrics_port={port}: cannot listen there ({err}); another exporter may run, or "
-            "take another port"
+            f"metrics_host={host}, metrics_port={port}: cannot listen there ({err}); take another port"
         ) from err
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -381,7 +380,6 @@ def _values(table: Table, row: Mapping[str, Any]) -> tuple[float | None, ...]:
     for name in table.metrics:
         if not isinstance(row[name], int | float | Decimal | None):
             raise DeclarationError(
-                f"table={table.name}, metrics={name!r}: a metric is a number, and this is {type(row[name]).__name__}; "
-                "name a column of numbers"
+                f"table={table.name}, metrics={name!r}: {type(row[name]).__name__} is no number; name a column of numbers"
             )
     return tuple(None if row[name] is None else float(row[name]) for name in table.metrics)

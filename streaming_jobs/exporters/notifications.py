@@ -178,8 +178,7 @@ def send(settings: Settings, notices: Iterable[Notice]) -> list[str]:
         return []
     except OSError as err:  # nothing is sent that cannot be noted: it would be sent again and again
         return [
-            f"notifications, root={settings.root}: what is sent must be noted and cannot be, so nothing is sent "
-            f"({err}); make room"
+            f"notifications, root={settings.root}: nothing is sent that cannot be noted ({err}); make room"
         ]
 
 
