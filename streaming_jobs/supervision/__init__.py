@@ -12,7 +12,6 @@ lease         one process runs a pipeline
 holders       that process, and the wait of any other
 origins       the files of its modules of tables
 job_logs      its output
-notices       notices of its failures
 rescaling     it goes on with more or fewer resources
 exchange      a table and the version beside it change places under it
 """
