@@ -182,7 +182,7 @@ def _fill(message: Any, row: Mapping[str, Any], place: str) -> None:
             value = dict(enumerate(value))
         if None in value.values():
             raise SinkError(
-                f"column={place}.{name}: Protobuf has no null in an array or a map; leave it out, or publish as JSON or Avro"
+                f"column={place}.{name}: an array or a map of Protobuf has no nulls; leave them out, or publish as JSON or Avro"
             )
         for key, part in value.items():
             if nested is not None:
