@@ -182,7 +182,7 @@ def content(target: Target, cells: pa.Table, types: Mapping[str, str]) -> bytes:
     """
     if null := [name for name in target.key if cells[name].null_count]:
         raise SinkError(
-            f"target={target.name}, key={null[0]}: a row where it is null has no key; leave it out, or choose other columns"
+            f"target={target.name}, key={null[0]}: a row in which it is null has no key; leave it out, or choose other columns"
         )
     for place, name in enumerate(cells.column_names):
         if types[name] == "text":
