@@ -30,7 +30,7 @@ from lakehouse.storage.log.commits import NOTHING, Commit
 from streaming_jobs.exporters import notifications
 from streaming_jobs.exporters.notifications import Notice
 from streaming_jobs.progress import JobStatus
-from streaming_jobs.supervision import control_loop, desired, notices, supervisor
+from streaming_jobs.supervision import control_loop, desired, supervisor
 from streaming_jobs.supervision.jobs import with_followers
 
 _MOST = 100  # events a tick: SQLite takes 5 ms for each
@@ -282,7 +282,7 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
         all_notices = [
             n
             for job in with_followers(catalog, catalog.pipelines())
-            for n in notices.of_job(settings, job)
+            for n in notifications.of_job(settings, job)
         ]
         all_notices += [
             *_different(catalog, verdicts),

@@ -8,15 +8,7 @@ import dagster as dg
 from assets.resources import RECONCILIATION, LakehouseResource, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.targets import Target
 from lakehouse.sinks import actions, comparison
-from lakehouse.sinks.targets.files import FileFolder
-from lakehouse.sinks.targets.kafka import KafkaTopic
-from lakehouse.sinks.targets.mail import Mail
-from lakehouse.sinks.targets.opensearch import OpenSearchIndex
-from lakehouse.sinks.targets.postgres import PostgresTable
-from lakehouse.sinks.targets.redis import RedisKeys
-from lakehouse.sinks.targets.webhook import Webhook
 from streaming_jobs.supervision.jobs import follower_of
 
 TARGET_EQUALS_TABLE = "target_equals_table"
@@ -35,7 +27,7 @@ def specs(catalog: Catalog) -> list[dg.AssetSpec]:
             deps=[table.name],
             description=_DESCRIPTION.format(target=name, table=table.name),
             group_name="targets",
-            kinds=_kinds(catalog.target(name)[1]),
+            kinds=set(filter(None, [catalog.target(name)[1].symbol])),
             tags={"pipeline": table.pipeline},
         )
         for name, table in catalog.targets().items()
@@ -64,20 +56,6 @@ def schedules(catalog: Catalog) -> Sequence[dg.ScheduleDefinition]:
             description="Compares what targets hold with their tables, reading both whole.",
         )
     ]
-
-
-def _kinds(target: Target) -> set[str]:
-    """Returns the symbols of Dagster's that a target is shown with."""
-    kinds = {
-        KafkaTopic: "kafka",
-        PostgresTable: "postgres",
-        RedisKeys: "redis",
-        OpenSearchIndex: "opensearch",
-        FileFolder: "file",
-        Webhook: "http",
-        Mail: "email",
-    }
-    return {kind for of, kind in kinds.items() if isinstance(target, of)}
 
 
 def _nothing_refused(name: str) -> dg.AssetChecksDefinition:

@@ -26,117 +26,64 @@ the path would replace it.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from lakehouse.cli.query import read
-    from lakehouse.declare.decorators import (
-        ingest_table,
-        keyed_table,
-        reference_table,
-        report_table,
-        row_table,
-        versioned_table,
-        window_table,
-    )
-    from lakehouse.declare.expectations import expect
-    from lakehouse.declare.inputs.changes import changes
-    from lakehouse.declare.inputs.delta import delta_table
-    from lakehouse.declare.inputs.files import files
-    from lakehouse.declare.inputs.folder import folder
-    from lakehouse.declare.inputs.iceberg import iceberg_table
-    from lakehouse.declare.inputs.kafka import kafka
-    from lakehouse.declare.inputs.own_sources import python_source
-    from lakehouse.declare.inputs.readers import SourceReader, SourceRecord
-    from lakehouse.declare.lookups import lookup
-    from lakehouse.declare.queries import sql
-    from lakehouse.declare.secrets import secret
-    from lakehouse.declare.targets import Action, Position, RowChange, Sink, Target
-    from lakehouse.declare.windows import around, count, duplicates, session, sliding, tumbling
-    from lakehouse.sinks.targets.files import file_folder
-    from lakehouse.sinks.targets.kafka import kafka_topic
-    from lakehouse.sinks.targets.mail import mail
-    from lakehouse.sinks.targets.opensearch import opensearch
-    from lakehouse.sinks.targets.postgres import postgres
-    from lakehouse.sinks.targets.redis import redis_keys
-    from lakehouse.sinks.targets.webhook import webhook
-    from lakehouse.transform.functions.patterns import (
-        Pattern,
-        begin,
-        directly_followed_by,
-        followed_by,
-        not_followed_by,
-    )
-    from lakehouse.transform.functions.process import (
-        KeyedCoProcess,
-        KeyedProcess,
-        OutputTag,
-        Row,
-        State,
-        Timers,
-        main_output,
-        process,
-        side_output,
-    )
-    from lakehouse.transform.versions import as_of_join
+if TYPE_CHECKING:  # for editors and type checkers, to which "as" says that a name is public
+    from lakehouse.cli.query import read as read
+    from lakehouse.declare.decorators import ingest_table as ingest_table
+    from lakehouse.declare.decorators import keyed_table as keyed_table
+    from lakehouse.declare.decorators import reference_table as reference_table
+    from lakehouse.declare.decorators import report_table as report_table
+    from lakehouse.declare.decorators import row_table as row_table
+    from lakehouse.declare.decorators import versioned_table as versioned_table
+    from lakehouse.declare.decorators import window_table as window_table
+    from lakehouse.declare.expectations import expect as expect
+    from lakehouse.declare.inputs.changes import changes as changes
+    from lakehouse.declare.inputs.delta import delta_table as delta_table
+    from lakehouse.declare.inputs.files import files as files
+    from lakehouse.declare.inputs.folder import folder as folder
+    from lakehouse.declare.inputs.iceberg import iceberg_table as iceberg_table
+    from lakehouse.declare.inputs.kafka import kafka as kafka
+    from lakehouse.declare.inputs.own_sources import python_source as python_source
+    from lakehouse.declare.inputs.readers import SourceReader as SourceReader
+    from lakehouse.declare.inputs.readers import SourceRecord as SourceRecord
+    from lakehouse.declare.lookups import lookup as lookup
+    from lakehouse.declare.queries import sql as sql
+    from lakehouse.declare.secrets import secret as secret
+    from lakehouse.declare.targets import Action as Action
+    from lakehouse.declare.targets import Position as Position
+    from lakehouse.declare.targets import RowChange as RowChange
+    from lakehouse.declare.targets import Sink as Sink
+    from lakehouse.declare.targets import Target as Target
+    from lakehouse.declare.windows import around as around
+    from lakehouse.declare.windows import count as count
+    from lakehouse.declare.windows import duplicates as duplicates
+    from lakehouse.declare.windows import session as session
+    from lakehouse.declare.windows import sliding as sliding
+    from lakehouse.declare.windows import tumbling as tumbling
+    from lakehouse.sinks.targets.files import file_folder as file_folder
+    from lakehouse.sinks.targets.kafka import kafka_topic as kafka_topic
+    from lakehouse.sinks.targets.mail import mail as mail
+    from lakehouse.sinks.targets.opensearch import opensearch as opensearch
+    from lakehouse.sinks.targets.postgres import postgres as postgres
+    from lakehouse.sinks.targets.redis import redis_keys as redis_keys
+    from lakehouse.sinks.targets.webhook import webhook as webhook
+    from lakehouse.transform.functions.patterns import Pattern as Pattern
+    from lakehouse.transform.functions.patterns import begin as begin
+    from lakehouse.transform.functions.patterns import directly_followed_by as directly_followed_by
+    from lakehouse.transform.functions.patterns import followed_by as followed_by
+    from lakehouse.transform.functions.patterns import not_followed_by as not_followed_by
+    from lakehouse.transform.functions.process import KeyedCoProcess as KeyedCoProcess
+    from lakehouse.transform.functions.process import KeyedProcess as KeyedProcess
+    from lakehouse.transform.functions.process import OutputTag as OutputTag
+    from lakehouse.transform.functions.process import Row as Row
+    from lakehouse.transform.functions.process import State as State
+    from lakehouse.transform.functions.process import Timers as Timers
+    from lakehouse.transform.functions.process import main_output as main_output
+    from lakehouse.transform.functions.process import process as process
+    from lakehouse.transform.functions.process import side_output as side_output
+    from lakehouse.transform.versions import as_of_join as as_of_join
 
 __version__ = "0.1.0"  # the only place: the package's metadata read it here
 
-__all__ = [
-    "Action",
-    "KeyedCoProcess",
-    "KeyedProcess",
-    "OutputTag",
-    "Pattern",
-    "Position",
-    "Row",
-    "RowChange",
-    "Sink",
-    "SourceReader",
-    "SourceRecord",
-    "State",
-    "Target",
-    "Timers",
-    "__version__",
-    "around",
-    "as_of_join",
-    "begin",
-    "changes",
-    "count",
-    "delta_table",
-    "directly_followed_by",
-    "duplicates",
-    "expect",
-    "file_folder",
-    "files",
-    "folder",
-    "followed_by",
-    "iceberg_table",
-    "ingest_table",
-    "kafka",
-    "kafka_topic",
-    "keyed_table",
-    "lookup",
-    "mail",
-    "main_output",
-    "not_followed_by",
-    "opensearch",
-    "postgres",
-    "process",
-    "python_source",
-    "read",
-    "redis_keys",
-    "reference_table",
-    "report_table",
-    "row_table",
-    "secret",
-    "session",
-    "side_output",
-    "sliding",
-    "sql",
-    "tumbling",
-    "versioned_table",
-    "webhook",
-    "window_table",
-]
 _HOMES = {  # imported when a name is asked for
     "cli.query": ("read",),
     "declare.decorators": (
@@ -173,6 +120,7 @@ _HOMES = {  # imported when a name is asked for
     "transform.versions": ("as_of_join",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted([*_HOME_OF, "__version__"])
 
 
 def __getattr__(name: str) -> object:

@@ -232,7 +232,7 @@ def supervise(
     from lakehouse.stopping import Stop
     from streaming_jobs import progress
     from streaming_jobs.exporters import notifications
-    from streaming_jobs.supervision import control_loop, notices
+    from streaming_jobs.supervision import control_loop
     from streaming_jobs.supervision.jobs import with_followers
 
     lakehouse, chosen = _chosen(pipelines)
@@ -251,7 +251,7 @@ def supervise(
                     f"{progress.now()} {pipeline}: {decision.action}, {decision.why}"
                 )
         for failure in notifications.send(
-            settings, [n for pipeline in named for n in notices.of_job(settings, pipeline)]
+            settings, [n for pipeline in named for n in notifications.of_job(settings, pipeline)]
         ):
             console.print_text(f"{progress.now()} {failure}")
 

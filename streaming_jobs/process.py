@@ -19,8 +19,8 @@ from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from streaming_jobs import progress
 from streaming_jobs.supervision import desired, jobs, lease, origins
+from streaming_jobs.supervision.holders import here
 from streaming_jobs.supervision.lease import Lease
-from streaming_jobs.supervision.places import here
 
 
 class Process:

@@ -29,9 +29,8 @@ from lakehouse.storage.disk.files import (
     replace_text,
 )
 from lakehouse.storage.disk.notes import Notes
-from lakehouse.storage.disk.typed_values import typed
 from streaming_jobs.supervision import holders
-from streaming_jobs.supervision.places import UNKNOWN, Place, here
+from streaming_jobs.supervision.holders import UNKNOWN, Place, here
 
 State = Literal[
     "starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "crash_loop"
@@ -184,7 +183,8 @@ def read(settings: Settings, pipeline: str) -> JobStatus | None:
 def last_word(settings: Settings, pipeline: str) -> JobStatus | None:
     """Returns the content of the status file, even if the process no longer runs."""
     meaning = "a job that runs writes it again; of one that does not, counts and paused queries are forgotten"
-    return read_value(layout.job_file(settings, pipeline, "status.json"), _decoded, meaning)
+    path = layout.job_file(settings, pipeline, "status.json")
+    return read_value(path, JobStatus, meaning, later=True, check=_check_instants)
 
 
 def unreadable(settings: Settings, pipeline: str) -> list[Path]:
@@ -194,11 +194,9 @@ def unreadable(settings: Settings, pipeline: str) -> list[Path]:
     return [aside for path in paths for aside in moved_aside(path)]
 
 
-def _decoded(given: dict) -> JobStatus:
-    status = typed(JobStatus, given, later=True)
+def _check_instants(status: JobStatus) -> None:
     for instant in (status.started_at, status.heartbeat, status.stage_since or status.started_at):
         datetime.fromisoformat(instant)
-    return status
 
 
 def note(settings: Settings, pipeline: str, progress: dict) -> None:

@@ -7,7 +7,6 @@ import time
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.delta.digest import digests
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import checksum, read_value, replace_file
-from lakehouse.storage.disk.typed_values import checked
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commits import NOTHING, Commit, recorded
 from lakehouse.storage.position import checkpoints, declared_state
@@ -37,7 +35,7 @@ def refresh(session: Session, table: Table) -> Commit | None:
     _make_inputs(session, table)
     recorded = read_value(
         layout.note(session.settings, table, "reference.json"),
-        partial(checked, dict[str, Any]),
+        dict[str, Any],
         f"{table.name} is computed again",
     )
     # a user may have removed the table, to have it filled again

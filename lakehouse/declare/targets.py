@@ -173,6 +173,7 @@ class Target(ABC):
     accepted_corrections: ClassVar[tuple[Corrections, ...]] = get_args(Corrections)
     # True if its rows can be compared with the table; an action leaves no row behind
     reads_back: ClassVar[bool] = True
+    symbol: ClassVar[str] = ""  # shown in Dagster: one of the kinds that it draws
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -8,7 +8,6 @@ table has its name, or an older copy its place.
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from lakehouse.declare.table import Table
@@ -20,7 +19,6 @@ from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_value, replace_file
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.disk.locks import alone_if_allowed
-from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.certificates import Certificate
 from lakehouse.transform import ranges_of
@@ -218,7 +216,7 @@ def version_of(certificate: Certificate, name: str) -> int:
 
 def _looks(settings: Settings, table: Table) -> Looks:
     meaning = "the logs are looked at as if for the first time"
-    return read_value(_path(settings, table), partial(typed, Looks), meaning) or Looks()
+    return read_value(_path(settings, table), Looks, meaning) or Looks()
 
 
 def _path(settings: Settings, table: Table) -> Path:

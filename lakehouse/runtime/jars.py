@@ -43,8 +43,10 @@ def resolve(jars_dir: Path, progress: Callable[[str], None] | None = None) -> Ja
     """
     sums, home = SUMS.read_text(), _home(jars_dir)
     if not _seen_before(home):
+        message = f"jars={jars_dir}: another process has been resolving for {_TIME_LIMIT} s; end it"
+        lock = jars_dir / ".lock"
         try:
-            with locks.alone(jars_dir / ".lock", _TIME_LIMIT):
+            with locks.alone(lock, _TIME_LIMIT, refusal=lambda holder: JarsError(message)):
                 if not home.exists():
                     _download(home, sums, progress or (lambda line: None))
                 elif not _seen_before(home):
@@ -52,10 +54,6 @@ def resolve(jars_dir: Path, progress: Callable[[str], None] | None = None) -> Ja
         except OSError as err:
             raise JarsError(
                 f"jars={jars_dir}: the jars are kept there, once for all checkouts; {err}"
-            ) from err
-        except locks.Locked as err:
-            raise JarsError(
-                f"jars={jars_dir}: another process has been resolving for {_TIME_LIMIT} s; end it"
             ) from err
     spark, kafka = (tuple(sorted((home / role).glob("*.jar"))) for role in _ROLES)
     return Jars(spark, kafka)

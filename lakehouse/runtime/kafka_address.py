@@ -4,7 +4,6 @@
 """
 
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import psutil
 
@@ -13,7 +12,6 @@ from lakehouse.errors import BrokerError
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_value, replace_file
-from lakehouse.storage.disk.typed_values import typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class Broker:
 def last(settings: Settings) -> Broker | None:
     """Returns the broker that was last started here, alive or not."""
     meaning = "the embedded broker counts as not running; if its process still runs, end it before `lakehouse broker start`"
-    return read_value(layout.broker(settings) / "broker.json", partial(typed, Broker), meaning)
+    return read_value(layout.broker(settings) / "broker.json", Broker, meaning)
 
 
 def write(settings: Settings, broker: Broker) -> None:

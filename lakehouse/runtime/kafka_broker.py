@@ -134,12 +134,10 @@ _RIGHT = "CREATE on the topic, or DESCRIBE if it is there"
 
 def _lock(home: Path) -> AbstractContextManager[object]:
     limit = READY_LIMIT + 2 * STOP_LIMIT
-    try:
-        return locks.alone(home / _LOCK, limit)
-    except locks.Locked as err:
-        raise BrokerError(
-            f"broker={home}: one process at a time starts or stops it; another has for {limit:.0f} s"
-        ) from err
+    message = (
+        f"broker={home}: one process at a time starts or stops it; another has for {limit:.0f} s"
+    )
+    return locks.alone(home / _LOCK, limit, refusal=lambda holder: BrokerError(message))
 
 
 def _command(jars: Jars, jvm: Sequence[str], main: str, *arguments: str) -> list[str]:

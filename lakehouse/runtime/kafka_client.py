@@ -7,9 +7,10 @@ listened to here.
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import wait
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.errors import AccessError, BrokerError, SettingsError
@@ -17,7 +18,7 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
+    from confluent_kafka import Consumer, KafkaError
     from confluent_kafka.admin import AdminClient
 
 WITHIN = 30.0  # seconds for an answer of the broker
@@ -65,6 +66,23 @@ _DENIED = (
 def admin(settings: Settings) -> "AdminClient":
     """Returns a client that has asked no broker yet. Raises SettingsError, BrokerError."""
     return _client(settings, {})
+
+
+def consumer(
+    settings: Settings, group: str, own: Mapping[str, object] = MappingProxyType({})
+) -> "Consumer":
+    """Returns a consumer that commits no offsets and sees the end of a partition. `own`: its further properties."""
+    from confluent_kafka import Consumer
+
+    fixed = {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "log_level": "0",  # what matters is raised
+    }
+    # as Spark reads topics, unless the user wants otherwise
+    config = {"isolation.level": "read_uncommitted", **client_config(settings)} | fixed
+    return Consumer(config | dict(own))
 
 
 def check(settings: Settings, within: float = WITHIN) -> None:

@@ -78,8 +78,7 @@ class ActionTarget(Target):
         named = f"target={self.name}"
         if self.corrections == "hold":
             raise DeclarationError(
-                f"{named}, corrections='hold': what is held back is sent by comparing target and table, and an action leaves "
-                "nothing to compare; take 'send' or 'ignore'"
+                f"{named}, corrections='hold': an action leaves nothing to compare and send later; take 'send' or 'ignore'"
             )
         Target.__post_init__(self)  # super() does not know a class that slots=True made again
         if not self.on:
@@ -248,8 +247,7 @@ def retry(settings: Settings, target: Target, ids: Collection[str] = ()) -> Coun
     waiting = {line.action.id: line.action for line in log.refused()}
     if unknown := sorted(set(ids) - waiting.keys()):
         raise SinkError(
-            f"target={acting.name}, id={unknown[0]}: no action of that id is refused; `lakehouse publish refused {acting.name}` "
-            "names those that are"
+            f"target={acting.name}, id={unknown[0]}: no such action is refused; see `lakehouse publish refused {acting.name}`"
         )
     counts: Counter[Outcome] = Counter()
     try:
@@ -273,10 +271,7 @@ def check_reads_back(target: Target) -> None:
 
 
 def _no_rows(name: str) -> str:
-    return (
-        f"target={name}: it acts on rows, and what was done cannot be read back and compared; `lakehouse publish refused {name}` "
-        "names what was not done"
-    )
+    return f"target={name}: an action leaves no row to compare; `lakehouse publish refused {name}` names what was not done"
 
 
 def _acting(target: Target) -> ActionTarget:

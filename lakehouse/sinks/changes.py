@@ -42,14 +42,12 @@ def difference(went: pa.Table, came: pa.Table, key: Sequence[str]) -> Columns:
     return Columns(kinds, pa.concat_tables([went, came]).take(pa.array(places, pa.int64())))
 
 
-def is_correction(by_stream: bool, has_partitions: bool) -> bool:
-    """Returns True if a commit changes final rows: in a table with partitions, a commit that the stream did not write."""
-    return has_partitions and not by_stream
+def disposal(policy: Corrections, *, has_partitions: bool, by_stream: bool) -> Corrections:
+    """Returns the way in which the changes of a version are treated.
 
-
-def disposal(correction: bool, policy: Corrections) -> Corrections:
-    """Returns the way in which the changes of a version are treated."""
-    return policy if correction else "send"
+    The policy is for final rows: those of a table with partitions that the stream did not write.
+    """
+    return policy if has_partitions and not by_stream else "send"
 
 
 def ordered(rows: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Fault, Position, Row, RowChange, Sink, Target
 from lakehouse.errors import CommitError, SinkError
-from lakehouse.sinks import changes, column_check
+from lakehouse.sinks import base, changes
 from lakehouse.sinks.actions import check_reads_back
 from lakehouse.sinks.follower import changes_of, written
 from lakehouse.sinks.formats import encoding
@@ -87,8 +87,7 @@ def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) ->
             )
         if position.table != (delta_log.exists(path) and small_commits.identity(path)):
             raise SinkError(
-                f"target={target.name}, table={table.name}: it holds version {position.version} of a table that is no more "
-                f"(id {position.table}); `--repair` makes it equal to the one that is there"
+                f"target={target.name}, id={position.table}: {table.name} is another table now; `--repair` makes the two equal"
             )
         with under_way(lakehouse.settings):
             rows = _rows_at(lakehouse, table, target, position.version)
@@ -161,7 +160,7 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
         with under_way(lakehouse.settings):
             version = delta_log.latest(path)
             columns = version_rows.columns(path, version)
-            column_check.check(table.name, target, columns)
+            base.check_columns(table.name, target, columns)
             rows = rows_of(changes.ordered(_rows_at(lakehouse, table, target, version)))
         present, twice = _rows_there(sink, _ALL)
         values = {key: "" if key in twice else value for key, (value, _) in present.items()}

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.table import Table
-from lakehouse.declare.targets import Position, Sink, Target
+from lakehouse.declare.targets import Corrections, Position, Sink, Target
 from lakehouse.errors import CommitError, SinkError
-from lakehouse.sinks import changes, column_check
+from lakehouse.sinks import base, changes
 from lakehouse.sinks.formats import encoding
 from lakehouse.sinks.formats.encoded import Columns
 from lakehouse.storage.delta import delta_log, python_years, small_commits, version_rows
@@ -68,6 +68,7 @@ class Follower:
         self.sink: Sink = target.sink(lakehouse.settings, table.name)
         self.sink.going_on = going_on
         self.position: Position | None = None
+        self._named = f"target={target.name}, table={table.name}"
         self._path = lakehouse.path(table)
         self._committed = -1
         self._stamp = ""
@@ -92,15 +93,14 @@ class Follower:
         identity = delta_log.exists(self._path) and small_commits.identity(self._path)
         if identity != position.table:
             raise SinkError(
-                f"target={self.target.name}, table={self.table.name}: it holds version {position.version} of a table with the "
-                f"id {position.table}, and the table that is there has {identity or 'none'}; {self._remedy()}"
+                f"{self._named}, id={identity or 'none'}: the target holds version {position.version} of a table with the id "
+                f"{position.table}; {self._remedy()}"
             )
         committed_at = written(self._path, position.version)
         if committed_at and committed_at != position.written:
             raise SinkError(
-                f"target={self.target.name}, table={self.table.name}, version={position.version}: the target holds the one "
-                f"committed at {position.written}, and the table has one of that number committed at {committed_at}, so it was "
-                f"restored; {self._remedy()}"
+                f"{self._named}, version={position.version}: the target holds that of {position.written}, the table one of "
+                f"{committed_at}, so it was restored; {self._remedy()}"
             )
         self._check_columns(delta_log.latest(self._path))
         self._stamp = delta_log.stamp(self._path, position.version)
@@ -125,10 +125,17 @@ class Follower:
                 self._check_log(position)
             return None
         with under_way(self.lakehouse.settings):
-            row_changes, correction = self._planned(version)
-        done = self._write(position, version, row_changes, correction)
-        self._stamp = stamp
-        return done
+            row_changes, disposal = self._planned(version)
+        if row_changes and disposal == "hold":
+            position = replace(position, held=(*position.held, version))
+        position = replace(position, version=version, written=written(self._path, version))
+        if row_changes and disposal == "send":
+            self._send(version, row_changes)
+        if (row_changes and disposal != "ignore") or version - self._committed >= _UNCOMMITTED:
+            self._commit(position)
+        self.position, self._stamp = position, stamp
+        counts = {"send": "sent", "hold": "held", "ignore": "ignored"}
+        return Step(version, **{counts[disposal]: len(row_changes or ())})
 
     def end(self) -> None:
         """Commits how far it has come, and lets go of the target."""
@@ -146,7 +153,7 @@ class Follower:
         """Raises SinkError if the target cannot hold the columns of a version."""
         columns = version_rows.columns(self._path, version)
         if columns != self._checked:
-            column_check.check(self.table.name, self.target, columns)
+            base.check_columns(self.table.name, self.target, columns)
             self._checked = columns
 
     def _load(self) -> Step:
@@ -161,36 +168,24 @@ class Follower:
         self._commit(Position(identity, version, written(self._path, version)))
         return Step(version, sent=rows.num_rows)
 
-    def _planned(self, version: int) -> tuple[Columns | None, bool]:
-        """Returns the changes of a version, if there are any, and True if it is a correction."""
+    def _planned(self, version: int) -> tuple[Columns | None, Corrections]:
+        """Returns the changes of a version, if there are any, and the way in which they are treated."""
         change = delta_log.change(self._path, version)
         if change is None:
-            return None, False
+            return None, "send"
         self._check_columns(version)
         try:
             row_changes = changes_of(self.lakehouse, self.table, self.target, version)
         except CommitError as err:
             raise CommitError(f"{err}; {self._remedy()}") from err
-        has_partitions = self.table.kind.has_partitions
-        return row_changes, changes.is_correction(change.by_stream, has_partitions)
-
-    def _write(
-        self, position: Position, version: int, row_changes: Columns | None, correction: bool
-    ) -> Step:
-        disposal = changes.disposal(correction, self.target.corrections)
-        held = (version,) if row_changes and disposal == "hold" else ()
-        at = written(self._path, version)
-        position = replace(position, version=version, written=at, held=position.held + held)
-        if row_changes and disposal == "send":
-            self._send(version, row_changes)
-        if (row_changes and disposal != "ignore") or version - self._committed >= _UNCOMMITTED:
-            self._commit(position)
-        self.position = position
-        counts = {"send": "sent", "hold": "held", "ignore": "ignored"}
-        return Step(version, **{counts[disposal]: len(row_changes or ())})
+        return row_changes, changes.disposal(
+            self.target.corrections,
+            has_partitions=self.table.kind.has_partitions,
+            by_stream=change.by_stream,
+        )
 
     def _send(self, version: int, row_changes: Columns) -> None:
-        where = f"target={self.target.name}, table={self.table.name}, version={version}"
+        where = f"{self._named}, version={version}"
         python_years.check(row_changes.rows, where, SinkError, encoding.FIX, self.target.key)
         columns = row_changes.rows.schema
         if columns != self._columns:
@@ -209,21 +204,15 @@ class Follower:
         """Raises CommitError if the next version is gone, or the table ends before the position."""
         self._looked = time.monotonic()
         latest, following = delta_log.latest(self._path), position.version + 1
-        if latest == position.version or (
-            latest > position.version and delta_log.stamp(self._path, following)
-        ):
-            return
-        raise CommitError(
-            f"table={self.table.name}, version={following}: it comes next for {self.target.name}, and the table's log, which "
-            f"ends at {latest}, does not have it; {self._remedy()}"
-        )
+        has_next = latest > position.version and delta_log.stamp(self._path, following)
+        if latest != position.version and not has_next:
+            raise CommitError(
+                f"{self._named}, version={following}: the table's log ends at {latest} and does not have it; {self._remedy()}"
+            )
 
     def _remedy(self) -> str:
         name = self.target.name
         if self.target.reads_back:
             return f"`lakehouse reconcile sink {name} --repair` sends what differs from the newest version"
         note = layout.published(self.lakehouse.settings, name)
-        return (
-            f"actions of versions that are gone are not known; remove {note} and the folder {note.with_suffix('')}, and the "
-            "target begins as a new one"
-        )
+        return f"its actions are unknown; remove {note} and the folder {note.with_suffix('')}, and the target begins as a new one"

@@ -5,13 +5,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import Any, overload
-
-import pyarrow as pa
+from typing import Any, cast, overload
 
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.decorators import ingest_table, keyed_table
@@ -49,7 +47,7 @@ class Event:
 def live(settings: Settings, target: Target, end: End, pipe: Connection) -> None:
     """Publishes until it is killed, or fails."""
     following = Follower(*declared(settings, target), target)
-    following.sink = _Mortal(following.sink, end, pipe)
+    following.sink = cast(Sink, _Mortal(following.sink, end, pipe))
     try:
         following.begin()
         while True:
@@ -60,8 +58,8 @@ def live(settings: Settings, target: Target, end: End, pipe: Connection) -> None
         sys.exit(1)
 
 
-class _Mortal(Sink):
-    """A sink whose process dies, or stands still, at its end."""
+class _Mortal:
+    """A sink whose process dies, or stands still, at its end; all else is done by the sink itself."""
 
     def __init__(self, sink: Sink, end: End, pipe: Connection) -> None:
         self._sink, self._end, self._pipe = sink, end, pipe
@@ -74,11 +72,8 @@ class _Mortal(Sink):
         if self._is_due("opened", 1):  # it opens once
             self._stop()
 
-    def position(self) -> Position | None:
-        return self._sink.position()
-
-    def columns(self, schema: pa.Schema) -> None:
-        self._sink.columns(schema)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
         within = self._is_due("writing")
@@ -97,12 +92,6 @@ class _Mortal(Sink):
         self._pipe.send(Event("committed", began, position.version))
         if self._is_due("committed"):
             self._stop()
-
-    def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
-        return self._sink.rows(version)
-
-    def close(self) -> None:
-        self._sink.close()
 
     def _is_due(self, point: str, nth: int = 0) -> bool:
         self._visits[point] += 1

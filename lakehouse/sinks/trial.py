@@ -83,8 +83,7 @@ def assert_exactly_once(
     """
     if "account" not in target.key:
         raise DeclarationError(
-            f"target={target.name}, key={list(target.key)}: the table of the test kit has one row for each account; "
-            "add account to the key"
+            f"target={target.name}, key={list(target.key)}: the test kit has one row for each account; add account to the key"
         )
     return _KillTest(Settings(root=root, **settings), target, seed).run(lives)
 

@@ -7,6 +7,7 @@ import typer
 from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import DeclarationError
+from streaming_jobs.supervision.jobs import follower_of
 
 if TYPE_CHECKING:
     from lakehouse.storage.lakehouse import Lakehouse
@@ -23,7 +24,6 @@ _TARGETS = Annotated[list[str] | None, typer.Argument(help="Targets; by default 
 def start(targets: _TARGETS = None) -> None:
     """Start a follower for each target: a process of its own, which goes on when this command ends."""
     from streaming_jobs.supervision import job_logs, supervisor
-    from streaming_jobs.supervision.jobs import follower_of
 
     lakehouse, named = _chosen(targets)
     if not named:
@@ -43,7 +43,6 @@ def stop(
 ) -> None:
     """Stop followers, each after the version that it is at."""
     from streaming_jobs.supervision import supervisor
-    from streaming_jobs.supervision.jobs import follower_of
 
     lakehouse, named = _chosen(targets)
     for target in named:
@@ -80,7 +79,6 @@ def logs(
 ) -> None:
     """Print the end of a follower's log."""
     from streaming_jobs.supervision import job_logs
-    from streaming_jobs.supervision.jobs import follower_of
 
     lakehouse, _ = _chosen([target])
     print(job_logs.log_tail(lakehouse.settings, follower_of(target), lines))
@@ -137,7 +135,6 @@ def retry(
 def run(target: Annotated[str, typer.Argument(help="The target")]) -> None:
     """Publish to one target in this process, until Ctrl-C or SIGTERM; what a container runs."""
     from streaming_jobs.supervision import foreground
-    from streaming_jobs.supervision.jobs import follower_of
 
     lakehouse, _ = _chosen([target])
     raise typer.Exit(foreground.run(lakehouse.settings, follower_of(target)))

@@ -2,8 +2,7 @@
 
 metrics          jobs and tables as OpenMetrics
 metric_families  these metrics, declared
-results          the results of the windows that closed last
 lineage          commits and their inputs as OpenLineage
-notifications    notices of failures, each sent once
+notifications    notices of the failures of jobs, each sent once
 follower         publishes a table to one target
 """

@@ -6,7 +6,7 @@ nothing and is not sent. Run states and facets: OpenLineage's specification, ver
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -39,7 +39,6 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_tables
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_value, replace_file
-from lakehouse.storage.disk.typed_values import checked
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.position.reference_versions import SEEN
@@ -75,8 +74,7 @@ def client(to: str = "") -> OpenLineageClient:
         ) from err
     if configured.transport.kind == "console":  # what it falls back to: a logger that nobody reads
         raise SettingsError(
-            "to='': events need a receiver, and OpenLineage's own configuration names none; give --to a URL or a file, "
-            "or set OPENLINEAGE_URL"
+            "to='': events need a receiver; give --to a URL or a file, set OPENLINEAGE_URL, or configure OpenLineage"
         )
     return configured
 
@@ -100,8 +98,8 @@ class Lineage:
 
     def send(self) -> int:
         """Sends the events that are due, and returns how many. Raises OSError for one that cannot be sent: it is due again."""
-        read: Callable[[Any], dict[str, Sent]] = partial(checked, dict[str, Sent], later=True)
-        notes = read_value(self._notes, read, "all is sent again, with the same ids") or {}
+        meaning = "all is sent again, with the same ids"
+        notes = read_value(self._notes, dict[str, Sent], meaning, later=True) or {}
         count = 0
         for table in self.catalog:
             sent = notes.setdefault(table.name, Sent("", "", True, ""))

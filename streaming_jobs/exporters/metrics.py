@@ -1,7 +1,8 @@
 """Metrics of jobs, also dead ones, of tables, reconciliations and results, as OpenMetrics, read when Prometheus asks.
 
 The exporter is a process of its own that no job knows of. It reads status files, the ends of commit logs, and new
-certificates: no Spark, no broker, and nothing that takes longer as the lakehouse grows.
+certificates: no Spark, no broker, and nothing that takes longer as the lakehouse grows. The results of a table are those of
+the window that closed last, from the files of the one Delta commit that closed it.
 """
 
 import logging
@@ -9,10 +10,14 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from functools import partial
+from itertools import chain, takewhile
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import psutil
@@ -23,16 +28,19 @@ from prometheus_client.registry import Collector
 
 from lakehouse import own_host
 from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, JobError, SettingsError
-from lakehouse.ranges import parse_instant, past_beginning
+from lakehouse.ranges import BEGINNING, parse_instant, past_beginning
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
+from lakehouse.storage.delta import delta_log, delta_tables
+from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import Commit
 from streaming_jobs import progress
 from streaming_jobs.exporters.metric_families import NEVER_RAN, Families
-from streaming_jobs.exporters.results import LastWindows
 from streaming_jobs.progress import JobStatus, QueryStatus, ReferenceStatus
 from streaming_jobs.supervision import scheduled
 
@@ -304,9 +312,74 @@ def serve(lakehouse: Lakehouse) -> tuple[ThreadingWSGIServer, threading.Thread]:
         server = make_server(host, port, app, kind, handler_class=_QuietHandler)
     except OSError as err:
         raise SettingsError(
-            f"metrics_host={host}, metrics_port={port}: cannot listen there ({err}); another exporter may run, or "
-            "take another port"
+            f"metrics_host={host}, metrics_port={port}: cannot listen there ({err}); take another port"
         ) from err
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     return server, thread
+
+
+@dataclass(frozen=True, slots=True)
+class LastWindow:
+    """The window that closed last, [.., end): of each of its rows the values of the table's keys and of its metrics."""
+
+    end: datetime
+    rows: tuple[tuple[tuple[str, ...], tuple[float | None, ...]], ...]
+
+
+class LastWindows:
+    """The last window of each table, read again only when the stream has written another."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # up to which commit it is known
+        self._known: dict[str, tuple[datetime, LastWindow | None]] = {}
+
+    def of(self, table: Table) -> LastWindow | None:
+        """Returns None before the first window has closed. Raises DeclarationError if `metrics` names no column of numbers."""
+        seen, window = self._known.get(table.name, (BEGINNING, None))
+        newer = takewhile(lambda c: c.at > seen, CommitLog(self._settings, table).by_stream())
+        if (last := next(newer, None)) is None:
+            return window
+        if (wrote := next((c for c in chain([last], newer) if c.written), None)) is not None:
+            window = _read(self._settings, table, wrote) or window
+        self._known[table.name] = last.at, window
+        return window
+
+
+def _read(settings: Settings, table: Table, commit: Commit) -> LastWindow | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    path = table_path(settings, table)
+    moved = delta_log.moved(path, commit.version)
+    if moved is None:  # cut since
+        return None
+    files = [delta_log.data_file(path, file) for kind, file in moved if kind == "add"]
+    if delta_log.missing(files):  # compacted since, and vacuumed
+        return None
+    stored = delta_tables.rows_of(files)
+    if unknown := [name for name in table.metrics if name not in stored.schema.names]:
+        raise DeclarationError(
+            f"table={table.name}, metrics={unknown[0]!r}: it has no such column; one of {', '.join(stored.schema.names)}"
+        )
+    # a window closes for all of its keys in one micro-batch, which may close several
+    rows = stored.to_table([WINDOW, *table.keys, *table.metrics])
+    ends = pc.struct_field(rows[WINDOW], "end").cast(pa.timestamp("us", "UTC"))
+    last = rows.filter(pc.equal(ends, pc.max(ends))).to_pylist()
+    return LastWindow(
+        pc.max(ends).as_py(), tuple((_keys(table, row), _values(table, row)) for row in last)
+    )
+
+
+def _keys(table: Table, row: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple("" if row[name] is None else str(row[name]) for name in table.keys)
+
+
+def _values(table: Table, row: Mapping[str, Any]) -> tuple[float | None, ...]:
+    for name in table.metrics:
+        if not isinstance(row[name], int | float | Decimal | None):
+            raise DeclarationError(
+                f"table={table.name}, metrics={name!r}: {type(row[name]).__name__} is no number; name a column of numbers"
+            )
+    return tuple(None if row[name] is None else float(row[name]) for name in table.metrics)

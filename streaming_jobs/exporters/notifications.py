@@ -16,11 +16,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
 from lakehouse import addresses
@@ -30,9 +29,11 @@ from lakehouse.ranges import text
 from lakehouse.runtime.http_client import Client, Unanswered
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout, locks
-from lakehouse.storage.disk.files import read_value, replace_file
+from lakehouse.storage.disk.files import moved_at, read_value, replace_file
 from lakehouse.storage.disk.root import make as make_root
-from lakehouse.storage.disk.typed_values import checked
+from streaming_jobs import progress
+from streaming_jobs.supervision import desired, scheduled, supervisor
+from streaming_jobs.supervision.desired import Event
 from streaming_jobs.supervision.jobs import command
 
 MOST = 5  # attempts
@@ -81,6 +82,8 @@ _MEANINGS: dict[What, tuple[str, str]] = {  # the failure in a few words, and th
         "`lakehouse stream status` shows whether its job runs and how far it lags.",
     ),
 }
+_NOTICES: dict[str, What] = {"restarted": "job_failed", "crash_loop": "job_crash_loop"}
+_OUTAGE = timedelta(minutes=10)  # longer than the waits between two restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +151,15 @@ class Notification(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The attempts to send a notice: their number, the time of the last (ISO 8601 UTC), and True if that got through."""
+    """The attempts to send a notice: their number, the time of the last, and True if that got through."""
 
     times: int
-    at: str
+    at: datetime
     sent: bool = False
 
     @property
-    def moment(self) -> datetime:
-        return datetime.fromisoformat(self.at)
-
-    @property
     def due(self) -> datetime:
-        return self.moment + timedelta(seconds=_ATTEMPTS.after(self.times))
+        return self.at + timedelta(seconds=_ATTEMPTS.after(self.times))
 
 
 def wanted(settings: Settings) -> bool:
@@ -177,12 +176,14 @@ def send(settings: Settings, notices: Iterable[Notice]) -> list[str]:
     if not wanted(settings):
         return []
     try:
-        with _alone(settings) as sent:
-            return _send(settings, notices, sent) if sent is not None else []
+        make_root(settings)
+        with locks.alone(layout.notification_file(settings, "sender"), wait=0):
+            return _send(settings, notices, _sent(settings))
+    except locks.Locked:
+        return []
     except OSError as err:  # nothing is sent that cannot be noted: it would be sent again and again
         return [
-            f"notifications, root={settings.root}: what is sent must be noted and cannot be, so nothing is sent "
-            f"({err}); make room"
+            f"notifications, root={settings.root}: nothing is sent that cannot be noted ({err}); make room"
         ]
 
 
@@ -196,7 +197,7 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
         done = before and (before.sent or before.times >= MOST or now < before.due)
         if done or name in failures or time.monotonic() - began > _ROUND:
             continue
-        sent[key] = tried = Tried(before.times + 1 if before else 1, now.isoformat())
+        sent[key] = tried = Tried(before.times + 1 if before else 1, now)
         _note(settings, sent, now)
         if failure := deliver(notice):
             last = "the last attempt" if tried.times == MOST else f"attempt {tried.times} of {MOST}"
@@ -207,29 +208,19 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
     return list(failures.values())
 
 
-@contextmanager
-def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
-    """Holds the lock of the sender, and yields the notices sent so far; yields None where another process has it."""
-    make_root(settings)
-    try:
-        lock = locks.alone(layout.notification_file(settings, "sender"), wait=0)
-    except locks.Locked:
-        yield None
-        return
+def _sent(settings: Settings) -> dict[str, Tried]:
+    """Returns the attempts of the last day by the key of their notice, and of their receiver."""
     path = layout.notification_file(settings, "sent.json")
-    with lock:
-        yield read_value(path, _tried, "what was sent within a day may be sent again") or {}
-
-
-def _tried(given: dict) -> dict[str, Tried]:
-    tried: dict[str, Tried] = checked(dict[str, Tried], given)
-    for attempts in tried.values():
-        datetime.fromisoformat(attempts.at)
-    return tried
+    meaning = "what was sent within a day may be sent again"
+    return read_value(path, dict[str, Tried], meaning) or {}
 
 
 def _note(settings: Settings, sent: dict[str, Tried], now: datetime) -> None:
-    recent = {key: asdict(tried) for key, tried in sent.items() if tried.moment > now - MEMORY}
+    recent = {
+        key: asdict(tried) | {"at": tried.at.isoformat()}
+        for key, tried in sent.items()
+        if tried.at > now - MEMORY
+    }
     replace_file(layout.notification_file(settings, "sent.json"), recent)
 
 
@@ -296,3 +287,55 @@ def _send_by_apprise(address: str, notice: Notice) -> str:
     codes = [_CODE.search(entry.message) for entry in result.logs()]
     answer = next((f"the answer was {code[1]}" for code in codes if code), "it was not taken")
     return f"{answer}; `apprise -vv --body=test ADDRESS` shows more"
+
+
+def of_job(settings: Settings, pipeline: str) -> list[Notice]:
+    """Returns the notices of the job's history, which keeps each failure, however soon it was healed, and of its status.
+
+    Consecutive restarts for one reason are one notice: while the broker is away there is no end of them.
+    """
+    done = [event for event in desired.history(settings, pipeline) if event.what in _NOTICES]
+    first = done[:1] + [event for before, event in pairwise(done) if not _again(before, event)]
+    notices = [Notice(_NOTICES[e.what], pipeline, e.why, e.moment) for e in first]
+    if status := progress.read(settings, pipeline):
+        for q in status.queries:
+            if q.state == "paused":
+                why, since = f"{q.offsets} {q.error}".strip(), datetime.fromisoformat(q.since)
+                notices.append(Notice("query_paused", pipeline, why, since, q.table))
+            if q.begun:
+                started = datetime.fromisoformat(status.started_at)
+                notices.append(Notice("checkpoint_replaced", pipeline, q.begun, started, q.table))
+    return [*notices, *_run_failed(settings, pipeline), *_files_lost(settings, pipeline)]
+
+
+def _run_failed(settings: Settings, pipeline: str) -> list[Notice]:
+    """Returns a notice if the last run of a scheduled job ended badly: no restart in its history says so."""
+    if settings.freshness_of(pipeline).cron is None or scheduled.off(settings, pipeline):
+        return []
+    if launched := supervisor.silent_launch(settings, pipeline):
+        if supervisor.is_launching(settings, pipeline, launched):
+            return []
+        pid, at = launched.pid, launched.moment
+    else:  # the status is read last: a process may just have spoken
+        status = supervisor.status(settings, pipeline)
+        if status is None or status.state not in ("failed", "dead"):
+            return []
+        pid, at = status.pid, datetime.fromisoformat(status.heartbeat)
+    return [Notice("job_failed", pipeline, scheduled.why_ended(settings, pipeline, pid), at)]
+
+
+def _files_lost(settings: Settings, pipeline: str) -> list[Notice]:
+    """Returns a notice for each file of the job that was unreadable, and one if nothing says any more what is wanted of it."""
+    lost = [
+        (f"file={path}: it was unreadable and moved aside", moved_at(path))
+        for path in progress.unreadable(settings, pipeline)
+    ]
+    done = desired.history(settings, pipeline)
+    if done and (why := desired.lost(settings, pipeline)):
+        lost.append((why, done[-1].moment))
+    return [Notice("job_files_lost", pipeline, why, at) for why, at in lost]
+
+
+def _again(before: Event, event: Event) -> bool:
+    same = (before.what, before.why) == (event.what, event.why)
+    return same and event.moment - before.moment < _OUTAGE

@@ -10,10 +10,8 @@ foreground    a job in the process of the command
 scheduled     pipelines without a process between two runs
 lease         one process runs a pipeline
 holders       that process, and the wait of any other
-places        host, boot and PID namespace of a process
 origins       the files of its modules of tables
 job_logs      its output
-notices       notices of its failures
 rescaling     it goes on with more or fewer resources
 exchange      a table and the version beside it change places under it
 """

@@ -19,10 +19,9 @@ from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout, locks
 from lakehouse.storage.disk.files import moved_aside, read_value, replace_file
 from lakehouse.storage.disk.root import make as make_root
-from lakehouse.storage.disk.typed_values import typed
 from streaming_jobs import progress
+from streaming_jobs.supervision.holders import Place, here
 from streaming_jobs.supervision.jobs import command
-from streaming_jobs.supervision.places import Place, here
 
 _KEPT = 100
 State = Literal["running", "stopped", "unsupervised"]
@@ -42,6 +41,10 @@ class Desired:
     since: str
     by: str
 
+    @property
+    def moment(self) -> datetime:
+        return datetime.fromisoformat(self.since)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -54,7 +57,9 @@ class Event:
     process_started: float = 0.0
     counted: bool = False  # a restart that the breaker counts
     well: float = 0.0  # of a restart: seconds that the process before had been well
-    place: Place = field(default_factory=here)  # where its pid means something
+    place: Place = field(
+        default_factory=here
+    )  # where its pid means something; an earlier version wrote none
     command: str = ""  # of an exchange of versions, for which the process ends: what does it
     wished: str = ""  # since when what was wanted then is wanted
 
@@ -76,7 +81,8 @@ def wish(settings: Settings, pipeline: str, state: State, by: str = "") -> Desir
 def read(settings: Settings, pipeline: str) -> Desired | None:
     """Returns the last wish; None if nobody has asked."""
     meaning = f"what is wanted is not known: `{command('start', pipeline)}` or `{command('stop', pipeline)}` says it again"
-    return read_value(_path(settings, pipeline), _desired, meaning)
+    path = _path(settings, pipeline)
+    return read_value(path, Desired, meaning, later=True, check=lambda wish: wish.moment)
 
 
 def lost(settings: Settings, pipeline: str) -> str:
@@ -99,26 +105,18 @@ def _path(settings: Settings, pipeline: str) -> Path:
     return layout.job_file(settings, pipeline, "desired.json")
 
 
-def _desired(given: object) -> Desired:
-    desired = typed(Desired, given, later=True)
-    datetime.fromisoformat(desired.since)
-    return desired
-
-
 def history(settings: Settings, pipeline: str) -> tuple[Event, ...]:
     """Returns the events of the job, oldest first."""
     path = layout.job_file(settings, pipeline, "history.json")
-    return read_value(path, _events, "restarts are counted from zero") or ()
-
-
-def _events(given: object) -> tuple[Event, ...]:
-    if not isinstance(given, list):
-        raise TypeError("no list of events")
-    # an event without a place is one of an earlier version, and counts as one of here
-    events = tuple(typed(Event, {"place": {}} | event, later=True) for event in given)
-    for event in events:
-        datetime.fromisoformat(event.at)
-    return events
+    meaning = "restarts are counted from zero"
+    events = read_value(
+        path,
+        tuple[Event, ...],
+        meaning,
+        later=True,
+        check=lambda events: [event.moment for event in events],
+    )
+    return events or ()
 
 
 def note(settings: Settings, pipeline: str, event: Event) -> None:
@@ -166,12 +164,9 @@ def lock_process(
     Raises JobError if another holds it for longer than `wait` seconds.
     """
     make_root(settings)
-    try:
-        return locks.alone(layout.job_file(settings, pipeline, "actor"), wait)
-    except locks.Locked as err:
-        raise Busy(
-            f"pipeline={pipeline!r}: one at a time starts or ends its process, and another is at it; try again in a moment"
-        ) from err
+    path = layout.job_file(settings, pipeline, "actor")
+    message = f"pipeline={pipeline!r}: one at a time starts or ends its process, and another is at it; try again in a moment"
+    return locks.alone(path, wait, refusal=lambda holder: Busy(message))
 
 
 def restarts(events: Sequence[Event], since: datetime) -> list[Event]:

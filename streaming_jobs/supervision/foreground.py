@@ -12,7 +12,7 @@ from lakehouse import logs
 from lakehouse.settings import Settings
 from streaming_jobs import progress
 from streaming_jobs.supervision import holders, jobs
-from streaming_jobs.supervision.places import here
+from streaming_jobs.supervision.holders import here
 
 _log = logging.getLogger(__name__)
 

@@ -1,19 +1,55 @@
-"""The holder of the right to run a pipeline, and the wait of any other. `lease` acquires and renews that right.
+"""The place of a process, the holder of the right to run a pipeline, and the wait of any other for it.
+
+A pid says nothing on another host, after another boot, or in another PID namespace (a container). A process elsewhere can be
+neither looked at nor ended from here. Only the age of its lease is known, by the clock of the file system that holds the
+root: the clocks of two hosts differ, the time of a file does not. `lease` acquires and renews that right.
 
 <root>/_jobs/<pipeline>/epoch.json  the holder (Holder)
 <root>/_jobs/<pipeline>/lease       touched by the holder every second, as long as it lives
 """
 
+import os
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
 
+from lakehouse import processes
 from lakehouse.durations import duration
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import file_system_now, modified, read_value
-from lakehouse.storage.disk.typed_values import typed
-from streaming_jobs.supervision.places import UNKNOWN, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One table of processes. An empty one, of a file that an earlier version wrote, counts as this one."""
+
+    host: str = ""
+    boot: str = ""
+    namespace: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        return self in (UNKNOWN, here())
+
+    def __str__(self) -> str:
+        return f"host={self.host}, boot={self.boot[:8]}, PID namespace={self.namespace}"
+
+
+UNKNOWN = Place()
+
+
+def here() -> Place:
+    """Returns the place of this process, whose host may be renamed while it runs."""
+    return Place(os.uname().nodename, processes.boot_id(), _namespace())
+
+
+@cache
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid").removeprefix("pid:[").removesuffix("]")
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +73,7 @@ class Holder:
 def holder(path: Path) -> Holder | None:
     """Returns the lease in force by its file `epoch.json`; None before the first."""
     meaning = "the next holder counts on from the epoch in status.json"
-    return read_value(path, partial(typed, Holder, later=True), meaning)
+    return read_value(path, Holder, meaning, later=True)
 
 
 def left(settings: Settings, job: str, place: Place) -> float:

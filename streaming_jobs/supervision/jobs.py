@@ -1,8 +1,10 @@
 """Names of jobs: a pipeline's streaming job has its name, a target's follower a prefix and the target's name."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from lakehouse.declare.catalog import Catalog
+if TYPE_CHECKING:
+    from lakehouse.declare.catalog import Catalog
 
 _FOLLOWER = "publish:"  # no module has such a name
 
@@ -17,7 +19,7 @@ def target_of(job: str) -> str:
     return job.removeprefix(_FOLLOWER) if job.startswith(_FOLLOWER) else ""
 
 
-def with_followers(catalog: Catalog, pipelines: Iterable[str]) -> list[str]:
+def with_followers(catalog: "Catalog", pipelines: Iterable[str]) -> list[str]:
     """Returns the jobs of these pipelines, each before the followers of its tables."""
     return [
         job

@@ -7,7 +7,7 @@ A process that runs several pipelines has the lease of each.
 
 On one machine with a file system that locks, the lock alone keeps two processes apart. The epoch is for all others: a
 process that wakes up after another took over finds a foreign epoch before it writes, and ends. A holder elsewhere
-(`streaming_jobs.supervision.places`) is waited for until its lease has expired: its process, or its JVM, may outlive
+(`streaming_jobs.supervision.holders`) is waited for until its lease has expired: its process, or its JVM, may outlive
 its lock.
 """
 
@@ -27,8 +27,7 @@ from lakehouse.storage.disk.files import exists, moved_aside, replace_file, touc
 from lakehouse.storage.disk.root import make as make_root
 from streaming_jobs import progress
 from streaming_jobs.supervision import holders
-from streaming_jobs.supervision.holders import Holder, holder
-from streaming_jobs.supervision.places import here
+from streaming_jobs.supervision.holders import Holder, here, holder
 
 _log = logging.getLogger(__name__)
 
@@ -150,14 +149,13 @@ def _check_expired(settings: Settings, pipeline: str, job: str, before: Holder |
 
 
 def _locked(path: Path, pipeline: str) -> AbstractContextManager[object]:
-    try:
-        return locks.alone(path.with_name("lease"), wait=0)
-    except locks.Locked as err:
-        winner = holder(path)
-        who = winner or "another process"
-        raise JobError(
+    def refusal(noted: str) -> JobError:
+        who = holder(path) or "another process"
+        return JobError(
             f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends"
-        ) from err
+        )
+
+    return locks.alone(path.with_name("lease"), wait=0, refusal=refusal)
 
 
 def others(settings: Settings, job: str) -> set[str]:

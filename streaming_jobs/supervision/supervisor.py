@@ -1,6 +1,6 @@
 """Starts, stops and looks at the processes of streaming jobs, by pid and start time, where these mean something.
 
-A process elsewhere (`streaming_jobs.supervision.places`) can only be asked to drain, and waited for until it has, or its
+A process elsewhere (`streaming_jobs.supervision.holders`) can only be asked to drain, and waited for until it has, or its
 lease has expired. Each start and stop is recorded as the desired state, which `control_loop` keeps.
 """
 
@@ -23,8 +23,8 @@ from streaming_jobs import progress
 from streaming_jobs.progress import AT_WORK, JobStatus
 from streaming_jobs.supervision import desired, holders, jobs, lease, standby
 from streaming_jobs.supervision.desired import Event
+from streaming_jobs.supervision.holders import Place, here
 from streaming_jobs.supervision.job_logs import log_tail
-from streaming_jobs.supervision.places import Place, here
 from streaming_jobs.supervision.standby import Standby
 
 # seconds between two looks at a status file, which is all that a job shares with others

@@ -50,7 +50,7 @@ from lakehouse.testing import Stage, change_event
 from streaming_jobs import progress
 from streaming_jobs.exporters import metrics
 from streaming_jobs.exporters.metric_families import DECLARED
-from streaming_jobs.exporters.results import LastWindows
+from streaming_jobs.exporters.metrics import LastWindows
 from streaming_jobs.supervision import desired, supervisor
 from support import ROOT, changed_accounts
 

@@ -44,9 +44,9 @@ from streaming_jobs import progress
 from streaming_jobs.exporters import notifications
 from streaming_jobs.exporters.notifications import Notice, What
 from streaming_jobs.progress import JobStatus, QueryStatus
-from streaming_jobs.supervision import desired, notices
+from streaming_jobs.supervision import desired
 from streaming_jobs.supervision.desired import Event
-from streaming_jobs.supervision.places import here
+from streaming_jobs.supervision.holders import here
 
 SENSORS = ("lakehouse.examples.sensors.tables",)
 HOUR = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=UTC))
@@ -437,7 +437,8 @@ def test_restarts_for_one_reason_one_upon_the_other_are_one_failure(tmp_path):
             Event((began + timedelta(minutes=minute)).isoformat(), "restarted", why),
         )
     told = [
-        (n.why, (n.at - began) // timedelta(minutes=1)) for n in notices.of_job(settings, "sensors")
+        (n.why, (n.at - began) // timedelta(minutes=1))
+        for n in notifications.of_job(settings, "sensors")
     ]
     assert told == [("no broker", 0), ("its process died", 7), ("no broker", 12), ("no broker", 60)]
 
@@ -453,7 +454,7 @@ def test_a_scheduled_job_whose_run_failed_is_told_of(tmp_path):
             settings,
             JobStatus("sensors", 1, 1.0, 0, 0.0, state, now, now, error=error, place=here()),
         )
-        return [(n.what, n.why) for n in notices.of_job(settings, "sensors")]
+        return [(n.what, n.why) for n in notifications.of_job(settings, "sensors")]
 
     assert ended("failed", "no broker") == [("job_failed", "no broker")]
     assert ended("running") == [("job_failed", "its process died without an error message")], (
@@ -462,25 +463,25 @@ def test_a_scheduled_job_whose_run_failed_is_told_of(tmp_path):
     assert ended("stopped") == []
     at = datetime.now(UTC) + timedelta(seconds=1)
     desired.note(settings, "sensors", Event(at.isoformat(), "started", "by its schedule", 1, 1.0))
-    assert [(n.what, n.at) for n in notices.of_job(settings, "sensors")] == [("job_failed", at)], (
-        "it never said a word"
-    )
+    assert [(n.what, n.at) for n in notifications.of_job(settings, "sensors")] == [
+        ("job_failed", at)
+    ], "it never said a word"
     desired.wish(settings, "sensors", "stopped", "a test")
-    assert notices.of_job(settings, "sensors") == []
+    assert notifications.of_job(settings, "sensors") == []
 
 
 def test_files_of_a_job_that_are_lost_are_told_of(tmp_path):
     settings = Settings(root=tmp_path, tables=SENSORS)
     desired.wish(settings, "sensors", "running", "a test")
     desired.note(settings, "sensors", Event(progress.now(), "started", "a test"))
-    assert notices.of_job(settings, "sensors") == []
+    assert notifications.of_job(settings, "sensors") == []
     path = layout.job_folder(settings, "sensors") / "status.json"
     path.write_text("{")
-    [told] = notices.of_job(settings, "sensors")
+    [told] = notifications.of_job(settings, "sensors")
     assert told.what == "job_files_lost" and f"file={path}.unreadable-" in told.why
-    assert notices.of_job(settings, "sensors") == [told], "and once"
+    assert notifications.of_job(settings, "sensors") == [told], "and once"
     path.with_name("desired.json").unlink()
-    assert ["desired.json: gone" in n.why for n in notices.of_job(settings, "sensors")] == [
+    assert ["desired.json: gone" in n.why for n in notifications.of_job(settings, "sensors")] == [
         False,
         True,
     ]

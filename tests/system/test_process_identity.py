@@ -15,7 +15,7 @@ from lakehouse.runtime.kafka_address import Broker
 from lakehouse.settings import Settings
 from streaming_jobs import progress
 from streaming_jobs.supervision import control_loop, lease, supervisor
-from streaming_jobs.supervision.places import here
+from streaming_jobs.supervision.holders import here
 from support.observed import status_of
 
 

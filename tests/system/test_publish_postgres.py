@@ -225,7 +225,7 @@ def test_a_password_that_is_wrong_ends_the_follower_at_once(lakehouse, dsn, data
         table = lakehouse.catalog.table("payments")
         lakehouse.catalog.tables["payments"] = dataclasses.replace(table, publish=(target,))
         held = lease.acquire(lakehouse.settings, follower_of("payments"))
-        said = "the database refuses the connection"
+        said = "the server refuses it"
         with held as turn, pytest.raises(SinkError, match=said) as failed:
             Job(lakehouse, "payments", turn).run()
         assert not isinstance(failed.value, SinkAway) and "PGPASSFILE" in str(failed.value)
@@ -265,7 +265,7 @@ def test_a_database_that_is_away_is_waited_for(lakehouse, server, database):
         server.kill()
         published.append(path, 1, [("b", 2, "2.00")])
         awaited(lambda: bool(job.away), "that it is away", 30)
-        said = "target=payments, .*: the database must answer and did not"
+        said = "target=payments, .*: the server must answer and did not"
         awaited(
             lambda: re.match(said, trouble(lakehouse.settings)) is not None, "that it is said", 30
         )

@@ -26,13 +26,11 @@ from streaming_jobs.supervision import (
     healing,
     holders,
     lease,
-    places,
     supervisor,
 )
 from streaming_jobs.supervision.desired import Desired
 from streaming_jobs.supervision.healing import Bounds, Observed, decide
-from streaming_jobs.supervision.holders import Holder
-from streaming_jobs.supervision.places import Place
+from streaming_jobs.supervision.holders import Holder, Place
 from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 APART = [
@@ -54,7 +52,7 @@ from lakehouse.settings import from_environment
 from streaming_jobs import progress
 from streaming_jobs.progress import JobStatus
 from streaming_jobs.supervision import lease
-from streaming_jobs.supervision.places import here
+from streaming_jobs.supervision.holders import here
 
 settings, me, now = from_environment(), psutil.Process(), progress.now()
 with lease.acquire(settings, "sensors") as turn:
@@ -169,7 +167,7 @@ def test_a_process_elsewhere_that_ended_well_is_not_waited_for(settings):
 
 def test_a_pid_of_another_place_is_never_mistaken_for_a_process_here(settings):
     me = psutil.Process()
-    elsewhere = replace(places.here(), namespace="1")
+    elsewhere = replace(holders.here(), namespace="1")
     now = progress.now()
     progress.write(settings, JobStatus("sensors", me.pid, me.create_time(), me.pid, me.create_time(), "running", now, now,
                                        place=elsewhere))  # fmt: skip
@@ -188,10 +186,10 @@ def test_the_lease_is_judged_by_the_clock_of_the_file_system(settings):
     ahead = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     replace_file(path, asdict(Holder(1, 7, 0.0, ahead, "sensors", elsewhere)))
     path.with_name("lease").touch()
-    assert 0 < holders.left(settings, "sensors", places.here()) <= 8
+    assert 0 < holders.left(settings, "sensors", holders.here()) <= 8
     long_ago = path.stat().st_mtime - 9
     os.utime(path.with_name("lease"), (long_ago, long_ago))
-    assert holders.left(settings, "sensors", places.here()) == 0
+    assert holders.left(settings, "sensors", holders.here()) == 0
     assert [p.name for p in path.parent.iterdir() if p.name.startswith(".clock")] == []
 
 

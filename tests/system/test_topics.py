@@ -32,9 +32,9 @@ from lakehouse.stream.reading import offsets
 from lakehouse.testing import COMMIT_POINTS, Aborted
 from streaming_jobs import progress
 from streaming_jobs.command_groups import views
+from streaming_jobs.exporters import notifications
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.queries import SupervisedQuery
-from streaming_jobs.supervision import notices
 from support.sensors_job import awaited
 
 HERE = sys.modules[__name__]
@@ -365,7 +365,7 @@ def test_a_generation_that_began_is_told_of_once(tmp_path):
     )
     told = views.troubles(settings, "sent", progress.read(settings, "sent"))
     assert told == ["table=taken is in a new generation 2: it is gone"]
-    [notice] = notices.of_job(settings, "sent")
+    [notice] = notifications.of_job(settings, "sent")
     assert (notice.what, notice.table, notice.why) == (
         "checkpoint_replaced",
         "taken",

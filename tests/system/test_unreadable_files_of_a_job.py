@@ -14,7 +14,7 @@ from lakehouse.storage.lakehouse import load
 from streaming_jobs import progress
 from streaming_jobs.supervision import desired, lease, supervisor
 from streaming_jobs.supervision.desired import Event
-from streaming_jobs.supervision.places import Place
+from streaming_jobs.supervision.holders import Place
 from support.lines import note_read
 from support.observed import status_of
 

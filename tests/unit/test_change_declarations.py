@@ -11,7 +11,7 @@ from lakehouse import changes, ingest_table, kafka
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
 from lakehouse.storage.position import declared_state
-from lakehouse.stream.reading.topic_messages import is_no_change
+from lakehouse.stream.reading.topics import is_no_change
 from lakehouse.testing import change_event
 from support import changed_accounts
 from support.change_events import events

@@ -9,7 +9,7 @@ from streaming_jobs import progress
 from streaming_jobs.progress import JobStatus
 from streaming_jobs.supervision import desired, supervisor
 from streaming_jobs.supervision.desired import Event
-from streaming_jobs.supervision.places import here
+from streaming_jobs.supervision.holders import here
 
 OLD, JOB = 2**22 + 1, "sensors"  # no pid is that large
 

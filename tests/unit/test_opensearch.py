@@ -8,11 +8,10 @@ import pytest
 
 from lakehouse import RowChange, opensearch
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
-from lakehouse.sinks.targets import opensearch_writer as module
+from lakehouse.sinks.targets import opensearch as module
 from lakehouse.sinks.targets.opensearch import EPOCH, OpenSearchSink
-from lakehouse.sinks.targets.opensearch_index import Document, Place
-from lakehouse.sinks.targets.opensearch_mapping import lacking, properties
-from lakehouse.sinks.targets.opensearch_server import Server
+from lakehouse.sinks.targets.opensearch_index import Document, Place, lacking, properties
+from lakehouse.sinks.targets.opensearch_server import Server, refusal
 
 KEYED = opensearch("balances", key="account")
 
@@ -107,7 +106,7 @@ def test_a_document_that_somebody_else_wrote_is_written_with_a_higher_epoch(monk
         ("balances-Writer-2", 2 * EPOCH + 7, ["b"]),
     ]
     again = Answering(*[[409]] * 9)
-    with pytest.raises(SinkError, match="key='a': only its follower may write balances"):
+    with pytest.raises(SinkError, match="key='a': another process writes balances again"):
         sink_on(again, monkeypatch).write(7, changes("a"))
     assert len(again.sent) == 4
     with pytest.raises(SinkError, match="another process has taken it over"):
@@ -124,7 +123,7 @@ def test_a_document_that_is_refused_is_named_and_one_that_is_blocked_is_waited_f
 
 def test_a_key_that_no_document_can_have_is_named(monkeypatch):
     for key in ("", "é" * 257, "lakehouse-position"):
-        with pytest.raises(SinkError, match="it becomes the id of a document"):
+        with pytest.raises(SinkError, match="an id has 1 to 512 bytes"):
             sink_on(Answering(), monkeypatch).write(7, changes(key))
 
 
@@ -140,7 +139,7 @@ def test_a_key_that_no_document_can_have_is_named(monkeypatch):
     ],
 )  # fmt: skip
 def test_an_answer_says_whether_it_is_worth_to_ask_again(status, error, away, said):
-    found = Server("t", "http://localhost")._refusal("PUT /t", status, {"error": error})
+    found = refusal("target=t, PUT /t", status, error)
     assert isinstance(found, SinkAway) == away and said in str(found)
 
 

@@ -32,15 +32,16 @@ from lakehouse import (
 )
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import PARTITION
+from lakehouse.declare.targets import Corrections
 from lakehouse.errors import CommitError, DeclarationError, SinkError, UnknownTable
 from lakehouse.maintenance import needs
 from lakehouse.settings import Settings
-from lakehouse.sinks import changes, column_check
+from lakehouse.sinks import base, changes
 from lakehouse.sinks.comparison import _repairing, compare, differing
 from lakehouse.sinks.follower import Follower, Step
-from lakehouse.sinks.formats import file_formats
 from lakehouse.sinks.formats.encoded import Columns, Rows
 from lakehouse.sinks.formats.encoding import key_of, value_of
+from lakehouse.sinks.targets import files_folder
 from lakehouse.sinks.targets.postgres_database import is_refusal
 from lakehouse.storage.delta import delta_log, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
@@ -113,16 +114,11 @@ def test_what_a_reader_keeps_by_key_is_the_table_at_each_version(versions):
 
 
 def test_a_correction_is_what_the_stream_did_not_write_and_goes_by_the_policy():
-    assert changes.is_correction(by_stream=False, has_partitions=True)
-    assert not changes.is_correction(by_stream=True, has_partitions=True)
-    # a keyed table has no rows that were final
-    assert not changes.is_correction(by_stream=False, has_partitions=False)
-    assert [changes.disposal(True, each) for each in ("send", "hold", "ignore")] == [
-        "send",
-        "hold",
-        "ignore",
-    ]
-    assert changes.disposal(False, "hold") == "send"
+    for policy in get_args(Corrections):
+        assert changes.disposal(policy, has_partitions=True, by_stream=False) == policy
+        assert changes.disposal(policy, has_partitions=True, by_stream=True) == "send"
+        # a keyed table has no rows that were final
+        assert changes.disposal(policy, has_partitions=False, by_stream=False) == "send"
 
 
 # ---- of a real table, written without Spark
@@ -294,18 +290,18 @@ def test_columns_whose_names_have_dots_are_written_by_them():
         {"log.level": None, "n.of": "2"},
     ]
     kinds = {name: str(rows.schema.field(name).type) for name in rows.column_names}
-    for form in get_args(file_formats.Format):
-        content = file_formats.encoded(form, rows.to_pylist(), rows.schema)
-        back = file_formats.decoded(form, content, kinds)
+    for form in get_args(files_folder.Format):
+        content = files_folder.encoded(form, rows.to_pylist(), rows.schema)
+        back = files_folder.decoded(form, content, kinds)
         assert [value_of(each) for each in back] == written
     targets = (kafka_topic("t", key="n.of"), postgres("t", key="n.of"), redis_keys("t", key="n.of"))
     for target in (*targets, file_folder("/out", key="n.of"), opensearch("t", key="n.of")):
-        column_check.check("rows", target, rows.schema)
+        base.check_columns("rows", target, rows.schema)
     for form in ("avro", "protobuf"):
         with pytest.raises(
             SinkError, match=r"log\.level: a name in .* has letters, digits and '_'"
         ):
-            column_check.check("rows", kafka_topic("t", key="n.of", format=form), rows.schema)
+            base.check_columns("rows", kafka_topic("t", key="n.of", format=form), rows.schema)
 
 
 def test_a_key_is_text_of_one_column_and_an_object_of_several():
@@ -436,22 +432,22 @@ def test_columns_that_a_target_cannot_hold_are_refused():
     of = {"id": pa.string(), "m": pa.map_(pa.string(), pa.int64())}
     every = (kafka_topic("out", key="id"), postgres("out", key="id"), redis_keys("out", key="id"))
     for target in every:
-        column_check.check("paid", target, pa.schema(of))
+        base.check_columns("paid", target, pa.schema(of))
         with pytest.raises(SinkError, match=r"column=m.value.by_span: a key of a map becomes the"):
-            column_check.check("paid", target, pa.schema(of | {"m": nested}))
+            base.check_columns("paid", target, pa.schema(of | {"m": nested}))
         with pytest.raises(SinkError, match="key='id': paid has no such column; name one of n"):
-            column_check.check("paid", target, pa.schema({"n": pa.int64()}))
+            base.check_columns("paid", target, pa.schema({"n": pa.int64()}))
     by_number = pa.schema(of | {"m": pa.map_(pa.int64(), pa.int64())})
     with pytest.raises(SinkError, match="keys of a map in Avro are text"):
-        column_check.check("paid", kafka_topic("out", key="id", format="avro"), by_number)
+        base.check_columns("paid", kafka_topic("out", key="id", format="avro"), by_number)
 
 
 def test_names_that_postgres_would_cut_are_refused():
     fits, cut = "é" * 31 + "x", "é" * 32
     target = postgres(f"{fits}.{fits}", key="id")
-    column_check.check("paid", target, pa.schema({"id": pa.string(), fits: pa.string()}))
+    base.check_columns("paid", target, pa.schema({"id": pa.string(), fits: pa.string()}))
     with pytest.raises(SinkError, match=rf"column='{cut}' \(64 bytes\): a name has at most 63"):
-        column_check.check("paid", target, pa.schema({"id": pa.string(), cut: pa.string()}))
+        base.check_columns("paid", target, pa.schema({"id": pa.string(), cut: pa.string()}))
     for into in (cut, f"{cut}.x", f"x.{cut}"):
         with pytest.raises(DeclarationError, match=rf"into='{cut}' \(64 bytes\): .* name it short"):
             postgres(into, key="id")

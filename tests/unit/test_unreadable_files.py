@@ -27,7 +27,7 @@ from lakehouse.storage.versions import savepoints
 from streaming_jobs import progress
 from streaming_jobs.exporters import lineage, metrics, notifications
 from streaming_jobs.progress import QueryStatus
-from streaming_jobs.supervision import control_loop, desired, lease, notices
+from streaming_jobs.supervision import control_loop, desired, lease
 from streaming_jobs.supervision.desired import Event
 from support.observed import status_of
 from support.small_log import Log
@@ -140,7 +140,7 @@ def test_what_notifications_and_lineage_remember_is_moved_aside_too(settings, ca
         told.write_text(garbage)
         (settings.root / "_lineage.json").write_text(garbage)
         hooked = replace(settings, notification_command="true")
-        assert notifications.send(hooked, notices.of_job(settings, "sensors")) == []
+        assert notifications.send(hooked, notifications.of_job(settings, "sensors")) == []
         lineage.Lineage(settings, known, to).send()
         assert len(files.moved_aside(told)) == len(
             files.moved_aside(settings.root / "_lineage.json")

@@ -6,5 +6,4 @@ texts         the same of columns of Arrow
 encoded       the changes of a version, and their texts
 avro          rows as Avro with a schema registry
 protobuf      rows as Protobuf with a schema registry
-file_formats  rows as Parquet, CSV and JSON
 """

@@ -111,8 +111,7 @@ def _message(
         at = f"{place}.{column.name}"
         if not _NAME.fullmatch(column.name):
             raise SinkError(
-                f"column={at}: a name in Protobuf has letters, digits and '_', no digit first; rename the column, or publish "
-                "as JSON"
+                f"column={at}: a name in Protobuf has letters, digits and '_', no digit first; rename it, or publish as JSON"
             )
         field = before.fields_by_name.get(column.name) if before else None
         label, within = _field(column.type, column.name, at, field.message_type if field else None)
@@ -130,8 +129,7 @@ def _field(
         key, _ = _type(type_.key_type, name, place, None)
         if key not in _KEYS:
             raise SinkError(
-                f"column={place}: keys of a map in Protobuf are text, whole numbers or booleans, and these are "
-                f"{type_.key_type}; cast them, or publish as JSON"
+                f"column={place}: keys of a map in Protobuf are not {type_.key_type}; cast them to text, or publish as JSON"
             )
         value = before.fields_by_name.get("value") if before else None
         text, within = _type(type_.item_type, name, place, value.message_type if value else None)
@@ -184,8 +182,7 @@ def _fill(message: Any, row: Mapping[str, Any], place: str) -> None:
             value = dict(enumerate(value))
         if None in value.values():
             raise SinkError(
-                f"column={place}.{name}: an array or a map of Protobuf has no nulls in it, and one here has; leave them out "
-                "in the table, or publish as JSON or Avro"
+                f"column={place}.{name}: an array or a map of Protobuf has no nulls; leave them out, or publish as JSON or Avro"
             )
         for key, part in value.items():
             if nested is not None:

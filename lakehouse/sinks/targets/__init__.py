@@ -1,20 +1,16 @@
 """The targets that the library brings, each with what belongs to it alone.
 
 kafka               topics of Kafka as targets
-kafka_messages      what a broker has of a topic, and what its errors mean
-kafka_values        values of messages: JSON, or by a schema of the registry
+kafka_messages      what a broker has of a topic, what its errors mean, and the values of messages
 postgres            tables of PostgreSQL as targets
-postgres_sql        names and types in PostgreSQL
 postgres_database   a connection, and what its errors mean
-postgres_table      the table of a target, and rows as COPY reads them
+postgres_table      the table of a target: its SQL, and rows as COPY reads them
 redis               keys of Redis as targets
-opensearch          indexes of OpenSearch as targets
-opensearch_writer   who writes an index, and how
-opensearch_index    one of them: its fields, its documents, and the position among them
-opensearch_mapping  how an index maps the columns of a table
+opensearch          indexes of OpenSearch as targets, and the one process that writes an index
+opensearch_index    an index: its fields, its documents, and the position among them
 opensearch_server   what a server is asked, and what its answers mean
 files               folders of files as targets
-files_folder        such a folder: its manifest, whose turn it is, its files
+files_folder        such a folder: its manifest, whose turn it is, its files in Parquet, CSV or JSON
 webhook             requests of HTTP
 mail                mails
 """

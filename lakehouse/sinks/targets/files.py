@@ -10,14 +10,13 @@ partitions concerned again. A file that left the manifest stays for an hour, for
 the manifest before.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from lakehouse.declare.inputs.source_checks import one_of
@@ -33,10 +32,9 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import replaced
+from lakehouse.sinks import base
 from lakehouse.sinks.formats.encoding import key_of, text_of, value_of
-from lakehouse.sinks.formats.file_formats import Format, decoded, encoded
-from lakehouse.sinks.targets.files_folder import MANIFEST, Folder
+from lakehouse.sinks.targets.files_folder import MANIFEST, Folder, Format, decoded, encoded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +49,7 @@ _OURS = re.compile(r"(?:.*/)?v\d+-\d+-\d+\.(?:parquet|csv|json)")
 class FileFolder(Target):
     """A folder of files that holds, for each key, the row of a table."""
 
+    symbol: ClassVar[str] = "file"
     path: str
     format: Format
     partition_by: tuple[str, ...]
@@ -98,8 +97,7 @@ def file_folder(
         raise DeclarationError(f"path={path!r}: a folder with a name; give one")
     if unknown := [name for name in parts if name not in keys]:
         raise DeclarationError(
-            f"target={named}, partition_by={unknown[0]!r}: a row stays in its partition, so that its deletion is found there; "
-            f"add {unknown[0]} to key={list(keys)}"
+            f"target={named}, partition_by={unknown[0]!r}: a row stays in its partition; add {unknown[0]} to key={list(keys)}"
         )
     if parts and len(parts) == len(keys):
         raise DeclarationError(
@@ -116,8 +114,7 @@ class FilesSink(Sink):
         path, root = Path(target.path).absolute(), settings.root.absolute()
         if path.is_relative_to(root) or root.is_relative_to(path):
             raise SinkError(
-                f"target={target.name}, path={target.path}: a folder belongs to the target alone, and one of it and the root of "
-                "the lakehouse lies in the other; name a folder elsewhere"
+                f"target={target.name}, path={target.path}: it and the root of the lakehouse must lie apart; name another folder"
             )
         layout = {
             "format": target.format,
@@ -145,8 +142,7 @@ class FilesSink(Sink):
             elif readable and not ours:
                 if names:
                     raise SinkError(
-                        f"target={self._target.name}, path={self._folder.path}: it has files already ({min(names)}), and a "
-                        "folder belongs to the target alone; name an empty one"
+                        f"target={self._target.name}, path={self._folder.path}: it has files ({min(names)}); name an empty folder"
                     )
                 self._folder.publish(_nothing())  # its absence is a loss from now on
             # the number may be gone, and no name of a file may come again
@@ -159,7 +155,10 @@ class FilesSink(Sink):
             at = manifest["position"]
             return Position.from_json(json.dumps(at)) if at else None
         if any(map(_OURS.fullmatch, self._folder.names())):
-            raise self._folder.refusal(f"it has files of a follower, and no {MANIFEST}")
+            raise base.unsound(
+                self._target.name,
+                f"{self._folder.path} has files of a follower, and no {MANIFEST}",
+            )
         return None
 
     def columns(self, schema: "pa.Schema") -> None:
@@ -193,7 +192,7 @@ class FilesSink(Sink):
         }
         with self._folder.lock():
             if self._folder.epoch() != self._epoch:
-                raise replaced(
+                raise base.replaced(
                     f"target={self._target.name}", "nothing of what it wrote is in the manifest"
                 )
             self._folder.publish(manifest)
@@ -259,23 +258,12 @@ class FilesSink(Sink):
             keys.clear()
         keys |= rows.keys()
         if rows:
-            state["files"].append(self._store(partition, version, list(rows.values())))
-
-    def _store(self, partition: str, version: int, rows: Sequence[Row]) -> dict[str, Any]:
-        """Writes a new file, and returns its entry in the manifest."""
-        self._written += 1
-        name = f"v{version}-{self._epoch}-{self._written}.{self._target.format}"
-        path = f"{partition}/{name}" if partition else name
-        assert self._schema is not None, "columns come before rows"
-        content = encoded(self._target.format, rows, self._schema)
-        self._folder.store(path, content)
-        return {
-            "path": path,
-            "partition": partition,
-            "rows": len(rows),
-            "bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
+            assert self._schema is not None, "columns come before rows"
+            self._written += 1
+            name = f"v{version}-{self._epoch}-{self._written}.{self._target.format}"
+            content = encoded(self._target.format, list(rows.values()), self._schema)
+            entry = self._folder.store(partition, name, content)
+            state["files"].append(entry | {"rows": len(rows)})
 
     def _rows_of(self, content: bytes) -> dict[str, Row]:
         """Returns the rows of a file by key."""

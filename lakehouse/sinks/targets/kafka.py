@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import (
@@ -23,19 +23,21 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import position_of
+from lakehouse.sinks import base
 from lakehouse.sinks.formats import avro, encoded, protobuf
 from lakehouse.sinks.targets.kafka_messages import (
     ANSWER,
     TOPIC,
+    TYPES,
     WAIT,
+    Format,
     Topics,
+    Values,
     id_of,
     made_again,
     positions_of,
     topic_of,
 )
-from lakehouse.sinks.targets.kafka_values import TYPES, Format, Values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +53,7 @@ _TRANSACTION_MS = 300_000
 class KafkaTopic(Target):
     """A topic that holds, for each key, the row of a table."""
 
+    symbol: ClassVar[str] = "kafka"
     order_by: tuple[str, ...]
     partitions: int
     format: Format = "json"
@@ -103,8 +106,7 @@ def kafka_topic(
         raise DeclarationError(f"target={topic}, partitions={partitions}: at least one; raise it")
     if unknown := [name for name in order if name not in keys]:
         raise DeclarationError(
-            f"target={topic}, order_by={unknown[0]!r}: a key stays in one partition, so that its deletion comes after its row; "
-            f"add {unknown[0]} to key={list(keys)}"
+            f"target={topic}, order_by={unknown[0]!r}: a key stays in one partition; add {unknown[0]} to key={list(keys)}"
         )
     return KafkaTopic(topic, keys, corrections, order, partitions, format)
 
@@ -115,7 +117,7 @@ class KafkaSink(Sink):
     def __init__(self, settings: Settings, target: KafkaTopic, table: str) -> None:
         self._settings, self._target, self._table = settings, target, table
         self._positions = positions_of(target.name)
-        self._producer: Producer | None = None
+        self._producer: Producer  # once it is open
         self._begun = False
         self._topic_id = ""  # of the topic that was opened
         self._looked = 0.0  # when that was seen last
@@ -137,8 +139,7 @@ class KafkaSink(Sink):
             partitions = len(self._topics.partitions(self._target.name))
         if partitions != self._target.partitions:
             raise SinkError(
-                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {partitions}, and with another "
-                "number a key would change its partition, and lose its order; declare the number that is there"
+                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {partitions}; declare as many"
             )
         own: dict[str, Any] = {
             # by the topic: of two that write it each would refuse the other
@@ -168,11 +169,9 @@ class KafkaSink(Sink):
             dict(message.headers() or ()).get(TABLE)
             for message in self._topics.messages(self._target.name)
         ):
-            raise SinkError(
-                f"topic={self._positions}: it has no record, and {self._target.name} has rows of a follower, so the position was "
-                f"removed; `lakehouse reconcile sink {self._target.name} --repair` sends what differs and writes a new one"
-            )
-        return position_of(self._target.name, f"the last record of {self._positions}", last)
+            what = f"the topic has rows of a follower, and {self._positions} no record, so the position was removed"
+            raise base.unsound(self._target.name, what)
+        return base.position_of(self._target.name, f"the last record of {self._positions}", last)
 
     def columns(self, schema: "pa.Schema") -> None:
         if self._target.format != "json":
@@ -199,7 +198,7 @@ class KafkaSink(Sink):
             self._looked = time.monotonic()
         self._send(self._positions, [("position", position.to_json(), 0, {TOPIC: self._topic_id})])
         with self._topics.failing(f"committing version {position.version}"):
-            self._writer.commit_transaction(ANSWER)
+            self._producer.commit_transaction(ANSWER)
         self._begun = False
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
@@ -219,20 +218,15 @@ class KafkaSink(Sink):
     def close(self) -> None:
         if self._begun:
             with self._topics.failing("ending its transaction"):
-                self._writer.abort_transaction(ANSWER)
+                self._producer.abort_transaction(ANSWER)
 
     def as_held(self, row: Row) -> Row:
         return protobuf.as_held(row) if self._target.format == "protobuf" else row
 
-    @property
-    def _writer(self) -> "Producer":
-        assert self._producer is not None, "it has been opened"
-        return self._producer
-
     def _begin(self) -> None:
         if not self._begun:
             with self._topics.failing("beginning a transaction"):
-                self._writer.begin_transaction()
+                self._producer.begin_transaction()
             self._begun = True
 
     def _send(
@@ -243,7 +237,7 @@ class KafkaSink(Sink):
         """Sends messages: key, value, partition and headers of each."""
         from confluent_kafka import KafkaException
 
-        produce, key = self._writer.produce, ""
+        produce, key = self._producer.produce, ""
         try:
             for key, value, partition, headers in messages:
                 while True:
@@ -251,6 +245,6 @@ class KafkaSink(Sink):
                         produce(topic, value, key, partition, headers=headers)
                         break
                     except BufferError:  # the queue is full: the broker sets the pace
-                        self._writer.poll(0.1)
+                        self._producer.poll(0.1)
         except KafkaException as err:
             raise self._topics.refused(f"sending the row of key {key!r}", err.args[0]) from err

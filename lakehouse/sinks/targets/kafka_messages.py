@@ -1,21 +1,38 @@
-"""The topics of a target at a broker: their committed messages, and the meaning of the broker's errors."""
+"""The topics of a target at a broker: their committed messages, what the broker's errors mean, and the values of messages."""
 
+import json
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
 
-from lakehouse.errors import AccessError, BrokerError, LakehouseError, SinkAway, SinkError
+from lakehouse.declare.targets import Row
+from lakehouse.errors import (
+    AccessError,
+    BrokerError,
+    LakehouseError,
+    RegistryAway,
+    SinkAway,
+    SinkError,
+)
 from lakehouse.runtime import kafka_client, kafka_topics
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import away, replaced, translated
+from lakehouse.sinks import base
+from lakehouse.sinks.formats import avro, protobuf
+from lakehouse.sinks.formats.encoded import Changes
+from lakehouse.storage.position.schemas import Schema, number_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from confluent_kafka import Consumer, Message
+
+    from lakehouse.runtime.schema_registry import Registry
 
 ANSWER = 60.0  # seconds for the broker to answer
 TOPIC = "lakehouse-topic-id"  # a header of the position
 WAIT = 0.1  # seconds in which messages are gathered
+Format = Literal["json", "avro", "protobuf"]
+TYPES = {"avro": "AVRO", "protobuf": "PROTOBUF"}  # of schemas at the registry, by format
 
 
 def positions_of(topic: str) -> str:
@@ -35,9 +52,9 @@ def topic_of(message: "Message") -> str:
 
 
 def made_again(topic: str, before: str, now: str) -> SinkError:
-    return SinkError(
-        f"topic={topic}, id={now}: its follower wrote the topic of the id {before}, so it was deleted and made again, and "
-        f"lacks what was sent before; `lakehouse reconcile sink {topic} --repair` sends all rows"
+    return base.unsound(
+        topic,
+        f"its topic ({before}) was deleted and made again, and lacks what was sent before (id={now})",
     )
 
 
@@ -81,28 +98,20 @@ class Topics:
                 if goes_on:
                     deadline = time.monotonic() + ANSWER
                 elif time.monotonic() > deadline:
-                    raise _away(self._topic, f"reading {topic}", "no message, and no end")
+                    raise self._silent(f"reading {topic}", "no message, and no end")
 
     def _consumer(self) -> "Consumer":
-        from confluent_kafka import Consumer
-
-        from lakehouse.runtime.kafka_options import client_config
-
-        own: dict[str, Any] = {
-            "group.id": f"lakehouse.{self._topic}",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
+        own = {
             "fetch.wait.max.ms": 20,  # the end of a partition is an empty answer: 500 by default
             "isolation.level": "read_committed",
-            "log_level": 0,
         }
-        return Consumer(client_config(self._settings) | own)
+        return kafka_client.consumer(self._settings, f"lakehouse.{self._topic}", own)
 
     def failing(self, doing: str) -> AbstractContextManager[None]:
         """Raises what an error of the client means."""
         from confluent_kafka import KafkaException
 
-        return translated(KafkaException, lambda err: self.refused(doing, err.args[0]))
+        return base.translated(KafkaException, lambda err: self.refused(doing, err.args[0]))
 
     def refused(self, doing: str, error: Any) -> LakehouseError:
         """Returns the error to raise for a `KafkaError`."""
@@ -126,17 +135,66 @@ class Topics:
                 kafka_client.check_access(self._settings)
             except AccessError as err:
                 return err
-            return _away(topic, doing, error.str())
+            return self._silent(doing, error.str())
         if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-            return replaced(f"topic={topic}")
-        return SinkError(
-            f"topic={topic}: {doing} failed, {error.name()}: {error.str()}; the next process goes on "
-            "from the position"
+            return base.replaced(f"topic={topic}")
+        why = f"{error.name()}: {error.str()}"
+        return base.failure(f"topic={topic}, {doing}", "failed", why)
+
+    def _silent(self, doing: str, why: str) -> SinkError:
+        return base.failure(
+            f"topic={self._topic}, {doing}", "away", f"{why}: it must answer within {ANSWER:.0f} s"
         )
 
 
-def _away(topic: str, doing: str, reason: str) -> SinkAway:
-    return away(
-        f"topic={topic}, {doing}",
-        f"the broker must answer within {ANSWER:.0f} s and did not ({reason})",
-    )
+class Values:
+    """Writes and reads the values of one topic."""
+
+    def __init__(self, settings: Settings, topic: str, format: Format, table: str) -> None:
+        self._settings, self._topic, self._format, self._table = settings, topic, format, table
+        self._encoded: Callable[[Row], bytes] | None = None  # of a format with schemas
+        self._schemas: dict[int | None, Schema | None] = {}  # of the registry, by id
+
+    def fit(self, schema: "pa.Schema") -> None:
+        """Registers the schema of rows with these columns, for a format that has one."""
+        kind, subject = TYPES[self._format], f"{self._topic}-value"
+        with self._registry() as registry:
+            if kind == "AVRO":
+                written = avro.schema_of(self._table, schema)
+                number = registry.register(subject, json.dumps(written), kind)
+                self._encoded = avro.encoder(written, number)
+            else:
+                text = protobuf.schema_of(self._table, schema, registry.newest(subject))
+                number = registry.register(subject, text, kind)
+                self._encoded = protobuf.encoder(text, number)
+
+    def of(self, changes: Changes) -> Sequence[str | bytes | None]:
+        """Returns the values of the messages; None for a deletion."""
+        if write := self._encoded:
+            return [None if change.kind == "delete" else write(change.row) for change in changes]
+        values = zip(changes.kinds, changes.values(), strict=True)
+        return [None if kind == "delete" else value for kind, value in values]
+
+    def text(self, value: bytes) -> str:
+        """Returns a value as `encoding` writes its row, or as text if it is none."""
+        if self._format != "json":
+            number = number_of(value)
+            if number not in self._schemas:
+                with self._registry() as registry:
+                    self._schemas[number] = registry.schema(number) if number is not None else None
+            schema = self._schemas[number]
+            if schema and schema.type == TYPES[self._format]:
+                with suppress(ValueError):
+                    if schema.type == "AVRO":
+                        return avro.decoded(value, schema.text)
+                    return protobuf.decoded(value, schema)
+        return value.decode(errors="replace")
+
+    @contextmanager
+    def _registry(self) -> "Iterator[Registry]":
+        from lakehouse.runtime.schema_registry import registry
+
+        try:
+            yield registry(self._settings)
+        except RegistryAway as err:
+            raise SinkAway(f"topic={self._topic}: {err}") from err

@@ -9,13 +9,13 @@ from email.message import EmailMessage
 from email.utils import formatdate
 from functools import partial
 from string import Formatter
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from lakehouse.declare.targets import Action, Change, Corrections, Row, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer
-from lakehouse.sinks.claims import filled
+from lakehouse.sinks.base import filled
 
 _SCHEMES = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}  # with the port of each
 _WITHIN = 20.0  # seconds for each answer of the server
@@ -26,6 +26,7 @@ _OF_ALL = ("table", "version", "change", "key")  # what a text may name beside c
 class Mail(ActionTarget):
     """People to whom rows are written."""
 
+    symbol: ClassVar[str] = "email"
     to: tuple[str, ...]
     sender: str
     subject: str
@@ -85,8 +86,7 @@ def mail(
     parts = urlsplit(server)
     if parts.scheme not in _SCHEMES or not parts.netloc:
         raise DeclarationError(
-            f"target={name}, server of scheme {parts.scheme!r}: one of {', '.join(_SCHEMES)}, and a host; write for example "
-            "smtp://localhost"
+            f"target={name}, server of scheme {parts.scheme!r}: one of {', '.join(_SCHEMES)}, and a host, as smtp://localhost"
         )
     place = parts.netloc.rpartition("@")[2]
     try:
@@ -101,8 +101,7 @@ def mail(
             _columns(template)
         except ValueError as err:
             raise DeclarationError(
-                f"target={name}, {what}={template!r}: columns are in braces, as in {{account}}, and a brace itself is doubled "
-                f"({err}); write it so"
+                f"target={name}, {what}={template!r}: a column is written {{account}}, a brace doubled ({err}); correct it"
             ) from err
     return Mail(
         name=name,

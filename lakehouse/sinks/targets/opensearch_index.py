@@ -1,13 +1,19 @@
-"""An index of OpenSearch, as a target uses it: its fields, its documents, and the one among them that holds the position."""
+"""An index of OpenSearch, as a target uses it: its fields, its documents, and the one among them that holds the position.
+
+A document holds its row as `encoding` writes it, whatever the mapping. The mapping decides what a search finds.
+"""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.errors import SinkAway, SinkError
-from lakehouse.sinks.targets.opensearch_mapping import Properties, lacking
+from lakehouse.sinks.formats.kinds import Kind, kind_of
 from lakehouse.sinks.targets.opensearch_server import Server, kind, reason
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PLACE = "lakehouse-position"
 """The document with epoch and position, and its only field."""
@@ -19,6 +25,24 @@ _MADE = {
     "mappings": {"dynamic": "strict", "properties": _FIELD},
 }
 _THERE = "resource_already_exists_exception"  # another process was faster
+Properties = dict[str, dict[str, Any]]
+_WORDS = 256  # characters up to which a text can be sorted and grouped by, as where an index maps a text by itself
+_DOUBLE = {"type": "double", "ignore_malformed": True}
+# integers and floats of every width are mapped alike, so that a column may be widened
+_FIELDS: dict[Kind | None, dict[str, Any]] = {
+    "map": {"type": "object", "enabled": False},  # else each key would be a field of its own
+    # a document has a decimal as text; infinite doubles are held, and found by no search
+    "decimal": _DOUBLE,
+    "float32": _DOUBLE,
+    "floating": _DOUBLE,
+    "boolean": {"type": "boolean"},
+    "int64": {"type": "long"},
+    "integer": {"type": "long"},
+    "timestamp": {"type": "date"},
+    "date": {"type": "date"},
+    "binary": {"type": "binary"},
+}
+_TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": _WORDS}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +131,19 @@ class Index:
             return Place(int(place["epoch"]), place["position"], _unchanged(document))
         except (KeyError, TypeError, ValueError) as err:
             raise SinkError(
-                f"{self._named}: its document {PLACE} must hold epoch and position, and does not ({err!r}); delete the index, "
-                "and the follower fills it again"
+                f"{self._named}: its document {PLACE} lacks epoch or position ({err!r}); delete the index: it is filled again"
             ) from err
 
-    def put_place(self, by: str, place: Place, former: Place) -> Place | str:
-        """Writes the document by the name `by` and returns it; returns the server's reason if it is not as `former`."""
+    def put_place(self, by: str, place: Place, former: Place) -> Place:
+        """Writes the document by the name `by` and returns it. Raises SinkAway if it is not as `former`."""
         document = {PLACE: {"epoch": place.epoch, "position": place.position}}
         path = f"/{by}/_doc/{PLACE}?{former.unchanged}"
         status, answer = self.server.ask("PUT", path, document, (400, 404, 409))
         if status in (400, 404, 409):
-            return reason(answer.get("error"))
+            why = reason(answer.get("error"))
+            raise SinkAway(
+                f"{self._named}: another process changed {PLACE}, or an older index was restored ({why}); it is asked again"
+            )
         return Place(place.epoch, place.position, _unchanged(answer))
 
     def give_alias(self, alias: str, beginning: str) -> None:
@@ -168,8 +194,7 @@ class Index:
         self.refresh()
         if count := self.server.ask("GET", f"/{self.name}/_count")[1]["count"]:
             raise SinkError(
-                f"{self._named}: it has {count} documents and no position, so they are another's; publish to an index that is "
-                "empty or not there"
+                f"{self._named}: it has {count} documents and no position; publish to an index that is empty or not there"
             )
 
     def _map(self, fields: Properties) -> None:
@@ -186,3 +211,38 @@ class Index:
 
 def _unchanged(document: dict[str, Any]) -> str:
     return f"if_seq_no={document['_seq_no']}&if_primary_term={document['_primary_term']}"
+
+
+def properties(columns: "Iterable[pa.Field]") -> Properties:
+    """Returns the fields of a table's columns. A name with dots is a field of objects, as OpenSearch itself reads it."""
+    mapped: Properties = {}
+    for column in columns:
+        *around, name = column.name.split(".")
+        fields = mapped
+        for part in around:
+            fields = fields.setdefault(part, {}).setdefault("properties", {})
+        own = _mapped(column.type)
+        inner = fields.get(name, {}).get("properties", {})
+        fields[name] = own | ({"properties": own.get("properties", {}) | inner} if inner else {})
+    return mapped
+
+
+def lacking(wanted: Mapping[str, Any], existing: Mapping[str, Any]) -> Properties:
+    """Returns the fields of `wanted` that an index lacks, also within structs. A field mapped otherwise is the user's choice."""
+    missing: Properties = {}
+    for name, field in wanted.items():
+        if name not in existing:
+            missing[name] = field
+        elif "properties" in field:
+            within = lacking(field["properties"], existing[name].get("properties", {}))
+            missing |= {name: {"properties": within}} if within else {}
+    return missing
+
+
+def _mapped(type_: "pa.DataType") -> dict[str, Any]:
+    kind = kind_of(type_)
+    if kind == "list":
+        return _mapped(type_.value_type)  # every field may have several values
+    if kind == "struct":
+        return {"properties": properties(type_)}
+    return _FIELDS.get(kind, _TEXT)

@@ -9,11 +9,14 @@ from urllib.parse import unquote, urlsplit
 
 from lakehouse.errors import SinkError
 from lakehouse.runtime.http_client import Client, Unanswered
-from lakehouse.sinks.claims import away, filled
+from lakehouse.sinks import base
+from lakehouse.sinks.base import Meaning
 
 _WITHIN = 60.0  # seconds for an answer
-_NOT_NOW = (408, 429, 502, 503, 504)
-_REFUSES = (401, 403)
+_MEANINGS: dict[int, Meaning] = {
+    **dict.fromkeys((408, 429, 502, 503, 504), "away"),
+    **dict.fromkeys((401, 403), "refused"),
+}
 _BLOCKED = "cluster_block_exception"  # such as a disk that is full: until somebody sees to it
 _LONGEST = 400  # characters of an answer that an error has
 
@@ -47,13 +50,13 @@ class Server:
             if isinstance(err.why, ssl.SSLCertVerificationError):
                 raise SinkError(
                     f"target={self._target}: the certificate of the server does not hold ({err.why.verify_message}); name the "
-                    "file with its authority in SSL_CERT_FILE in the follower's environment, and start it"
+                    "file with its authority in SSL_CERT_FILE, and start the follower"
                 ) from err
-            why = f"the server must answer and does not ({err.why!r})"
-            raise away(f"target={self._target}", why) from err
+            raise base.failure(f"target={self._target}", "away", repr(err.why)) from err
         if status in (200, 201, *answers):
             return status, parsed
-        raise self._refusal(f"{method} {path.partition('?')[0]}", status, parsed)
+        where = f"target={self._target}, {method} {path.partition('?')[0]}"
+        raise refusal(where, status, parsed.get("error"))
 
     def close(self) -> None:
         self._client.close()
@@ -67,22 +70,16 @@ class Server:
         self._headers = {"User-Agent": "unified-lakehouse"}
         if account:
             name, _, password = account.partition(":")
-            both = (filled(self._target, unquote(part)) for part in (name, password))
+            both = (base.filled(self._target, unquote(part)) for part in (name, password))
             basic = base64.b64encode(":".join(both).encode()).decode()
             self._headers["Authorization"] = f"Basic {basic}"
-        self._base = filled(self._target, f"{parts.scheme}://{host}{parts.path.rstrip('/')}")
+        self._base = base.filled(self._target, f"{parts.scheme}://{host}{parts.path.rstrip('/')}")
 
-    def _refusal(self, asked: str, status: int, content: Mapping[str, Any]) -> SinkError:
-        why = f"{status} {reason(content.get('error'))}".strip()
-        named = f"target={self._target}, {asked}"
-        if status in _NOT_NOW or kind(content.get("error")) == _BLOCKED:
-            return away(named, f"the server must take it and does not now ({why})")
-        if status in _REFUSES:
-            return SinkError(
-                f"{named}: the server refuses it ({why}); set user and password in the url by variables of the follower's "
-                "environment, and start it"
-            )
-        return SinkError(f"{named}: it failed ({why}); the next process goes on from the position")
+
+def refusal(where: str, status: int, error: object) -> SinkError:
+    """Returns the error to raise for an answer."""
+    meaning = "away" if kind(error) == _BLOCKED else _MEANINGS.get(status, "failed")
+    return base.failure(where, meaning, f"{status} {reason(error)}".strip())
 
 
 def kind(error: object) -> str:

@@ -9,17 +9,16 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
 from lakehouse.errors import DeclarationError, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import position_of, replaced
+from lakehouse.sinks import base
 from lakehouse.sinks.formats import encoded
 from lakehouse.sinks.formats.encoding import key_of, value_of
 from lakehouse.sinks.targets.postgres_database import POSITIONS, Database
-from lakehouse.sinks.targets.postgres_sql import RULE, sql, too_long
-from lakehouse.sinks.targets.postgres_table import TargetTable
+from lakehouse.sinks.targets.postgres_table import RULE, TargetTable, sql, too_long
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 class PostgresTable(Target):
     """A table of PostgreSQL that holds, for each key, the row of a table."""
 
+    symbol: ClassVar[str] = "postgres"
     into: str
     dsn: str = field(repr=False)
 
@@ -118,12 +118,9 @@ class PostgresSink(Sink):
             fault = self._fault(text is not None)
             self._db.connection.rollback()
         if fault:
-            raise SinkError(
-                f"target={self._target.name}: {fault}; `lakehouse reconcile sink {self._target.name} --repair` makes it equal to "
-                "the newest version"
-            )
+            raise base.unsound(self._target.name, fault)
         self._columns = _columns_of(text)
-        return position_of(self._target.name, f"its row in {POSITIONS}", text)
+        return base.position_of(self._target.name, f"its row in {POSITIONS}", text)
 
     def columns(self, schema: "pa.Schema") -> None:
         with self._db.failing("making its table"):
@@ -150,7 +147,7 @@ class PostgresSink(Sink):
             )
             if not done:
                 self._db.connection.rollback()
-                raise replaced(f"target={self._target.name}")
+                raise base.replaced(f"target={self._target.name}")
             self._db.connection.commit()
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:

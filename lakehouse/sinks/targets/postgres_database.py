@@ -6,13 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.errors import SinkError
-from lakehouse.sinks.claims import away, translated
+from lakehouse.sinks import base
 
 if TYPE_CHECKING:
     import psycopg
     from psycopg.sql import Identifier
 
 POSITIONS = "lakehouse_positions"
+_ACCESS = "set user, password and database in the follower's environment (PGUSER, PGPASSFILE, PGDATABASE) or dsn=, and start it"
 # seconds after which the server ends a transaction of a process that does not go on, whose locks others wait for
 _IDLE = 60
 _LOCKED = 30  # seconds for a lock that others hold
@@ -69,29 +70,22 @@ class Database:
         """Raises what an error of the database means. Nothing of the transaction stays."""
         import psycopg
 
-        return translated(psycopg.Error, partial(self._error, doing))
+        return base.translated(psycopg.Error, partial(self._error, doing))
 
     def _error(self, doing: str, err: "psycopg.Error") -> SinkError:
         import psycopg
 
-        text, where = " ".join(str(err).split()), f"{self._named}, {doing}"
+        text = " ".join(str(err).split())
+        where = f"{self._named}, table={self._into}, {doing}"
         if self._made is None and is_refusal(text):
-            return SinkError(
-                f"{where}: the database refuses the connection ({text}); set user, password and database in the follower's "
-                "environment (PGUSER, PGPASSFILE, PGDATABASE) or by dsn=, and start it"
-            )
+            return base.failure(where, "refused", text, _ACCESS)
         is_gone = self._made is None or self._made.closed
         if is_gone and isinstance(err, psycopg.OperationalError | psycopg.InterfaceError):
-            return away(where, f"the database must answer and did not ({text})")
+            return base.failure(where, "away", text)
         if isinstance(err, psycopg.errors.LockNotAvailable):
-            holders = self._holders()
-            return away(
-                where,
-                f"a lock must be free within {_LOCKED} s, and {holders} held it; end that transaction",
-            )
-        return SinkError(
-            f"{self._named}, table={self._into}: {doing} failed, {text}; the next process goes on from the position"
-        )
+            why = f"a lock must be free within {_LOCKED} s, and {self._holders()} held it: end that"
+            return base.failure(where, "away", why)
+        return base.failure(where, "failed", text)
 
     def _holders(self) -> str:
         """Returns the processes that lock what this target writes, as far as the database says so."""

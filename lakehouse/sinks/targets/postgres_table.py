@@ -1,11 +1,11 @@
-"""The table of a target in PostgreSQL, with the columns of the published one and its key.
+"""The table of a target in PostgreSQL, with the columns of the published one and its key: its SQL, and its rows.
 
 Rows come as COPY reads them: CSV, in which what is null has no quotation marks, and all else has.
 """
 
 import base64
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,11 +14,71 @@ from pyarrow.csv import WriteOptions, write_csv
 from lakehouse.declare.targets import Target
 from lakehouse.errors import SinkError
 from lakehouse.sinks.formats.encoded import Changes
+from lakehouse.sinks.formats.kinds import Kind, kind_of
 from lakehouse.sinks.targets.postgres_database import Database
-from lakehouse.sinks.targets.postgres_sql import joined, key_part, sql, type_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from psycopg.sql import Composed
+
+_LONGEST = 63  # bytes of a name, which PostgreSQL cuts there without an error
+RULE = (
+    f"a name has at most {_LONGEST} bytes in UTF-8, and PostgreSQL cuts a longer one without a word"
+)
+_PLAIN: dict[Kind | None, str] = {
+    "boolean": "boolean",
+    "int64": "bigint",
+    "integer": "bigint",
+    "float32": "double precision",
+    "floating": "double precision",
+    "date": "date",
+    "binary": "bytea",
+    "list": "json",
+    "map": "json",
+    "struct": "json",
+}
+
+
+def too_long(names: Iterable[str]) -> str:
+    """Returns the first name that PostgreSQL would cut, with its length; empty if there is none."""
+    sizes = ((name, len(name.encode())) for name in names)
+    return next((f"{name!r} ({size} bytes)" for name, size in sizes if size > _LONGEST), "")
+
+
+def key_part(name: str, type_: str, table: str = "") -> "Composed":
+    """Returns a column of a key as it is compared: JSON has no order, and its text has."""
+    column = sql("{}.{}", table, name) if table else sql("{}", name)
+    return sql("({}::text)", column) if type_ == "json" else column
+
+
+def type_of(type_: "pa.DataType") -> str:
+    """Returns the type of PostgreSQL for a type of Arrow; a nested one is JSON as `encoding` has it."""
+    kind = kind_of(type_)
+    if kind == "decimal":
+        return f"numeric({type_.precision},{type_.scale})"
+    if kind == "timestamp":
+        return f"timestamp {'with' if type_.tz else 'without'} time zone"
+    return _PLAIN.get(kind, "text")
+
+
+def sql(text: str, *parts: Any) -> "Composed":
+    """Returns SQL with names in its braces: one, or several with commas between; or parts that are SQL already."""
+    from psycopg.sql import SQL, Composable, Identifier
+
+    def part(given: Any) -> Composable:
+        if isinstance(given, Composable):
+            return given
+        if isinstance(given, str):
+            return Identifier(given)
+        return SQL(", ").join(map(part, given))
+
+    return SQL(text).format(*map(part, parts))
+
+
+def joined(by: str, parts: Sequence["Composed"]) -> "Composed":
+    from psycopg.sql import SQL
+
+    return SQL(by).join(parts)
 
 
 class TargetTable:
@@ -122,8 +182,7 @@ def content(target: Target, cells: pa.Table, types: Mapping[str, str]) -> bytes:
     """
     if null := [name for name in target.key if cells[name].null_count]:
         raise SinkError(
-            f"target={target.name}, key={null[0]}: a row in which it is null has no key; leave such rows out of the "
-            "table, or choose other columns"
+            f"target={target.name}, key={null[0]}: a row in which it is null has no key; leave it out, or choose other columns"
         )
     for place, name in enumerate(cells.column_names):
         if types[name] == "text":
@@ -141,8 +200,7 @@ def _check_texts(target: Target, cells: pa.Table, name: str) -> None:
         [first, *_] = cells.filter(has_nul.fill_null(False)).to_pylist()
         key = ", ".join(f"{column}={first[column]!r}" for column in target.key)
         raise SinkError(
-            f"target={target.name}, column={name}, {key}: PostgreSQL holds no text with the character NUL (\\u0000); "
-            "replace it in the table's function, or leave such rows out of the table"
+            f"target={target.name}, column={name}, {key}: PostgreSQL holds no text with NUL (\\u0000); replace it in the function"
         )
 
 

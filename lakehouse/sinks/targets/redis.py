@@ -5,17 +5,18 @@ lakehouse-position:balances     a hash: epoch, position, and the columns as they
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
-from lakehouse.errors import DeclarationError, SinkAway, SinkError
+from lakehouse.errors import DeclarationError, SinkAway
 from lakehouse.settings import Settings
-from lakehouse.sinks.claims import away, filled, position_of, replaced, translated
+from lakehouse.sinks import base
+from lakehouse.sinks.base import Meaning
 from lakehouse.sinks.formats.encoding import key_of, text_of, value_of
 from lakehouse.sinks.formats.kinds import kind_of
 
@@ -36,6 +37,7 @@ _AS_JSON = ("boolean", "int64", "integer", "float32", "floating", "list", "map",
 class RedisKeys(Target):
     """Keys of Redis, each with the row of a table."""
 
+    symbol: ClassVar[str] = "redis"
     prefix: str
     url: str = field(repr=False)
     format: Format
@@ -107,9 +109,13 @@ class RedisSink(Sink):
     def position(self) -> Position | None:
         with self._failing("reading its position"):
             text = self._redis.hget(self._place, "position")
-            if text is None:
-                self._check_nothing_there()
-        return position_of(self._target.name, self._place, text or None)
+            foreign = "" if text else next(self._scanned(), "")
+        if foreign:  # keys that have left the table would never be removed
+            raise base.unsound(
+                self._target.name,
+                f"the server has keys with its prefix ({foreign}), maybe another's, and {self._place} has no position",
+            )
+        return base.position_of(self._target.name, self._place, text or None)
 
     def columns(self, schema: "pa.Schema") -> None:
         self._columns = json.dumps([[f.name, kind_of(f.type) in _AS_JSON] for f in schema])
@@ -129,15 +135,13 @@ class RedisSink(Sink):
             epoch, last = together.hmget(self._place, "epoch", "position")
             if epoch is None:
                 raise SinkAway(
-                    f"target={self._target.name}: {self._place} must be there, and was removed, as FLUSHDB or an eviction does; "
-                    "the follower looks at what is left"
+                    f"{self._named}: {self._place} was removed, as by FLUSHDB or an eviction; the follower looks at what is left"
                 )
             if int(epoch) != self._epoch:
-                raise replaced(self._named)
+                raise base.replaced(self._named)
             if last != self._last:
                 raise SinkAway(
-                    f"target={self._target.name}: the server has gone back to {last or 'nothing'}, as after a restart with an "
-                    "older copy; the follower goes on from there"
+                    f"{self._named}: the server has gone back to {last or 'nothing'}; the follower goes on from there"
                 )
             together.multi()
             for key, change in self._pending.items():
@@ -147,15 +151,13 @@ class RedisSink(Sink):
             try:
                 together.execute()
             except redis.WatchError as err:
-                raise replaced(self._named) from err
+                raise base.replaced(self._named) from err
         self._last, self._pending = text, {}
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         with self._failing("reading it"):
             columns = json.loads(self._redis.hget(self._place, "columns") or "[]")
-            pattern = _escaped(self._target.prefix) + ":*"
-            # a scan may give a key more than once
-            names = sorted(set(self._redis.scan_iter(pattern, count=_SCANNED)))
+            names = sorted(set(self._scanned()))  # a scan may give a key more than once
             for first in range(0, len(names), _SCANNED):
                 some = names[first : first + _SCANNED]
                 for name, value in zip(some, self._values(some, columns), strict=True):
@@ -174,9 +176,8 @@ class RedisSink(Sink):
         from redis.retry import Retry
 
         if self._known is None:
-            url = filled(self._target.name, self._target.url)
             self._known = redis.Redis.from_url(
-                url,
+                base.filled(self._target.name, self._target.url),
                 decode_responses=True,
                 encoding_errors="surrogateescape",
                 retry=Retry(NoBackoff(), 0),
@@ -185,68 +186,53 @@ class RedisSink(Sink):
             )
         return self._known
 
-    def _check_nothing_there(self) -> None:
-        """Raises SinkError if there are rows and no position: keys that have left the table would never be removed."""
-        pattern = _escaped(self._target.prefix) + ":*"
-        if key := next(self._redis.scan_iter(pattern, count=_SCANNED), None):
-            raise SinkError(
-                f"target={self._target.name}: the server has keys with its prefix ({key}), and {self._place} has no position, "
-                "so they are somebody else's, or the position was removed; take another prefix, or have "
-                f"`lakehouse reconcile sink {self._target.name} --repair` remove what is not of the table"
-            )
+    def _scanned(self) -> Iterator[str]:
+        """Returns the keys with the prefix, maybe some of them twice."""
+        # some characters have a meaning in a pattern of Redis
+        prefix = re.sub(r"([\\*?\[\]^])", r"\\\1", self._target.prefix)
+        return self._redis.scan_iter(f"{prefix}:*", count=_SCANNED)
 
     def _values(
         self, names: Sequence[str], columns: Sequence[tuple[str, bool]]
-    ) -> list[str | None]:
-        """Returns the row of each key as `encoding` writes it; empty for a value that is none, None for a key that went."""
-        wanted = "hash" if self._target.format == "hash" else "string"
+    ) -> Iterator[str | None]:
+        """Yields the row of each key as `encoding` writes it; empty for a value that is none, None for a key that went."""
         with self._redis.pipeline(transaction=False) as asked:
+            read = asked.hgetall if self._target.format == "hash" else asked.get
             for name in names:
-                asked.type(name)
-            kinds = asked.execute()
-            for name, kind in zip(names, kinds, strict=True):
-                if kind == wanted == "hash":
-                    asked.hgetall(name)
-                elif kind == wanted:
-                    asked.get(name)
-            answers = iter(asked.execute(raise_on_error=False))
-        values: list[str | None] = []
-        for kind in kinds:
-            value = next(answers) if kind == wanted else None
-            if kind == "none" or (kind == wanted and not value):
-                values.append(None)
-            elif isinstance(value, dict):
-                values.append(_row(value, columns))
+                read(name)
+            answers = asked.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, dict) and answer:
+                yield _row(answer, columns)
+            elif not isinstance(answer, Exception):
+                yield answer or None
+            elif str(answer).startswith("WRONGTYPE"):
+                yield ""
             else:
-                values.append(value if isinstance(value, str) else "")
-        return values
+                raise answer
 
     def _failing(self, doing: str) -> AbstractContextManager[None]:
         """Raises what an error of the client means. Nothing of the transaction stays."""
         import redis
 
-        where = f"target={self._target.name}, {doing}"
-        return translated((redis.RedisError, OSError), partial(_error, where))
+        where = f"{self._named}, {doing}"
+        errors = (redis.RedisError, OSError)
+        return base.translated(errors, lambda err: base.failure(where, _meaning(err), err))
 
 
-def _error(where: str, err: Exception) -> SinkError:
+def _meaning(err: Exception) -> Meaning:
     import redis
 
-    away_for = (
+    if isinstance(err, redis.AuthenticationError | redis.exceptions.NoPermissionError):
+        return "refused"
+    away = (
         redis.ConnectionError,
         redis.TimeoutError,
         redis.ReadOnlyError,  # a server that has become a replica
         redis.OutOfMemoryError,
         OSError,
     )
-    if isinstance(err, redis.AuthenticationError | redis.exceptions.NoPermissionError):
-        return SinkError(
-            f"{where}: the server refuses it ({err}); set user and password in the url by variables of the follower's "
-            "environment, and start it"
-        )
-    if isinstance(err, away_for):
-        return away(where, f"the server must take it and did not ({err})")
-    return SinkError(f"{where}: it failed, {err}; the next process goes on from the position")
+    return "away" if isinstance(err, away) else "failed"
 
 
 def _put(together: Any, name: str, change: RowChange, format: Format) -> None:
@@ -270,8 +256,3 @@ def _row(fields: dict[str, str], columns: Sequence[tuple[str, bool]]) -> str:
         except ValueError:
             row[name] = text
     return value_of(row | fields)
-
-
-def _escaped(text: str) -> str:
-    """Returns the text for a pattern of Redis, in which some characters have a meaning."""
-    return "".join(f"\\{char}" if char in "\\*?[]^" else char for char in text)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http.client import HTTPResponse
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from lakehouse.declare.targets import Action, Change, Corrections, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.runtime.http_client import Client, Unanswered
 from lakehouse.sinks.actions import ActionTarget, Answer, Begin, Performer
-from lakehouse.sinks.claims import filled
+from lakehouse.sinks.base import filled
 
 _REFUSES_ALL = (301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 410)  # whatever the row
 _NOT_NOW = (429, 503)
@@ -30,6 +30,7 @@ _LONGEST = 3600.0  # seconds for which an answer may ask not to be asked
 class Webhook(ActionTarget):
     """An address of HTTP to which rows are posted."""
 
+    symbol: ClassVar[str] = "http"
     url: str = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     secret: str = field(repr=False)

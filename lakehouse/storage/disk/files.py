@@ -9,9 +9,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
+
+from lakehouse.storage.disk.typed_values import checked, typed
 
 _log = logging.getLogger(__name__)
 
@@ -85,18 +88,31 @@ def replace_bytes(path: Path, content: bytes) -> None:
         raise
 
 
-def read_value(path: Path, decode: Callable[[Any], Value], meaning: str) -> Value | None:
-    """Returns what `replace_file` wrote, decoded; None if there is no file.
+def read_value(
+    path: Path,
+    kind: type[Value],
+    meaning: str,
+    *,
+    later: bool = False,
+    check: Callable[[Value], object] = lambda value: None,
+) -> Value | None:
+    """Returns what `replace_file` wrote, a value of this type; None if there is no file.
 
     A file that holds something else is moved aside, and the user reads on standard error which file
     that is, where it is now, and what follows (`meaning`); then it counts as not there.
+
+    :param later: leaves out unknown fields, as `typed` does.
+    :param check: raises ValueError for a value that is none.
     """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        return decode(json.loads(content))
+        read = typed if is_dataclass(kind) else checked
+        value: Value = read(kind, json.loads(content), later=later)
+        check(value)
+        return value
     except (ValueError, TypeError, KeyError, AttributeError) as err:
         _say_unreadable(path, content, err, meaning)
         return None

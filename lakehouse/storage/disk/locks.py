@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
@@ -25,11 +26,16 @@ class Locked(Exception):
         self.holder = holder
 
 
-def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractContextManager[object]:
+def alone(
+    path: Path,
+    wait: float | None = None,
+    note: str = "",
+    refusal: Callable[[str], Exception] | None = None,
+) -> AbstractContextManager[object]:
     """Takes the lock: until the context ends, no other process has the file, or what the file stands for.
 
-    `wait`: the seconds to wait, by default without limit. `note`: what others read of this process
-    (`holder`). Raises Locked if another process has it for longer.
+    `wait`: the seconds to wait, by default without limit. `note`: what others read of this process (`holder`).
+    Raises Locked if another process has it for longer, or the error that `refusal` makes of that process's note.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+")
@@ -37,7 +43,8 @@ def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractCont
         _take(file, wait)
     except BlockingIOError as err:
         with file:
-            raise Locked(path, _noted(file)) from err
+            holder = _noted(file)
+        raise (refusal(holder) if refusal else Locked(path, holder)) from err
     if note:
         try:
             file.truncate(0)

@@ -25,13 +25,14 @@ def reconciling(settings: Settings, table: Table) -> AbstractContextManager[obje
 
 def held(path: Path, table: Table, doing: str) -> AbstractContextManager[object]:
     """Takes a lock of the table; raises JobError naming the process that has it, and what that is `doing`."""
-    try:
-        return locks.alone(path, wait=0, note=str(os.getpid()))
-    except locks.Locked as err:
-        raise JobError(
-            f"table={table.name} (pid={err.holder}): that process is {doing} the table, and one at a time may; run this again "
+
+    def refusal(holder: str) -> JobError:
+        return JobError(
+            f"table={table.name} (pid={holder}): that process is {doing} the table, and one at a time may; run this again "
             "when it has ended"
-        ) from err
+        )
+
+    return locks.alone(path, 0, str(os.getpid()), refusal)
 
 
 def holder(settings: Settings, table: Table) -> str:

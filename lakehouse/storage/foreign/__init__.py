@@ -11,5 +11,4 @@ foreign_files     what such files hold
 foreign_log       the log of a Delta table of others
 iceberg_tables    Iceberg tables of others: their snapshots and files
 iceberg_columns   their columns, by field ids
-iceberg_rows      the rows of a file of such a table
 """

@@ -112,10 +112,13 @@ class Register:
     ) -> None:
         """Numbers the records of these files, on the disk first; `through`: the version of a table that they complete.
 
-        `sequence`: of a snapshot of Iceberg the number of its commit.
+        `sequence`: of a snapshot of Iceberg the number of its commit. Files of that version that a process added which ended
+        in between are passed over.
         """
         lines, first = [], self.end
-        for each in found:
+        for each in (
+            found if through is None else [f for f in found if f.identity not in self.since]
+        ):
             lines.append({"file": asdict(replace(each, first=first))})
             first += each.count
         self._write(

@@ -131,6 +131,5 @@ class TableFeed:
         return ""
 
     def _add(self, files: list[Registered], version: int) -> None:
-        since = self.register.since  # by a process that ended in between
-        self.register.add([each for each in files if each.identity not in since], version)
+        self.register.add(files, version)
         self._ends.append((version, self.register.end))

@@ -5,7 +5,6 @@ asked last counts. It is read with the partition of that row.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_value, replace_file
-from lakehouse.storage.disk.typed_values import checked
 
 if TYPE_CHECKING:
     import pyarrow
@@ -90,9 +88,7 @@ def recorded(
 def asked_again(settings: Settings, table: Table) -> list[str]:
     """Returns the partitions whose lookups were asked again, and that do not show the answers yet."""
     doubt = f"what a killed `--ask-again` of {table.name} asked may not be shown: `lakehouse reconcile run` finds what differs"
-    partitions = read_value(
-        layout.note(settings, table, "asked_again.json"), partial(checked, list[str]), doubt
-    )
+    partitions = read_value(layout.note(settings, table, "asked_again.json"), list[str], doubt)
     return partitions or []
 
 

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ from lakehouse.paths import below
 from lakehouse.settings import Settings
 from lakehouse.storage.disk.files import read_value, remove, replace_file
 from lakehouse.storage.disk.layout import table_path
-from lakehouse.storage.disk.typed_values import typed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +52,7 @@ def kept(settings: Settings, table: Table) -> list[Kept]:
     folder = table_path(settings, table, "state")
     for note in sorted(folder.glob("*.json")):
         lost = f"{table.name} computes what follows from states that were kept before"
-        each = read_value(note, partial(typed, Kept), lost)
+        each = read_value(note, Kept, lost)
         if each and not below(folder, each.folder).is_dir():
             _log.warning(
                 f"table={table.name}, folder={below(folder, each.folder)}: it is gone; {lost}"

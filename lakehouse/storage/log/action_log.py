@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any, Literal
 
 from lakehouse.declare.targets import Action, Position
@@ -18,7 +17,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout, locks
 from lakehouse.storage.disk.files import read_value, replace_file
 from lakehouse.storage.disk.notes import Notes
-from lakehouse.storage.disk.typed_values import checked, typed
+from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.log import published_position
 
 Outcome = Literal["done", "refused", "failed"]
@@ -122,7 +121,7 @@ class ActionLog:
 
     def _epoch(self) -> int:
         path = layout.actions(self._settings, self._target, "epoch.json")
-        return read_value(path, partial(checked, int), "the next process counts from one") or 0
+        return read_value(path, int, "the next process counts from one") or 0
 
     def _alone(self) -> AbstractContextManager[object]:
         return locks.alone(layout.actions(self._settings, self._target, "lock"))

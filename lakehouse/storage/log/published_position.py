@@ -3,13 +3,10 @@
 The position that counts is in the target. This one may be older, which keeps a version too many.
 """
 
-from functools import partial
-
 from lakehouse.declare.targets import Position
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_value, replace_file
-from lakehouse.storage.disk.typed_values import typed
 
 
 def note(settings: Settings, target: str, position: Position) -> None:
@@ -21,4 +18,4 @@ def note(settings: Settings, target: str, position: Position) -> None:
 def noted(settings: Settings, target: str) -> Position | None:
     """Returns the position that was noted last; None if nothing was published yet."""
     meaning = f"no version is kept for {target} until its follower writes it again"
-    return read_value(layout.published(settings, target), partial(typed, Position), meaning)
+    return read_value(layout.published(settings, target), Position, meaning)

@@ -10,7 +10,6 @@ import hashlib
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from lakehouse.declare.table import Table
@@ -19,7 +18,6 @@ from lakehouse.paths import below
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import checksum, read_value, remove, replace_bytes, replace_file
-from lakehouse.storage.disk.typed_values import typed
 
 _CURRENT = "current.json"
 
@@ -59,7 +57,7 @@ def kept(settings: Settings, table: Table, partition: str) -> Kept | None:
     meaning = (
         f"the report {table.name} of {partition} counts as not computed, and is computed again"
     )
-    return read_value(path, partial(typed, Kept), meaning)
+    return read_value(path, Kept, meaning)
 
 
 def file(settings: Settings, table: Table, partition: str) -> Path | None:

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from lakehouse.errors import SinkError
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_value, replace_file
-from lakehouse.storage.disk.typed_values import typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ def check(settings: Settings, target: str) -> None:
     """Raises SinkError for a target of the lakehouse that this one was forked from: a target has one writer."""
     path = layout.forked(settings)
     meaning = "this fork publishes to whatever its tables declare, also where the other one does"
-    fork = read_value(path, partial(typed, Fork), meaning)
+    fork = read_value(path, Fork, meaning)
     if fork and target in fork.targets:
         raise SinkError(
             f"target={target}: the lakehouse in {fork.of}, of which this one is a fork, publishes to it, and a target has one "

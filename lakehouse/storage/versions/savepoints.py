@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
@@ -233,7 +233,14 @@ def alone(settings: Settings) -> Iterator[None]:
     What one that was killed has left half done, and holds room, goes first. Raises SavepointError.
     """
     make_root(settings)
-    with _locked(settings):
+
+    def refusal(holder: str) -> SavepointError:
+        return SavepointError(
+            f"savepoints={layout.savepoints(settings)} (pid={holder}): that process creates, restores or drops one, and one at "
+            "a time may; run this again when it has ended"
+        )
+
+    with locks.alone(layout.savepoints_lock(settings), _BUSY, str(os.getpid()), refusal):
         for half in _halves(settings):
             shutil.rmtree(half, ignore_errors=True)
         yield
@@ -248,16 +255,6 @@ def left_half(settings: Settings) -> list[Path]:
 def _halves(settings: Settings) -> list[Path]:
     folders = layout.savepoints(settings).glob(".*")
     return sorted(each for each in folders if each.suffix in (".new", ".gone"))
-
-
-def _locked(settings: Settings) -> AbstractContextManager[object]:
-    try:
-        return locks.alone(layout.savepoints_lock(settings), _BUSY, str(os.getpid()))
-    except locks.Locked as err:
-        raise SavepointError(
-            f"savepoints={layout.savepoints(settings)} (pid={err.holder}): that process creates, restores or drops one, and one "
-            "at a time may; run this again when it has ended"
-        ) from err
 
 
 def take_table(lakehouse: Lakehouse, table: Table, to: Settings) -> None:

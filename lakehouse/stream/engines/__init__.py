@@ -9,6 +9,5 @@ groups            a keyed table of joins, ranks, aggregates of aggregates: what 
 group_writes      how such a step writes the rows that it computed
 sums              sums and counts over a keyed table, by what came and what went of it
 counted_rows      the rows of its inputs that count by time: until they expire, or once they are final
-refreshed_inputs  the versions of refreshed reference tables that the rows of a step see
 early_results     windows before they are complete
 """

@@ -9,7 +9,6 @@ history         a topic after its history
 source_input    the input of an ingest table's step loop
 topic_starts    where a topic with a history begins, and whether its history is read
 topic_reader    messages as the broker hands them out
-topic_messages  the check that a table has each message of a partition once
 checked         the result of a comparison of a table with its sources
 records         records in memory
 raw_records     the records of a step, to be judged

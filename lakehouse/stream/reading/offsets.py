@@ -9,7 +9,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.table import Table
@@ -19,7 +18,6 @@ from lakehouse.runtime import kafka_topics
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_value, replace_file
-from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.log.commits import Commit
 
 if TYPE_CHECKING:
@@ -72,10 +70,7 @@ class Broker:
 
 def known(settings: Settings, table: Table) -> Topics:
     meaning = f"the ids that the topics of {table.name} have now are kept from here on, and gaps that were declared count as gaps"
-    return (
-        read_value(layout.note(settings, table, "topics.json"), partial(typed, Topics), meaning)
-        or Topics()
-    )
+    return read_value(layout.note(settings, table, "topics.json"), Topics, meaning) or Topics()
 
 
 def note(settings: Settings, table: Table, topics: Topics) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Container, Mapping, Sequence
 import pyarrow as pa
 
 from lakehouse.runtime import kafka_client
-from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.stream.reading.offsets import Offsets
 from lakehouse.stream.reading.records import HELD, OF_HEADERS
@@ -26,23 +25,15 @@ class TopicReader:
     def __init__(
         self, settings: Settings, table: str, most: int, with_headers: Container[str] = ()
     ) -> None:
-        from confluent_kafka import Consumer
-
-        own = {
-            "group.id": f"lakehouse-{table}",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "log_level": "0",
-            "queued.max.messages.kbytes": _BYTES >> 10,
-        }
         self.most = most  # messages to hold
         self._with_headers = with_headers  # topics
         self.error = ""  # the broker's last error, until a message comes or the broker is asked
-        self._consumer = Consumer(
-            {"isolation.level": "read_uncommitted", **client_config(settings)} | own
-        )
+        own = {
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "queued.max.messages.kbytes": _BYTES >> 10,
+        }
+        self._consumer = kafka_client.consumer(settings, f"lakehouse-{table}", own)
         self._held: dict[Place, deque] = {}
         # the offset after the last message that came, or after offsets without a message
         self._reached: dict[Place, int] = {}

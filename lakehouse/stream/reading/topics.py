@@ -5,8 +5,10 @@ Spark. Either way a step takes from every partition what was there when the step
 in which the broker answers has no effect.
 """
 
+import json
 import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
@@ -25,17 +27,19 @@ from lakehouse.storage.position import checkpoints
 from lakehouse.storage.position.checkpoints import Written
 from lakehouse.storage.session import Session
 from lakehouse.stream.advance import IDLE, LOOK
-from lakehouse.stream.reading import offset_ranges, offsets, readings, topic_messages
-from lakehouse.stream.reading.checked import Checked, stored
+from lakehouse.stream.reading import offset_ranges, offsets, readings
+from lakehouse.stream.reading.checked import Checked, examples, stored
 from lakehouse.stream.reading.contract import Frames, Reader, Receded, Records, Say
 from lakehouse.stream.reading.offsets import Gap, Offsets
 from lakehouse.stream.reading.topic_reader import TopicReader
 from lakehouse.transform.decoding import decode, schemas
 
 if TYPE_CHECKING:
+    import numpy as np
     from confluent_kafka.admin import AdminClient
 
 _HANDED_OUT = 10.0  # seconds for messages of a short range to come; then Spark reads it
+_WITHIN = 30.0  # seconds for the next message
 
 
 class Topics(Reader):
@@ -207,7 +211,7 @@ class Topics(Reader):
                 first = max(on_broker[topic].first.get(partition, 0), begins.get(partition, 0))
                 own = rows.get(int(partition))
                 checked.append(
-                    topic_messages.checked(
+                    _compared(
                         self._reading,
                         self.sources[topic],
                         int(partition),
@@ -229,3 +233,80 @@ class Topics(Reader):
             return list(filter(None, said))
         except SettingsError as err:
             return [str(err)]
+
+
+def _compared(
+    settings: Settings,
+    source: RecordSource,
+    partition: int,
+    start: int,
+    end: int,
+    stored: "np.ndarray | None",
+) -> Checked:
+    """Compares offsets `start` to `end` (exclusive) with those that the table has; what it lacks is read from the broker.
+
+    Among changes of a database, a message that is no change is not missing either.
+    """
+    import numpy as np
+
+    stored = np.empty(0, dtype=np.int64) if stored is None else stored
+    stored = stored[(stored >= start) & (stored < end)]
+    once, counts = np.unique(stored, return_counts=True)
+    doubled = once[counts > 1]
+    absent = np.setdiff1d(np.arange(start, end), once, assume_unique=True)
+    delivered = _delivered(settings, source.address, partition, absent) if len(absent) else {}
+    passed_over = {o for o, no_change in delivered.items() if source.keys and no_change}
+    missing = sorted(delivered.keys() - passed_over)
+    shown = examples(missing, doubled, str)
+    counts_of = len(stored), len(missing), len(doubled), len(passed_over)
+    return Checked(source.address, partition, start, end, *counts_of, "; ".join(shown))
+
+
+def is_no_change(value: bytes | None) -> bool:
+    """Returns True if a message of Debezium gives no row: a tombstone, or a logical message (`transform.decoding.changes`)."""
+    try:
+        envelope = {} if value is None else json.loads(value)
+        return value is None or (envelope.get("payload") or envelope).get("op") == "m"
+    except (ValueError, AttributeError):
+        return False
+
+
+def _delivered(
+    settings: Settings, topic: str, partition: int, absent: "np.ndarray"
+) -> dict[int, bool]:
+    """Returns those of the offsets that the topic delivers, each with True if its message is no change of a database."""
+    import numpy as np
+    from confluent_kafka import TopicPartition
+
+    ranges = np.split(absent, np.flatnonzero(np.diff(absent) > 1) + 1)
+    delivered: dict[int, bool] = {}
+    with closing(kafka_client.consumer(settings, "lakehouse-offsets")) as consumer:
+        for each in ranges:
+            first, end = int(each[0]), int(each[-1]) + 1
+            consumer.assign([TopicPartition(topic, partition, first)])
+            read = _read(consumer, topic, partition, end)
+            delivered |= {o: is_no_change(value) for o, value in read if first <= o < end}
+    return delivered
+
+
+def _read(consumer, topic: str, partition: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+    from confluent_kafka import KafkaError
+
+    while True:
+        message = consumer.poll(_WITHIN)
+        error = message.error() if message else None
+        if error and kafka_client.is_of_group(error):
+            continue
+        if error and error.code() == KafkaError._PARTITION_EOF:
+            return
+        what = f"topic={topic}, reading it"
+        if error and (refused := kafka_client.denied(error, what, "READ on the topic")):
+            raise refused
+        if message is None or error:
+            raise BrokerError(
+                f"topic={topic}, partition={partition}: the next message must come within {_WITHIN:.0f} s and did not "
+                f"({error or 'no answer'}); check that the broker runs, and run this again"
+            )
+        if message.offset() >= end:
+            return
+        yield message.offset(), message.value()

@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 from lakehouse.declare.columns import REASON
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError
-from lakehouse.sinks import column_check
+from lakehouse.sinks import base
 from lakehouse.storage.session import Session
 from lakehouse.transform import plan, versions
 from lakehouse.transform.analysis import clocks, determinism
@@ -64,7 +64,7 @@ def _check_targets(table: Table, stored: StructType) -> None:
     published = StructType([field for field in stored if field.name[0] != "_"])
     columns = to_arrow_schema(published, timezone="UTC")
     for target in table.publish:
-        column_check.check(table.name, target, columns)
+        base.check_columns(table.name, target, columns)
 
 
 def ties(session: Session, table: Table) -> list[str]:
