@@ -16,9 +16,8 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage.delta.digest import EMPTY, Digest, digest
 from lakehouse.storage.delta.row_keys import KEY
-from lakehouse.storage.position import checkpoint_files
+from lakehouse.storage.position import checkpoint_files, checkpoints
 from lakehouse.storage.session import Session
-from lakehouse.stream.micro_batch import stream_run
 from lakehouse.stream.strategy import is_stepped
 
 
@@ -31,9 +30,10 @@ def state(session: Session, table: Table, key: Mapping[str, str] | None = None) 
     """
     if table.kind.is_upserted and is_stepped(session, table):
         return _of_key(table, session.read(table).drop(KEY), table.keys, key)
-    checkpoint = (
-        stream_run(session, table).checkpoint if session.catalog.driving_input(table) else None
-    )
+    settings, checkpoint = session.settings, None
+    if session.catalog.driving_input(table):
+        generation = checkpoints.generation(settings, table)
+        checkpoint = checkpoint_files.folder_of(settings, table, generation)
     if not checkpoint or not checkpoint_files.keeps_state(checkpoint):
         raise RangeError(
             f"table={table.name}: its streaming query keeps no state, or has not run yet; sessions, windows of ten minutes or "

@@ -15,7 +15,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.storage.position import declared_state
 from lakehouse.stream import queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from support import changing_tables
+from support import changing_tables, starts
 from support.changing_tables import START, at, changed
 
 
@@ -48,7 +48,7 @@ def begun(stage: Stage) -> Stage:
     stage.advance("clicks", at(70, value=0))
     stage.run("counted")
     # of what is fed no query begins
-    declared_state.begin(stage.session, stage.session.catalog.table("clicks"))
+    starts.begin(stage.session, stage.session.catalog.table("clicks"))
     return stage
 
 

@@ -23,7 +23,7 @@ from lakehouse.stream import handover as handovers
 from lakehouse.stream.state_reader import state
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
-from support import changing_tables
+from support import changing_tables, starts
 from support.changing_tables import START, at, changed, doubled, larger, more
 
 
@@ -221,7 +221,7 @@ def test_a_state_of_other_partitions_holds_the_same(stage_of, spark, monkeypatch
             assert not list(rescaling.due(other, known))
             assert not declared_state.remarks(other, list(known))
         assert {name: held(stage, name) for name in names} == rows, "the same before and after"
-        assert not generations.fit(stage.session, known.table("sums"))
+        assert not starts.fit(stage.session, known.table("sums"))
         stage.feed("clicks", spread[60:])
         stage.advance("clicks", at(400))
         stage.run(*names, abort_at="rows")
@@ -297,7 +297,7 @@ def test_a_window_that_is_changed_before_a_first_one_has_closed_is_refused(stage
     assert delta_log.latest(stage.session.path(known.table("ticks"))) == 0
     other = changed(known, "ticks", window=tumbling("20 seconds"))
     with pytest.raises(DeclarationError, match=r"table=ticks, window=.*20"):
-        declared_state.begin(Lakehouse(settings, other), other.table("ticks"))
+        starts.begin(Lakehouse(settings, other), other.table("ticks"))
     shutil.rmtree(stage.session.path(known.table("ticks")))
     creation.create(stage.session, known.table("ticks"))
-    declared_state.begin(Lakehouse(settings, other), other.table("ticks"))
+    starts.begin(Lakehouse(settings, other), other.table("ticks"))

@@ -224,9 +224,14 @@ def missing(files: Iterable[Path]) -> list[Path]:
 
 def schema(path: Path, version: int | None = None) -> "StructType":
     """The columns of the table, as Spark has them."""
+    return schema_of(open_table(path, version))
+
+
+def schema_of(table: "DeltaTable") -> "StructType":
+    """Returns the columns of a table that is open, as Spark has them."""
     from pyspark.sql.types import StructType
 
-    return StructType.fromJson(json.loads(open_table(path, version).schema().to_json()))
+    return StructType.fromJson(json.loads(table.schema().to_json()))
 
 
 def may_reach(file: dict, column: str, instant: datetime) -> bool:
