@@ -30,4 +30,4 @@ def run(session: Session, planned: Backfill) -> Iterator[Commit]:
 
     A run that was cut short continues where it was.
     """
-    return backfill.run(session, planned.table, planned.start, planned.end)
+    return backfill.run(session, planned.table, planned)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from batch_jobs import backfill, upgrade
+from batch_jobs import upgrade
 from lakehouse.cli import change_plan
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
@@ -17,7 +17,7 @@ from lakehouse.storage.versions import upgrades
 from lakehouse.stream import beside, queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
-from support import ROOT, changing_tables, starts
+from support import ROOT, backfills, changing_tables, starts
 from support.changing_tables import START, at, click_topic
 from support.kinds_of_change import CHANGES_NO_ROW, KINDS, declared
 
@@ -56,7 +56,7 @@ def go_the_way(stage: Stage, name: str) -> None:
         case "accept":
             declared_state.accept(session, of)
         case "compute whole":
-            assert list(backfill.run(session, name)) == []
+            assert list(backfills.run(session, name)) == []
         case "upgrade":
             list(upgrade.fill(session, name, upgrade.plan(session, name)))
             assert upgrade.compare(session, name, None)[0].state == "filled"

@@ -222,9 +222,9 @@ def missing(files: Iterable[Path]) -> list[Path]:
     return [file for file in files if not file.exists()]
 
 
-def schema(path: Path, version: int | None = None) -> "StructType":
+def schema(path: Path) -> "StructType":
     """The columns of the table, as Spark has them."""
-    return schema_of(open_table(path, version))
+    return schema_of(open_table(path))
 
 
 def schema_of(table: "DeltaTable") -> "StructType":
