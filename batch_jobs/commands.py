@@ -76,7 +76,12 @@ def backfill(
         opening.session(lakehouse, f"backfill {table}") as session,
         console.counting(f"backfill {table}", total) as done,
     ):
-        for commit in job.run(session, table, planned, cascade=cascade, ask=ask):
+        runs = (
+            job.run(session, planned, cascade=cascade, ask=ask)
+            if planned
+            else job.rebuild(session, table)
+        )
+        for commit in runs:
             commits.append(commit)
             done(commit.written)
     views.show_backfill(

@@ -39,27 +39,19 @@ _log = logging.getLogger(__name__)
 
 
 def fit(session: Session, state: TableState, filled_by: Strategy) -> TableState:
-    """Returns the state from which the table's query goes on: in a new generation if its checkpoint does not fit the table.
+    """Returns the state from which the table's query goes on, in a new generation if it cannot go on in the last one.
 
     Raises CommitError where rows might be lost or doubled.
     """
-    if _is_fit(session, state, filled_by):
-        return state
-    return replace(state, standing=checkpoints.standing(session.settings, state.table))
-
-
-def _is_fit(session: Session, state: TableState, filled_by: Strategy) -> bool:
-    """Returns True if the query goes on as it is; else a new generation has begun."""
     table, standing = state.table, state.standing
-    if filled_by != "state":
-        return _is_fit_stepped(session, state, filled_by)
-    checkpoint = checkpoint_files.folder_of(session.settings, table, standing.generation)
-    checkpoint_content.set_unreadable_aside(checkpoint)
-    kind, last = table.kind, standing.last
-    inputs = _position(session, table, last) if last else None
-    wrong = checkpoints.misfit(checkpoint, standing, inputs, stateful=kind.is_windowed)
-    if kind.keeps_latest and not wrong and (done := checkpoint_files.done(checkpoint)):
-        wrong = checkpoint_files.state_gone(checkpoint, done[-1])
+    last, stepped = standing.last, filled_by != "state"
+    if stepped and standing.has_checkpoint:
+        # nobody would ever read the versions that maintenance keeps for it
+        checkpoint_files.remove(session.settings, table.name)
+        _log.warning(
+            f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed"
+        )
+    wrong = "" if stepped else _misfit(session, state)
     if fault := last and _input_fault(session, table, last):
         if not table.kind.is_upserted:
             raise CommitError(f"table={table.name}, {fault}")
@@ -67,17 +59,34 @@ def _is_fit(session: Session, state: TableState, filled_by: Strategy) -> bool:
     wrong = wrong or _beginning_gone(session, state)
     if standing.taken_back:  # with its checkpoint gone, too, nothing else says so
         wrong = wrong or f"the table was put back to version {standing.version}"
-    if not wrong:
-        return not _is_renewed(session, state, filled_by)
-    _take_back(session, table, standing)
-    begun = _begin(session, state, wrong)
-    message = (
-        f"table={table.name}, generation={begun.generation}: the checkpoint did not fit the table ({wrong}), so a new generation "
-        f"begins behind {_behind(table, standing)}; no row is lost or doubled. Look for what removed or replaced the folder "
-        f"{checkpoint_files.folder_of(session.settings, table, begun.generation).parent}"
-    )
-    _log.warning(message)
-    return False
+    if not wrong and not _is_renewed(session, state, filled_by):
+        return state
+    if standing.taken_back:
+        _check_readers(session, table, standing)
+        _put_back_aside(session, table, standing)
+        _void(session, table, standing, standing.generation + 1)
+    if wrong:
+        begun = _begin(session, state, wrong, stepped)
+        looked_for = checkpoint_files.folder_of(session.settings, table, begun.generation).parent
+        look = "" if stepped else f". Look for what removed or replaced the folder {looked_for}"
+        what = wrong if stepped else f"the checkpoint did not fit the table ({wrong})"
+        _log.warning(
+            f"table={table.name}, generation={begun.generation}: {what}, so a new generation begins behind "
+            f"{_behind(table, standing)}; no row is lost or doubled{look}"
+        )
+    return replace(state, standing=checkpoints.standing(session.settings, table))
+
+
+def _misfit(session: Session, state: TableState) -> str:
+    """Returns why a query of Spark's cannot go on from its checkpoint; empty if it can."""
+    table, standing = state.table, state.standing
+    checkpoint = checkpoint_files.folder_of(session.settings, table, standing.generation)
+    checkpoint_content.set_unreadable_aside(checkpoint)
+    inputs = _position(session, table, standing.last) if standing.last else None
+    wrong = checkpoints.misfit(checkpoint, standing, inputs, stateful=table.kind.is_windowed)
+    if table.kind.keeps_latest and not wrong and (done := checkpoint_files.done(checkpoint)):
+        return checkpoint_files.state_gone(checkpoint, done[-1])
+    return wrong
 
 
 def go_on_divided(lakehouse: Lakehouse, table: Table, checkpoint: Path, why: str) -> None:
@@ -100,46 +109,6 @@ def go_on_divided(lakehouse: Lakehouse, table: Table, checkpoint: Path, why: str
         divided=checkpoint_files.done(checkpoint)[-1],
         **again,
     )
-
-
-def _is_fit_stepped(session: Session, state: TableState, filled_by: Strategy) -> bool:
-    """Does the same for a table that keeps its position in its own commits: it resumes from what the table holds."""
-    table, standing = state.table, state.standing
-    if standing.has_checkpoint:
-        # nobody would ever read the versions that maintenance keeps for it
-        checkpoint_files.remove(session.settings, table.name)
-        _log.warning(
-            f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed"
-        )
-    fault = standing.last and _input_fault(session, table, standing.last)
-    if fault and not table.kind.is_upserted:
-        raise CommitError(f"table={table.name}, {fault}")
-    unknown = _beginning_gone(session, state)
-    if not standing.taken_back and not fault and not unknown:
-        return not _is_renewed(session, state, filled_by)
-    why = fault or unknown or f"it was put back to version {standing.version}"
-    _take_back(session, table, standing)
-    begun = checkpoints.begin(
-        session.settings,
-        table,
-        standing.number,
-        why,
-        continues=bool(standing.last) and not table.kind.is_upserted,
-    )
-    message = (
-        f"table={table.name}, generation={begun.generation}: {why}, so a new generation goes on behind "
-        f"{_behind(table, standing)}; no row is lost or doubled"
-    )
-    _log.warning(message)
-    return False
-
-
-def _take_back(lakehouse: Lakehouse, table: Table, standing: Standing) -> None:
-    """Makes the quarantine and the commit log go back to what the table holds, if rows were taken back."""
-    if standing.taken_back:
-        _check_readers(lakehouse, table, standing)
-        _put_back_aside(lakehouse, table, standing)
-        _void(lakehouse, table, standing, standing.generation + 1)
 
 
 def _is_renewed(session: Session, state: TableState, filled_by: Strategy) -> bool:
@@ -192,9 +161,12 @@ def _position(lakehouse: Lakehouse, table: Table, last: Written | Commit) -> Map
     return last.inputs["tables"][lakehouse.catalog.driving(table).name]
 
 
-def _begin(session: Session, state: TableState, why: str) -> Beginning:
+def _begin(session: Session, state: TableState, why: str, stepped: bool) -> Beginning:
     table, standing = state.table, state.standing
     kind, last = table.kind, standing.last
+    if stepped:
+        continues = bool(last) and not kind.is_upserted
+        return checkpoints.begin(session.settings, table, standing.number, why, continues=continues)
     if (
         last is None
         and table.kind.is_derived

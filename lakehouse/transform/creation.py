@@ -19,6 +19,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.storage.delta import delta_log, delta_writer, table_creation
 from lakehouse.storage.delta.table_creation import StoredTable
+from lakehouse.storage.disk.layout import Side
 from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import checkpoints, declared_state, table_state
@@ -48,7 +49,12 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
         _log.warning(warning)
     partitioned = table.kind.has_partitions
     if partitioned:
-        _say_if_gone(session, table)
+        refilled = (
+            "; restore the folder"
+            if table.kind.reads_sources
+            else "; a backfill quarantines them again"
+        )
+        _say_if_gone(session, table, "quarantine", "the rows that it held", refilled)
     keys = keeping.key_columns(step)
     properties = table_creation.found_by(keys) if table.kind.is_upserted else table_creation.PLAIN
     path = session.path(table)
@@ -116,11 +122,10 @@ def _create_answers(session: Session, step: Plan, lookup: Lookup) -> None:
     """Makes the table of a lookup's answers, and reports on standard error if an earlier one has gone."""
     table = step.table
     path = session.path(table, "answers")
-    if delta_log.latest(session.path(table)) > 0 and delta_log.latest(path) < 0:
-        _log.warning(
-            f"table={table.name}, answers={path}: the folder is gone, and the recorded answers with it; an empty one is made, "
-            "and a backfill asks again; restore the folder if the service may answer otherwise now"
-        )
+    refilled = (
+        ", and a backfill asks again; restore the folder if the service may answer otherwise now"
+    )
+    _say_if_gone(session, table, "answers", "the recorded answers", refilled)
     asking = step.timed[step.driving].placed(step.no_rows(step.driving))
     key = lookups.key_of(table, lookup, asking)
     columns = lookup_answers.columns(key, nullable(values.of_ddl(lookup.schema)))
@@ -175,18 +180,12 @@ def _check_columns(
         )
 
 
-def _say_if_gone(lakehouse: Lakehouse, table: Table) -> None:
-    """Reports on standard error that a table has lost its quarantine, which is made again, empty."""
-    path = lakehouse.path(table, "quarantine")
+def _say_if_gone(lakehouse: Lakehouse, table: Table, side: Side, held: str, refilled: str) -> None:
+    """Reports on standard error that a table has lost its quarantine or answers, which are made again, empty."""
+    path = lakehouse.path(table, side)
     if delta_log.latest(lakehouse.path(table)) > 0 and delta_log.latest(path) < 0:
-        remedy = (
-            "restore the folder"
-            if table.kind.reads_sources
-            else "a backfill quarantines them again"
-        )
         _log.warning(
-            f"table={table.name}, quarantine={path}: the folder is gone, and the rows that it held with it; an empty "
-            f"one is made; {remedy}"
+            f"table={table.name}, {side}={path}: the folder is gone, and {held} with it; an empty one is made{refilled}"
         )
 
 

@@ -320,7 +320,10 @@ def test_keyed_tables_begin_recreated_when_their_record_was_put_back(stage_of, c
     reconciled(stage, *names)
     for name in names:  # as often as one likes, and not again
         assert (
-            checkpoints.generation(stage.session.settings, stage.session.catalog.table(name)) == 2
+            checkpoints.standing(
+                stage.session.settings, stage.session.catalog.table(name)
+            ).generation
+            == 2
         )
 
 

@@ -145,7 +145,10 @@ def test_an_input_that_is_gone_or_another_one_is_named_at_the_start(stage_of):
     assert stage.rows("positive").count() == 3
     stage.run("latest")  # reads all of its record in any case
     assert (
-        checkpoints.generation(stage.session.settings, stage.session.catalog.table("latest")) == 2
+        checkpoints.standing(
+            stage.session.settings, stage.session.catalog.table("latest")
+        ).generation
+        == 2
     )
     stage.advance("drops", drop(7200))
     stage.run("latest")

@@ -346,7 +346,7 @@ def test_rows_computed_with_what_a_reference_table_said_before_are_computed_agai
     stage.feed("auctions", [auction(1, 1, 1), auction(2, 1, 2)])
     stage.run("kept")
     stage.run("kept")  # nothing has changed: it goes on as it is
-    assert checkpoints.generation(session.settings, session.catalog.table("kept")) == 1
+    assert checkpoints.standing(session.settings, session.catalog.table("kept")).generation == 1
     file.write_text("category,name\n1,paintings\n2,coins\n")
     reference_tables.rebuild(session, session.catalog.table("category_names"))
     stage.feed("auctions", [auction(3, 1, 2, seconds=1)])

@@ -20,4 +20,6 @@ def run(
     ask: Ask = "missing",
 ) -> Iterator[Commit]:
     planned = backfill.plan(session, table, start, end, whole=whole, ask=ask)
-    return backfill.run(session, table, planned, cascade=cascade, ask=ask)
+    if planned is None:
+        return backfill.rebuild(session, table)
+    return backfill.run(session, planned, cascade=cascade, ask=ask)

@@ -176,10 +176,12 @@ def test_a_stream_that_has_read_nothing_begins_as_it_is_declared_now(begun):
     note_read(settings, sums, 0, sums.inputs)
     assert "input=counted" in refused(begun, "sums", inputs=("counted",)), "it has a position"
     starts.begin(Lakehouse(settings, known), sums)
-    assert checkpoints.generation(settings, sums) == 1, "as it was"
+    assert checkpoints.standing(settings, sums).generation == 1, "as it was"
     for _ in range(2):  # the second is of a process that was killed before it read
         starts.begin(Lakehouse(settings, other), other.table("sums"))
-        assert checkpoints.generation(settings, sums) == 2, "the checkpoint is of another plan"
+        assert checkpoints.standing(settings, sums).generation == 2, (
+            "the checkpoint is of another plan"
+        )
     note_read(settings, sums, 1, sums.inputs)
     assert "window=" in refused(begun, "sums"), "what it began with is kept"
 

@@ -222,11 +222,6 @@ def missing(files: Iterable[Path]) -> list[Path]:
     return [file for file in files if not file.exists()]
 
 
-def schema(path: Path) -> "StructType":
-    """The columns of the table, as Spark has them."""
-    return schema_of(open_table(path))
-
-
 def schema_of(table: "DeltaTable") -> "StructType":
     """Returns the columns of a table that is open, as Spark has them."""
     from pyspark.sql.types import StructType

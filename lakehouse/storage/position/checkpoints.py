@@ -8,7 +8,7 @@ table is restored. So a new generation has a number above all those in folders, 
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, past_beginning
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
@@ -249,11 +249,6 @@ def frontier_at(settings: Settings, table: Table, version: int) -> datetime | No
     return line.frontier
 
 
-def generation(settings: Settings, table: Table) -> int:
-    """Returns the newest generation, as `Standing` has it."""
-    return standing(settings, table).generation
-
-
 def begin(
     settings: Settings,
     table: Table,
@@ -263,7 +258,7 @@ def begin(
     **more: Any,
 ) -> Beginning:
     """Notes the beginning of a generation above all others, and makes its folder, or puts this checkpoint there."""
-    newest = max(generation(settings, table), after[0] if after else 0) + 1
+    newest = max(standing(settings, table).generation, after[0] if after else 0) + 1
     paths = [table_path(settings, table), table_path(settings, table, "quarantine")]
     existing = [path for path in paths if delta_log.exists(path)]
     while any(delta_log.committed(path, app(table, newest)) >= 0 for path in existing):
@@ -336,23 +331,3 @@ def renew(settings: Settings, table: Table, why: str = "it was asked for") -> No
     checkpoint = checkpoint_files.folder_of(settings, table, stands.generation)
     if (last and last.generation == stands.generation) or (checkpoint / "offsets").exists():
         begin(settings, table, None, why)
-
-
-def has_read(
-    settings: Settings, table: Table, stands: Standing, folder: Path, followed: Collection[str]
-) -> bool:
-    """Returns True if the table in that folder ever held a row, or its stream has read one, as before a first window closes.
-
-    If False, nothing is lost or doubled when the stream begins again, and no reader has seen it advance. A position in
-    tables other than the `followed` ones gives True as well, because it means nothing in these.
-    """
-    if stands.pending:
-        return True
-    if last := stands.last:
-        if past_beginning(last.frontier) or {*last.inputs.get("tables", followed)} != {*followed}:
-            return True
-        lines = CommitLog(settings, table).by_stream()
-        if any(line.arrived or past_beginning(line.frontier) for line in lines):
-            return True
-    sides = (folder, folder.with_name(f"{folder.name}__quarantine"))
-    return any(delta_log.oldest(side) or delta_log.rows_from(side) is not None for side in sides)

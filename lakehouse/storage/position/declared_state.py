@@ -153,10 +153,10 @@ def refusals(lakehouse: Lakehouse, tables: Iterable[Table]) -> list[str]:
     return [_refusal(lakehouse.catalog, table, changed) for table, changed in by_table if changed]
 
 
-def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
-    """Returns the changes of a table's declaration since its streaming query began; none if it has not begun."""
+def changes(lakehouse: Lakehouse, table: Table) -> list[Change] | None:
+    """Returns the changes of a table's declaration since its stream began; None if it has not, so that any is right."""
     kept = table_state.binding(lakehouse, table)
-    return [] if kept is None else _changed(kept, declaration(lakehouse.catalog, table))
+    return None if kept is None else _changed(kept, declaration(lakehouse.catalog, table))
 
 
 def _changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
@@ -189,11 +189,6 @@ def accept(lakehouse: Lakehouse, table: Table) -> list[Change]:
         raise DeclarationError(_refusal(lakehouse.catalog, table, changed))
     keep(lakehouse, table)
     return changed
-
-
-def begins(lakehouse: Lakehouse, table: Table) -> bool:
-    """Returns True if the table's stream has not begun yet, so that any declaration is right."""
-    return table_state.binding(lakehouse, table) is None
 
 
 def remarks(lakehouse: Lakehouse, tables: Sequence[Table]) -> list[str]:
@@ -269,7 +264,8 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
 
 def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
     """Returns the remedy for a table whose columns on disk cannot become the declared ones."""
-    if begins(lakehouse, table) and not delta_log.files(lakehouse.path(table)):
+    begins = table_state.binding(lakehouse, table) is None
+    if begins and not delta_log.files(lakehouse.path(table)):
         return f"it has no row, so `lakehouse stream restart {table.pipeline}` under this code has it begin with these"
     if table.kind.reads_sources:
         return f"{_AS_STORED}; or {_ANOTHER}"

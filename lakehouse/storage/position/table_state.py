@@ -5,12 +5,15 @@ Whoever changes it, by a new generation or a handover, reads it again and hands 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
+from lakehouse.ranges import past_beginning
 from lakehouse.settings import Settings
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_json
 from lakehouse.storage.disk.typed_values import typed
@@ -59,13 +62,25 @@ def binding(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
 
 
 def binds(lakehouse: Lakehouse, table: Table, note: BegunWith | None, standing: Standing) -> bool:
-    """Returns True if there is a note, and something is left of what the stream has read under it."""
-    if note is None:
-        return False
+    """Returns True if there is a note, and the stream has read a row under it, as before a first window closes.
+
+    If False, nothing is lost or doubled when the stream begins again, and no reader has seen it advance. A position in
+    tables other than those that it follows now gives True as well, because it means nothing in these.
+    """
+    if note is None or standing.pending:
+        return note is not None
+    if last := standing.noted:
+        followed = {each.name for each in lakehouse.catalog.followed_inputs(table)}
+        # the newest line most often answers, and has been read
+        lines = chain([last], lakehouse.commit_log(table).by_stream())
+        if {*last.inputs.get("tables", followed)} != followed or any(
+            past_beginning(line.frontier) or line.arrived for line in lines
+        ):
+            return True
     # a removed table that is to be filled again needs no fitting declaration
     folder = layout.layer_path(lakehouse.settings, note.declaration["layer"], table.name)
-    followed = {each.name for each in lakehouse.catalog.followed_inputs(table)}
-    return checkpoints.has_read(lakehouse.settings, table, standing, folder, followed)
+    sides = (folder, folder.with_name(f"{folder.name}__quarantine"))
+    return any(delta_log.oldest(side) or delta_log.rows_from(side) is not None for side in sides)
 
 
 def note_path(settings: Settings, table: Table) -> Path:
