@@ -3,6 +3,7 @@
 from batch_jobs.backfill import run as run
 from batch_jobs.planning import Backfill
 from batch_jobs.planning import plan as plan_of_range
+from lakehouse.batch import compute
 from lakehouse.storage.session import Session
 from lakehouse.stream import handover
 from lakehouse.transform import creation
@@ -18,6 +19,6 @@ def plan(session: Session, table_name: str) -> Backfill | None:
     table = session.catalog.table(table_name)
     session.catalog.check_streamed(table)
     creation.create(session, table)
-    handover.begin(session, table)
-    span = handover.history(session, table)
+    begins = handover.begin(session, table)
+    span = compute.behind(session, table, begins.frontier)
     return plan_of_range(session, table_name, span.start, span.end) if span else None

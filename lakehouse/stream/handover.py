@@ -157,16 +157,6 @@ def _put_back(lakehouse: Lakehouse, state: TableState) -> TableState:
     return state
 
 
-def history(session: Session, table: Table) -> Range | None:
-    """Returns the range of whole partitions from the input's first row up to the handover.
-
-    None if there is no row behind the handover.
-    """
-    set_at = handover_of(session.settings, table)
-    assert set_at is not None  # `begin` has set it
-    return compute.behind(session, table, set_at.frontier)
-
-
 def reads_from(session: Session, table: Table, ahead: datetime) -> datetime:
     """Returns the first event time of the input from which results after `ahead` are computed."""
     if table.window is None or table.window.kind != "session":
