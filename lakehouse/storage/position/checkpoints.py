@@ -132,7 +132,8 @@ def standing(settings: Settings, table: Table) -> Standing:
     # version 0 has no rows: earlier lines are of another table of that name
     made = delta_log.made(path) if held == 0 else None
     since = made[1] if made else EPOCH
-    newest = noted = next(lines := CommitLog(settings, table).by_stream(), None)
+    lines = CommitLog(settings, table).by_stream()
+    newest = noted = next(lines, None)
     while noted is not None and (noted.version > held or noted.at < since):
         noted = next(lines, None)
     taken_back = newest if newest is not noted else None
