@@ -59,7 +59,7 @@ class StreamRun:
 
     session: Session
     plan: Plan
-    state: TableState  # when this run began
+    state: TableState  # when this run began: nobody else moves the position of the stream
     pinned: dict[str, int]  # pinned inputs: the versions read
     # the last batch already in the table when this run began: at most that one is replayed
     committed: int
