@@ -84,7 +84,7 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
             session = lakehouse.session_of(table)
             planned = job.plan(session, table.name, window.start, window.end)
             assert planned is not None  # there is always a plan of an explicit range
-            for commit in job.run(session, table.name, window.start, window.end):
+            for commit in job.run(session, planned):
                 (key,) = commit.span.partitions(table.partition_by)
                 outcomes[key] = commit
                 context.log.info(

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from batch_jobs.planning import Backfill, plan, reading
+from batch_jobs.planning import Backfill, batch_runs, reading, unfinished
+from batch_jobs.planning import plan as plan
 from lakehouse.batch import compute, late_merge, reference_tables
 from lakehouse.batch.late_merge import Dirt
 from lakehouse.declare.lookups import Ask
@@ -29,28 +30,30 @@ _LOOK = 1.0  # seconds between two looks at the positions of the streams
 
 
 def run(
-    session: Session,
-    table_name: str,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    *,
-    whole: bool = False,
-    cascade: bool = False,
-    ask: Ask = "missing",
+    session: Session, planned: Backfill, *, cascade: bool = False, ask: Ask = "missing"
 ) -> Iterator[Commit]:
-    """Makes `[start, end)` of a table hold its batch run, and yields a commit for each partition once it is done.
+    """Makes the planned range of a table hold its batch run, and yields a commit for each partition once it is done.
 
-    The commit has the version NOTHING if the partition had these rows already. `whole`: all partitions
-    in one commit. `cascade`: the tables that read this one follow, as far as they do not show it yet.
-    `ask`: the rows for which the service of a lookup is asked although they have a recorded answer. A
-    reference table has no range and is rebuilt. Raises, before anything is computed, RangeError,
-    UnknownTable, DeclarationError, JobError (another process rewrites the table).
+    The commit has the version NOTHING if the partition had these rows already. `cascade`: the tables
+    that read this one follow, as far as they do not show it yet. `ask`: the rows for which the service
+    of a lookup is asked although they have a recorded answer. Raises, before anything is computed,
+    DeclarationError, JobError (another process rewrites the table).
     """
-    table = session.catalog.table(table_name)
-    planned = plan(session, table_name, start, end, whole=whole, ask=ask)
-    return (
-        _rebuilt(session, table) if planned is None else _run(session, table, planned, cascade, ask)
-    )
+    table = session.catalog.table(planned.table)
+    with publishing(session.settings, table):
+        creation.create(session, table)  # refuses other columns than those on disk
+        if not planned.run:
+            yield compute.backfill(session, table, planned.span, ask)
+        else:
+            # read again under the lock: another process may have made a run since the plan
+            number, done = unfinished(session, table, planned.span, batch_runs(session, table))
+            units = [
+                partition_range(p, table.partition_by) for p in planned.partitions if p not in done
+            ]
+            yield from _published(session, table, units, planned.at_once, number, ask)
+    # found again: tables with a state are reached as far as their streams have come meanwhile
+    for other, span in reading(session, table, planned.span) if cascade else ():
+        yield from followed(session, other, span, planned.at_once)
 
 
 def renew(lakehouse: Lakehouse, table_name: str) -> None:
@@ -67,24 +70,6 @@ def pending(lakehouse: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
         waiting = late_merge.outdated(lakehouse, other)
         by_table[other.name] = [p for p in waiting if p in set(span.partitions(other.partition_by))]
     return {name: partitions for name, partitions in by_table.items() if partitions}
-
-
-def _run(
-    session: Session, table: Table, planned: Backfill, cascade: bool, ask: Ask
-) -> Iterator[Commit]:
-    with publishing(session.settings, table):
-        creation.create(session, table)  # refuses other columns than those on disk
-        if not planned.run:
-            yield compute.backfill(session, table, planned.span, ask)
-        else:
-            units = [
-                partition_range(p, table.partition_by)
-                for p in planned.partitions
-                if p not in planned.done
-            ]
-            yield from _published(session, table, units, planned.at_once, planned.run, ask)
-    for other, span in reading(session, table, planned.span) if cascade else ():
-        yield from followed(session, other, span, planned.at_once)
 
 
 def followed(
@@ -154,7 +139,9 @@ def _give_way(lakehouse: Lakehouse) -> None:
         time.sleep(_LOOK)
 
 
-def _rebuilt(session: Session, table: Table) -> Iterator[Commit]:
+def rebuild(session: Session, table_name: str) -> Iterator[Commit]:
+    """Computes a reference table, which has no range, again as a whole. Raises as `run`."""
+    table = session.catalog.table(table_name)
     with publishing(session.settings, table):
         if commit := reference_tables.rebuild(session, table):
             yield commit

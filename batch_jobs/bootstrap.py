@@ -1,10 +1,9 @@
 """The beginning of a new table over history: a batch run up to its handover."""
 
-from collections.abc import Iterator
-
-from batch_jobs import backfill
+from batch_jobs.backfill import run as run
 from batch_jobs.planning import Backfill
-from lakehouse.storage.log.commits import Commit
+from batch_jobs.planning import plan as plan_of_range
+from lakehouse.batch import compute
 from lakehouse.storage.session import Session
 from lakehouse.stream import handover
 from lakehouse.transform import creation
@@ -20,14 +19,6 @@ def plan(session: Session, table_name: str) -> Backfill | None:
     table = session.catalog.table(table_name)
     session.catalog.check_streamed(table)
     creation.create(session, table)
-    handover.begin(session, table)
-    span = handover.history(session, table)
-    return backfill.plan(session, table_name, span.start, span.end) if span else None
-
-
-def run(session: Session, planned: Backfill) -> Iterator[Commit]:
-    """Computes the history of the table, partition by partition.
-
-    A run that was cut short continues where it was.
-    """
-    return backfill.run(session, planned.table, planned.start, planned.end)
+    begins = handover.begin(session, table)
+    span = compute.behind(session, table, begins.frontier)
+    return plan_of_range(session, table_name, span.start, span.end) if span else None

@@ -58,9 +58,8 @@ def backfill(
 
     lakehouse, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
-    planned = job.plan(
-        lakehouse, table, first, last, whole=all_or_nothing, ask=ask_again or "missing"
-    )
+    ask = ask_again or "missing"
+    planned = job.plan(lakehouse, table, first, last, whole=all_or_nothing, ask=ask)
     if lakehouse.catalog.table(table).kind.is_upserted:
         if not dry_run:
             job.renew(lakehouse, table)
@@ -77,15 +76,12 @@ def backfill(
         opening.session(lakehouse, f"backfill {table}") as session,
         console.counting(f"backfill {table}", total) as done,
     ):
-        for commit in job.run(
-            session,
-            table,
-            first,
-            last,
-            whole=all_or_nothing,
-            cascade=cascade,
-            ask=ask_again or "missing",
-        ):
+        runs = (
+            job.run(session, planned, cascade=cascade, ask=ask)
+            if planned
+            else job.rebuild(session, table)
+        )
+        for commit in runs:
             commits.append(commit)
             done(commit.written)
     views.show_backfill(

@@ -1,9 +1,8 @@
 """The plan of a backfill, from Delta's statistics and the commit logs: without a session, and without a change."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 
 from lakehouse import ranges
 from lakehouse.batch import compute, late_merge
@@ -17,6 +16,7 @@ from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk.publish_lock import holder
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import Commit
 from lakehouse.transform import ranges_of
 
 _RUNS = 100  # the latest runs, from which the time of the next is estimated
@@ -104,7 +104,8 @@ def plan(
     _check_retained(catalog, table, inputs, stored)
     files = [f for each in timed for f in inputs[each.name] if lakehouse.may_hold(each, f, context)]
     rows = sum(f["num_records"] or 0 for f in files)
-    run, done = (0, set()) if whole else _begun(lakehouse, table, span)
+    runs = batch_runs(lakehouse, table)
+    run, done = (0, set()) if whole else unfinished(lakehouse, table, span, runs)
     return Backfill(
         table=table.name,
         start=span.start,
@@ -126,7 +127,7 @@ def plan(
             for t, s in reading(lakehouse, table, span)
         ),
         conflicts=tuple(_conflicts(lakehouse, table, mine, context)),
-        estimated_seconds=_estimated(lakehouse, table, len(partitions) - len(done)),
+        estimated_seconds=_estimated(table, runs, len(partitions) - len(done)),
     )
 
 
@@ -147,7 +148,14 @@ def reading(lakehouse: Lakehouse, table: Table, span: Range) -> list[tuple[Table
     return list(reached.values())[1:]
 
 
-def _begun(lakehouse: Lakehouse, table: Table, span: Range) -> tuple[int, set[str]]:
+def batch_runs(lakehouse: Lakehouse, table: Table) -> list[Commit]:
+    """Returns the commits of the table's batch runs, the newest first."""
+    return [c for c in lakehouse.commit_log(table).rewriting() if c.role == "batch"]
+
+
+def unfinished(
+    lakehouse: Lakehouse, table: Table, span: Range, runs: Sequence[Commit]
+) -> tuple[int, set[str]]:
     """Returns the number of the run over `span` that was cut short, and the partitions it has done.
 
     If there is none, returns the next number and no partitions.
@@ -156,7 +164,7 @@ def _begun(lakehouse: Lakehouse, table: Table, span: Range) -> tuple[int, set[st
     since. Newer versions of the input alone do not count: behind the frontier the stream adds only
     late rows to it.
     """
-    lines = [c for c in lakehouse.commit_log(table).rewriting() if c.role == "batch" and c.run]
+    lines = [c for c in runs if c.run]
     last = lines[0] if lines else None
     mine = [c for c in lines if last and c.run == last.run]
     by_partition = {p: c for c in mine for p in c.span.partitions(table.partition_by)}
@@ -239,12 +247,7 @@ def _conflicts(
     return conflicts
 
 
-def _estimated(lakehouse: Lakehouse, table: Table, partitions: int) -> float | None:
-    lines = list(
-        islice(
-            (c for c in lakehouse.commit_log(table).rewriting() if c.role == "batch" and c.written),
-            _RUNS,
-        )
-    )
+def _estimated(table: Table, runs: Sequence[Commit], partitions: int) -> float | None:
+    lines = [c for c in runs if c.written][:_RUNS]
     done = sum(len(list(c.span.partitions(table.partition_by))) for c in lines)
     return partitions * sum(c.seconds for c in lines) / done if done else None

@@ -26,6 +26,7 @@ from benchmarks.state_run import START, records
 from lakehouse.ranges import BEGINNING
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.position import table_state
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
@@ -109,7 +110,8 @@ def main(micro_batches: int, step: timedelta, result: Path) -> None:
     settings, an_hour = from_environment(), timedelta(hours=1) // step
     spark = spark_session.create(settings, "commits")
     sessions = [Stage(spark, settings.root / name, keyed).session for name in ("few", "many")]
-    queries = [stream_run(session, session.catalog.table("arrivals")) for session in sessions]
+    states = [table_state.read(session, session.catalog.table("arrivals")) for session in sessions]
+    queries = [stream_run(*each) for each in zip(sessions, states, strict=True)]
     filled = (FEW, micro_batches)
     for session, query, wanted in zip(sessions, queries, filled, strict=True):
         for n in range(wanted):

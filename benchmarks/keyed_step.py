@@ -36,6 +36,7 @@ from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.delta import delta_writer, log_state, row_keys, table_creation
 from lakehouse.storage.keyed import keyed_files, point_reads
+from lakehouse.storage.position import table_state
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.engines import ingest
@@ -150,7 +151,9 @@ class Feed:
     """Commits of the record, each `apart` from the one before in event time."""
 
     def __init__(self, session: Session, apart: timedelta) -> None:
-        self.run = stream_run(session, session.catalog.table("movements"))
+        self.run = stream_run(
+            session, table_state.read(session, session.catalog.table("movements"))
+        )
         self.apart, self.offset, self.batch = apart, 0, 0
 
     def __call__(self, ids: DataFrame, count: int, at: Column | None = None) -> None:

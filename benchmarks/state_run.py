@@ -21,6 +21,7 @@ from benchmarks import keyed
 from lakehouse.ranges import BEGINNING
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage.position import table_state
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.engines import ingest
@@ -33,7 +34,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def fill(session: Session, commits: int, keys: int, step: timedelta) -> None:
     """As many commits of as many keys; then two whose time closes every window."""
-    run = stream_run(session, session.catalog.table("arrivals"))
+    run = stream_run(session, table_state.read(session, session.catalog.table("arrivals")))
     times = [START + step * n for n in range(commits)] + [START + timedelta(days=n) for n in (1, 2)]
     for n, at in enumerate(times):
         batch = records(

@@ -47,6 +47,7 @@ from lakehouse.storage.disk.root import copy_root
 from lakehouse.storage.log.certificates import Certificate
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.position import table_state
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
@@ -167,7 +168,7 @@ class Stage:
         else:  # two files, written by Spark
             records = self.session.spark.createDataFrame(arrow).repartition(2)
         self._batches[ingest_table] = batch_id + 1
-        run = stream_run(self.session, table)
+        run = stream_run(self.session, table_state.read(self.session, table))
         none = arrow.schema.empty_table()
         read = {name: records if name == source else none for name in sources}
         if abort_at:
@@ -178,7 +179,7 @@ class Stage:
                     batch_id,
                     log,
                 )
-            run = stream_run(self.session, table)
+            run = stream_run(self.session, table_state.read(self.session, table))
         ingest.ingest_batch(run, raw_records(run, read), batch_id, log)
 
     def advance(self, ingest_table: str, row: Value, *, source: str = "") -> None:
@@ -214,7 +215,7 @@ class Stage:
         batch_id = self._batches[ingest_table]
         self._batches[ingest_table] = batch_id + 1
         none = self.session.spark.createDataFrame([], decode.KAFKA_SCHEMA)
-        run = stream_run(self.session, table)
+        run = stream_run(self.session, table_state.read(self.session, table))
         log = BatchLog(watermark, self._now, ends, 0, quiet)
         read = raw_records(run, dict.fromkeys(run.plan.sources, none))
         ingest.ingest_batch(run, read, batch_id, log)

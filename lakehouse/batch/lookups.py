@@ -174,7 +174,8 @@ def _recorded(session: Session, table: Table, context: Range) -> DataFrame:
 
 
 def _schema(lakehouse: Lakehouse, table: Table) -> pa.Schema:
-    return to_arrow_schema(delta_log.schema(lakehouse.path(table, "answers")), timezone="UTC")
+    answers = delta_log.open_table(lakehouse.path(table, "answers"))
+    return to_arrow_schema(delta_log.schema_of(answers), timezone="UTC")
 
 
 def _asked(

@@ -70,10 +70,10 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
     rows, size = _read(lakehouse, table)
     if not table.kind.is_streamed:
         return Planned(table.name, "nothing", "it is computed whole, as its inputs change")
-    if declared_state.begins(lakehouse, table):
+    changed = declared_state.changes(lakehouse, table)
+    if changed is None:
         says = "its stream begins with all that its inputs have"
         return Planned(table.name, "begin", says, rows=rows, bytes=size, downstream=downstream)
-    changed = declared_state.changes(lakehouse, table)
     if not changed:
         last = next(CommitLog(lakehouse.settings, table).by_stream(), None)
         if last is None or last.code_version == table.code_version:

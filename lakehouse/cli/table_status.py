@@ -31,7 +31,7 @@ _ASIDE = """SELECT "table", max(at), max(quarantined) FROM _commits WHERE role =
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class TableStatus:
     """The state of one table; a value of None does not exist, or not yet."""
 
     layer: Layer
@@ -50,7 +50,7 @@ class TableState:
     waits: str = ""  # why it waits, or is empty
 
 
-def overview(lakehouse: Lakehouse) -> list[TableState]:
+def overview(lakehouse: Lakehouse) -> list[TableStatus]:
     """Returns the states of all tables, each after its inputs."""
     late = late_counts(lakehouse)
     outcomes = Verdicts(lakehouse.settings).now()
@@ -96,13 +96,13 @@ def _counted(partitions: int) -> str:
     return f"{partitions} partition{'s' if partitions > 1 else ''} changed"
 
 
-def _state(lakehouse: Lakehouse, table: Table, late: int, outcomes: Outcomes | None) -> TableState:
+def _state(lakehouse: Lakehouse, table: Table, late: int, outcomes: Outcomes | None) -> TableStatus:
     kind, path = table.kind, table_path(lakehouse.settings, table)
     held = coverage.content(lakehouse.settings, table)
     rows = _rows(path, table, held)
     verdict, why = _verdict(lakehouse, table, held, outcomes) if outcomes else (None, "")
     ahead = past_beginning(commit_log.frontier(lakehouse.settings, table))
-    return TableState(
+    return TableStatus(
         table.layer,
         table.name,
         kind.name,

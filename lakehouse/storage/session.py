@@ -88,7 +88,9 @@ class Session(Lakehouse):
         Raises CommitError for a file that is not on disk, unless `without_lost` leaves it out.
         """
         path = self.path(table, side)
-        files = [file for file in delta_log.files(path, version) if needed(file)]
+        stored = delta_log.open_table(path, version)
+        found = delta_log.records(stored.get_add_actions(flatten=True))
+        files = [file for file in found if needed(file)]
         if lost := delta_log.lost(path, files):
             if not without_lost:
                 raise gone(self.catalog, table, path, lost)
@@ -97,7 +99,7 @@ class Session(Lakehouse):
         return self._read(
             path,
             [delta_log.data_file(path, file) for file in files],
-            delta_log.schema(path, version),
+            delta_log.schema_of(stored),
         )
 
     def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:

@@ -14,6 +14,7 @@ moment. (A keyed table in steps of `stream.engines.groups` goes on, and computes
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
@@ -29,54 +30,63 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.position import checkpoint_content, checkpoint_files, checkpoints
 from lakehouse.storage.position.checkpoints import Beginning, Standing, Written
+from lakehouse.storage.position.table_state import TableState
 from lakehouse.storage.session import Session
 from lakehouse.stream import handover, positions
-from lakehouse.stream.strategy import is_stepped, strategy
+from lakehouse.stream.strategy import Strategy
 
 _log = logging.getLogger(__name__)
 
 
-def fit(session: Session, table: Table) -> str:
-    """Makes sure that the newest checkpoint of the table's query fits the table.
-
-    Returns the message about what was done for it, empty if nothing was.
+def fit(session: Session, state: TableState, filled_by: Strategy) -> TableState:
+    """Returns the state from which the table's query goes on, in a new generation if it cannot go on in the last one.
 
     Raises CommitError where rows might be lost or doubled.
     """
-    session.commit_log(table).read_on()  # what a crash kept from it
-    standing = checkpoints.standing(session.settings, table)
-    if is_stepped(session, table):
-        return _fit_stepped(session, table, standing)
-    own = checkpoints.generation(session.settings, table)
-    checkpoint = checkpoint_files.folder_of(session.settings, table, own)
-    checkpoint_content.set_unreadable_aside(checkpoint)
-    kind = table.kind
-    last, begun = standing.last, checkpoints.beginning(session.settings, table, own)
-    inputs = _position(session, table, last) if last else None
-    wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind.is_windowed)
-    if kind.keeps_latest and not wrong and (done := checkpoint_files.done(checkpoint)):
-        wrong = checkpoint_files.state_gone(checkpoint, done[-1])
+    table, standing = state.table, state.standing
+    last, stepped = standing.last, filled_by != "state"
+    if stepped and standing.has_checkpoint:
+        # nobody would ever read the versions that maintenance keeps for it
+        checkpoint_files.remove(session.settings, table.name)
+        _log.warning(
+            f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed"
+        )
+    wrong = "" if stepped else _misfit(session, state)
     if fault := last and _input_fault(session, table, last):
         if not table.kind.is_upserted:
             raise CommitError(f"table={table.name}, {fault}")
         wrong = wrong or fault
-    wrong = wrong or _beginning_gone(session, table)
+    wrong = wrong or _beginning_gone(session, state)
     if standing.taken_back:  # with its checkpoint gone, too, nothing else says so
         wrong = wrong or f"the table was put back to version {standing.version}"
-    if not wrong:
-        return _renewed(session, table, standing)
+    if not wrong and not _is_renewed(session, state, filled_by):
+        return state
     if standing.taken_back:
         _check_readers(session, table, standing)
         _put_back_aside(session, table, standing)
-        _void(session, table, standing, own + 1)
-    begun = _begin(session, table, standing, wrong)
-    message = (
-        f"table={table.name}, generation={begun.generation}: the checkpoint did not fit the table ({wrong}), so a new generation "
-        f"begins behind {_behind(table, standing)}; no row is lost or doubled. Look for what removed or replaced the folder "
-        f"{checkpoint_files.folder_of(session.settings, table, begun.generation).parent}"
-    )
-    _log.warning(message)
-    return message
+        _void(session, table, standing, standing.generation + 1)
+    if wrong:
+        begun = _begin(session, state, wrong, stepped)
+        looked_for = checkpoint_files.folder_of(session.settings, table, begun.generation).parent
+        look = "" if stepped else f". Look for what removed or replaced the folder {looked_for}"
+        what = wrong if stepped else f"the checkpoint did not fit the table ({wrong})"
+        _log.warning(
+            f"table={table.name}, generation={begun.generation}: {what}, so a new generation begins behind "
+            f"{_behind(table, standing)}; no row is lost or doubled{look}"
+        )
+    return replace(state, standing=checkpoints.standing(session.settings, table))
+
+
+def _misfit(session: Session, state: TableState) -> str:
+    """Returns why a query of Spark's cannot go on from its checkpoint; empty if it can."""
+    table, standing = state.table, state.standing
+    checkpoint = checkpoint_files.folder_of(session.settings, table, standing.generation)
+    checkpoint_content.set_unreadable_aside(checkpoint)
+    inputs = _position(session, table, standing.last) if standing.last else None
+    wrong = checkpoints.misfit(checkpoint, standing, inputs, stateful=table.kind.is_windowed)
+    if table.kind.keeps_latest and not wrong and (done := checkpoint_files.done(checkpoint)):
+        return checkpoint_files.state_gone(checkpoint, done[-1])
+    return wrong
 
 
 def go_on_divided(lakehouse: Lakehouse, table: Table, checkpoint: Path, why: str) -> None:
@@ -84,15 +94,15 @@ def go_on_divided(lakehouse: Lakehouse, table: Table, checkpoint: Path, why: str
 
     Its micro-batches continue the numbers of the generation before.
     """
-    own = checkpoints.generation(lakehouse.settings, table)
-    begun = checkpoints.beginning(lakehouse.settings, table, own)
+    standing = checkpoints.standing(lakehouse.settings, table)
+    begun = standing.begun
     again = {
         name: getattr(begun, name) for name in ("frontier", "aside", "version") if begun is not None
     }
     checkpoints.begin(
         lakehouse.settings,
         table,
-        checkpoints.standing(lakehouse.settings, table).number,
+        standing.number,
         why,
         checkpoint,
         continues=True,
@@ -101,52 +111,21 @@ def go_on_divided(lakehouse: Lakehouse, table: Table, checkpoint: Path, why: str
     )
 
 
-def _fit_stepped(session: Session, table: Table, standing: Standing) -> str:
-    """Does the same for a table that keeps its position in its own commits: it resumes from what the table holds."""
-    if checkpoints.forget(session.settings, table):
-        _log.warning(
-            f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed"
-        )
-    fault = standing.last and _input_fault(session, table, standing.last)
-    if fault and not table.kind.is_upserted:
-        raise CommitError(f"table={table.name}, {fault}")
-    unknown = _beginning_gone(session, table)
-    if not standing.taken_back and not fault and not unknown:
-        return _renewed(session, table, standing)
-    why = fault or unknown or f"it was put back to version {standing.version}"
-    if standing.taken_back:
-        _check_readers(session, table, standing)
-        _put_back_aside(session, table, standing)
-        _void(session, table, standing, checkpoints.generation(session.settings, table) + 1)
-    begun = checkpoints.begin(
-        session.settings,
-        table,
-        standing.number,
-        why,
-        continues=bool(standing.last) and not table.kind.is_upserted,
-    )
-    message = (
-        f"table={table.name}, generation={begun.generation}: {why}, so a new generation goes on behind "
-        f"{_behind(table, standing)}; no row is lost or doubled"
-    )
-    _log.warning(message)
-    return message
-
-
-def _renewed(session: Session, table: Table, standing: Standing) -> str:
-    """Begins a keyed or versioned table again if a reference table of it has changed. Returns the message, empty if none has."""
+def _is_renewed(session: Session, state: TableState, filled_by: Strategy) -> bool:
+    """Returns True if a keyed or versioned table begins again, because a reference table of it has changed."""
+    table, standing = state.table, state.standing
     last = standing.last
-    if not table.kind.is_upserted or last is None or strategy(session, table) == "groups":
-        return ""
-    if checkpoints.begins_whole(session.settings, table):
-        return ""  # it begins with all rows anyway
+    if not table.kind.is_upserted or last is None or filled_by == "groups":
+        return False
+    if standing.begins_whole:
+        return False  # it begins with all rows anyway
     changed = [
         f"{name} was read at version {version} and is at {now}"
         for name, version in last.inputs["references"].items()
         if (now := delta_writer.version(session.path(session.catalog.table(name)))) != version
     ]
     if not changed:
-        return ""
+        return False
     why = "; ".join(changed)
     begun = checkpoints.begin(session.settings, table, standing.number, why)
     message = (
@@ -154,15 +133,15 @@ def _renewed(session: Session, table: Table, standing: Standing) -> str:
         "because rows of one table are as of the same version"
     )
     _log.warning(message)
-    return message
+    return True
 
 
-def _beginning_gone(lakehouse: Lakehouse, table: Table) -> str:
+def _beginning_gone(lakehouse: Lakehouse, state: TableState) -> str:
     """Returns the fault if the generation's beginning is unknown: a replayed micro-batch could be written twice. Else empty."""
-    own = checkpoints.generation(lakehouse.settings, table)
-    if own == 1 or checkpoints.beginning(lakehouse.settings, table, own):
+    own = state.standing.generation
+    if own == 1 or state.standing.begun:
         return ""
-    path = layout.note(lakehouse.settings, table, "generations.jsonl")
+    path = layout.note(lakehouse.settings, state.table, "generations.jsonl")
     return f"how generation {own} began is not known any more, because {path} has lost it"
 
 
@@ -182,8 +161,12 @@ def _position(lakehouse: Lakehouse, table: Table, last: Written | Commit) -> Map
     return last.inputs["tables"][lakehouse.catalog.driving(table).name]
 
 
-def _begin(session: Session, table: Table, standing: Standing, why: str) -> Beginning:
+def _begin(session: Session, state: TableState, why: str, stepped: bool) -> Beginning:
+    table, standing = state.table, state.standing
     kind, last = table.kind, standing.last
+    if stepped:
+        continues = bool(last) and not kind.is_upserted
+        return checkpoints.begin(session.settings, table, standing.number, why, continues=continues)
     if (
         last is None
         and table.kind.is_derived
@@ -193,7 +176,7 @@ def _begin(session: Session, table: Table, standing: Standing, why: str) -> Begi
             f"table={table.name}: it is to begin again ({why}), the table holds no commit of it, and its input's log does not "
             f"go back to its beginning; give the table a new name, and begin that by `lakehouse bootstrap`"
         )
-    again = _state_from(session, table, standing) if last and kind.is_windowed else {}
+    again = _state_from(session, state) if last and kind.is_windowed else {}
     begun = checkpoints.begin(session.settings, table, standing.number, why, **again)
     if last and again:
         folder = checkpoint_files.folder_of(session.settings, table, begun.generation)
@@ -201,12 +184,14 @@ def _begin(session: Session, table: Table, standing: Standing, why: str) -> Begi
     return begun
 
 
-def _state_from(session: Session, table: Table, standing: Standing) -> dict[str, Any]:
+def _state_from(session: Session, state: TableState) -> dict[str, Any]:
     """Returns up to when table and quarantine have their windows, and the input version with the first row of a later one."""
 
+    table, standing = state.table, state.standing
+    start = state.handover.frontier if state.handover else BEGINNING
+
     def reached(of: Written | Commit | None) -> datetime:
-        begun = handover.handover_of(session.settings, table)
-        return max((of and of.frontier) or BEGINNING, begun.frontier if begun else BEGINNING)
+        return max((of and of.frontier) or BEGINNING, start)
 
     ahead, aside = reached(standing.last), reached(standing.last)
     pending, path = standing.pending, session.path(table, "quarantine")

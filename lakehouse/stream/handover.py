@@ -6,7 +6,7 @@ row of one. So no row is left out and none is doubled, whenever either of them r
 """
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
@@ -26,14 +26,14 @@ from lakehouse.ranges import (
 )
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import exists, read_json, replace_file
+from lakehouse.storage.disk.files import read_json, replace_file
 from lakehouse.storage.disk.locks import alone
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import NOTHING
-from lakehouse.storage.position import declared_state
-from lakehouse.storage.position.checkpoints import began
+from lakehouse.storage.position import declared_state, table_state
 from lakehouse.storage.position.handovers import Handover, handover_of
+from lakehouse.storage.position.table_state import TableState
 from lakehouse.storage.session import Session
 from lakehouse.transform import observing, plan, ranges_of
 
@@ -56,14 +56,14 @@ def begin(session: Session, table: Table) -> Handover:
             f"table={table.name}, inputs={', '.join(each.name for each in inputs)}: a handover is between a batch run and the "
             "stream of one input; a table of several begins with all that its inputs' logs have, so start its job"
         )
-    declared_state.begin(session, table)
-    # the second of two concurrent calls finds what the first has set
+    declared_state.begin(session, table_state.read(session, table))
     with alone(layout.note(session.settings, table, "handover.json").with_suffix(".lock")):
-        return _begin(session, table)
+        # read again: the second of two concurrent calls finds what the first has set
+        return _begin(session, table_state.read(session, table))
 
 
-def _begin(session: Session, table: Table) -> Handover:
-    started, noted = began(session.settings, table), handover_of(session.settings, table)
+def _begin(session: Session, state: TableState) -> Handover:
+    table, started, noted = state.table, state.standing.began, state.handover
     if noted and (
         started or delta_log.oldest(session.path(session.catalog.driving(table))) <= noted.version
     ):
@@ -112,19 +112,20 @@ def _begin(session: Session, table: Table) -> Handover:
     return handover
 
 
-def check(lakehouse: Lakehouse, table: Table) -> None:
+def check(lakehouse: Lakehouse, state: TableState) -> TableState:
     """Restores the handover's file if it is gone and the stream has begun: else the stream would write rows from before it.
 
-    Raises JobError if the stream has not begun, and the file of the handover up to which batch runs
-    have filled the table is gone; also if the file and the note of the declaration differ.
+    Returns the state with the handover. Raises JobError if the stream has not begun, and the file of
+    the handover up to which batch runs have filled the table is gone; also if the file and the note
+    of the declaration differ.
     """
-    if began(lakehouse.settings, table):
-        _put_back(lakehouse, table)
-        return
+    if state.standing.began:
+        return _put_back(lakehouse, state)
+    table = state.table
     filled = any(
         c.role == "batch" and c.version != NOTHING for c in lakehouse.commit_log(table).rewriting()
     )
-    if filled and handover_of(lakehouse.settings, table) is None:
+    if filled and state.handover is None:
         path = layout.note(lakehouse.settings, table, "handover.json")
         raise JobError(
             f"table={table.name}, file={path}: it held the handover up to which "
@@ -132,12 +133,14 @@ def check(lakehouse: Lakehouse, table: Table) -> None:
             "the table, and it is gone, so the stream would write their rows again; restore the file, or run "
             f"`lakehouse bootstrap {table.name}`, which sets another and computes what lies before it"
         )
+    return state
 
 
-def _put_back(lakehouse: Lakehouse, table: Table) -> None:
+def _put_back(lakehouse: Lakehouse, state: TableState) -> TableState:
+    table = state.table
     path = layout.note(lakehouse.settings, table, "handover.json")
-    noted = declared_state.noted_handover(lakehouse.settings, table)
-    if exists(path):
+    noted = state.note.handover if state.note else None
+    if state.handover:
         if not noted:  # an earlier version did not note it
             declared_state.note_handover(lakehouse.settings, table, read_json(path))
         elif noted != read_json(path):
@@ -150,16 +153,8 @@ def _put_back(lakehouse: Lakehouse, table: Table) -> None:
         replace_file(path, noted)
         message = f"table={table.name}, file={path}: it was gone, and holds where the stream began ({noted['frontier']})"
         _log.warning(f"{message}; it is put back from what was noted with the declaration")
-
-
-def history(session: Session, table: Table) -> Range | None:
-    """Returns the range of whole partitions from the input's first row up to the handover.
-
-    None if there is no row behind the handover.
-    """
-    set_at = handover_of(session.settings, table)
-    assert set_at is not None  # `begin` has set it
-    return compute.behind(session, table, set_at.frontier)
+        return replace(state, handover=handover_of(lakehouse.settings, table))
+    return state
 
 
 def reads_from(session: Session, table: Table, ahead: datetime) -> datetime:

@@ -31,8 +31,8 @@ from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import NOTHING, Commit, recorded
 from lakehouse.storage.position import checkpoint_files, checkpoints
 from lakehouse.storage.position.checkpoints import Beginning
-from lakehouse.storage.position.handovers import Handover, handover_of
 from lakehouse.storage.position.reference_versions import SEEN
+from lakehouse.storage.position.table_state import TableState
 from lakehouse.storage.session import Session
 from lakehouse.stream import news
 from lakehouse.stream.prepared_steps import Few, PreparedSteps, computed_here
@@ -58,18 +58,26 @@ class StreamRun:
     """One life of a table's streaming query."""
 
     session: Session
-    table: Table
     plan: Plan
-    generation: int
-    checkpoint: Path
+    state: TableState  # when this run began: nobody else moves the position of the stream
     pinned: dict[str, int]  # pinned inputs: the versions read
-    handover: Handover | None  # its start, unless it begins with all that its input has
-    begun: Beginning | None  # how the generation began, if it is not the first
     # the last batch already in the table when this run began: at most that one is replayed
     committed: int
     reached: Callable[[str], None]  # called at each commit point
     service: Service | None  # the service that the table's lookup asks
     prepared: PreparedSteps
+
+    @property
+    def table(self) -> Table:
+        return self.state.table
+
+    @property
+    def generation(self) -> int:
+        return self.state.standing.generation
+
+    @property
+    def checkpoint(self) -> Path:
+        return checkpoint_files.folder_of(self.session.settings, self.table, self.generation)
 
     @property
     def commit_log(self) -> CommitLog:
@@ -96,9 +104,10 @@ class StreamRun:
     @property
     def since(self) -> int | None:
         """Returns the version of the driving input with which a query of Spark's begins; None: the first that has rows."""
-        if self.begun and self.begun.version is not None:
-            return self.begun.version
-        return self.handover.version if self.handover else None
+        begun, handover = self.state.standing.begun, self.state.handover
+        if begun and begun.version is not None:
+            return begun.version
+        return handover.version if handover else None
 
     def spark_query(self) -> StreamingQuery | None:
         """Returns the table's query, if it is Spark's and runs."""
@@ -160,7 +169,7 @@ class StreamRun:
     @property
     def start(self) -> datetime:
         """Returns the frontier before the first micro-batch."""
-        ahead = self.handover.frontier if self.handover else BEGINNING
+        ahead = self.state.handover.frontier if self.state.handover else BEGINNING
         return max(ahead, datetime.fromisoformat(self.again.frontier)) if self.again else ahead
 
     def frontier_after(self, commit: Commit | None) -> datetime:
@@ -170,20 +179,22 @@ class StreamRun:
     @property
     def again(self) -> Beginning | None:
         """Returns the generation's beginning, if it reads again what the one before had read, to rebuild lost state."""
-        return self.begun if self.begun and self.begun.frontier else None
+        begun = self.state.standing.begun
+        return begun if begun and begun.frontier else None
 
     def app(self, batch: int) -> str:
         """Returns the writer of that batch, as Delta knows it (`txnAppId`).
 
         A batch that the generation before has written keeps that generation's.
         """
-        of = self.begun.after if self.begun and self.begun.continues else None
+        begun = self.state.standing.begun
+        of = begun.after if begun and begun.continues else None
         return checkpoints.app(self.table, of[0] if of and batch <= of[1] else self.generation)
 
     def due(self, judged: DataFrame) -> DataFrame:
         """Returns the judged rows that this query writes: not those that a batch run or the generation before has written."""
-        if self.handover:  # rows behind it are the batch run's
-            first = self.handover.frontier.strftime(partition_format(self.table.partition_by))
+        if handover := self.state.handover:  # rows behind it are the batch run's
+            first = handover.frontier.strftime(partition_format(self.table.partition_by))
             judged = judged.where(F.coalesce(F.col(PARTITION) >= first, F.lit(True)))
         if self.again:
             ends = F.col(f"{WINDOW}.end")
@@ -365,30 +376,20 @@ class StreamRun:
 
 
 def stream_run(
-    session: Session, table: Table, reached: Callable[[str], None] = lambda point: None
+    session: Session, state: TableState, reached: Callable[[str], None] = lambda point: None
 ) -> StreamRun:
     """Returns the next run of a table's query: in its last generation, with reference tables pinned to their present versions."""
-    generation = checkpoints.generation(session.settings, table)
-    begun = checkpoints.beginning(session.settings, table, generation)
+    table, begun = state.table, state.standing.begun
     pinned = {
         t.name: delta_writer.version(session.path(t)) for t in session.catalog.pinned_inputs(table)
     }
-    committed = delta_log.committed(session.path(table), checkpoints.app(table, generation))
+    app = checkpoints.app(table, state.standing.generation)
+    committed = delta_log.committed(session.path(table), app)
     if begun and begun.continues and begun.after:
         committed = max(committed, begun.after[1])
+    step, service = plan.plan_of(session, table), lookups.service_of(table)
     return StreamRun(
-        session,
-        table,
-        plan.plan_of(session, table),
-        generation,
-        checkpoint_files.folder_of(session.settings, table, generation),
-        pinned,
-        handover_of(session.settings, table),
-        begun,
-        committed,
-        reached,
-        lookups.service_of(table),
-        PreparedSteps(session, table),
+        session, step, state, pinned, committed, reached, service, PreparedSteps(session, table)
     )
 
 

@@ -17,8 +17,7 @@ from lakehouse.declare.table import Table
 from lakehouse.durations import spark_interval
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.position import declared_state
-from lakehouse.storage.position.checkpoints import began
+from lakehouse.storage.position import declared_state, table_state
 from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.storage.session import Session
 from lakehouse.stream import generations, handover, late_counts
@@ -53,19 +52,20 @@ def start(
 
     Raises DeclarationError if the stream started under another declaration (`declared_state`).
     """
-    declared_state.begin(session, table)
+    session.commit_log(table).read_on()  # what a crash kept from it
+    state = declared_state.begin(session, table_state.read(session, table))
     if table.kind.is_derived:
-        handover.check(session, table)
-    if table.kind.is_derived and not began(session.settings, table) and _cut(session, table):
+        state = handover.check(session, state)
+    if table.kind.is_derived and not state.standing.began and _cut(session, table):
         begun = handover.begin(session, table)
+        state = table_state.read(session, table)
         message = (
             f"table={table.name}: the log of {begun.input} does not go back to its beginning any more, so the stream begins at "
             f"its handover {ranges.text(begun.frontier)}; `lakehouse bootstrap {table.name}` computes what lies before that"
         )
         _log.warning(message)
-    generations.fit(session, table)
     filled_by = strategy(session, table)
-    run = stream_run(session, table, reached)
+    run = stream_run(session, generations.fit(session, state, filled_by), reached)
     for name, version in pinned_states(session, table, run.pinned).items():
         message = (
             f"table={table.name}, input={name}: read as of {version}, until the job is started again; a table that is to follow "

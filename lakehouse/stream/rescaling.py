@@ -11,9 +11,10 @@ from typing import Literal
 from lakehouse.declare.table import Table
 from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.position import checkpoint_files, state_partitions
+from lakehouse.storage.position import checkpoint_files, state_partitions, table_state
 from lakehouse.storage.session import Session
 from lakehouse.stream import generations, queries, state_reader
+from lakehouse.stream.strategy import strategy
 
 Verdict = Literal["EQUAL", "DIFFERENT"]
 
@@ -65,7 +66,9 @@ def rescale(session: Session, table: Table, before: int, now: int) -> Rescaled |
     :raises CommitError: as a start of the query does.
     """
     with publishing(session.settings, table):
-        generations.fit(session, table)
+        session.commit_log(table).read_on()  # what a crash kept from it
+        state = table_state.read(session, table)
+        generations.fit(session, state, strategy(session, table))
         if _in_flight(session, table):
             queries.start(session, table, available_now=True).awaitTermination()
         checkpoint = checkpoint_files.newest(session.settings, table)

@@ -16,10 +16,9 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage.delta.digest import EMPTY, Digest, digest
 from lakehouse.storage.delta.row_keys import KEY
-from lakehouse.storage.position import checkpoint_files
+from lakehouse.storage.position import checkpoint_files, checkpoints
 from lakehouse.storage.session import Session
-from lakehouse.stream.micro_batch import stream_run
-from lakehouse.stream.strategy import is_stepped
+from lakehouse.stream.strategy import strategy
 
 
 def state(session: Session, table: Table, key: Mapping[str, str] | None = None) -> DataFrame:
@@ -29,11 +28,12 @@ def state(session: Session, table: Table, key: Mapping[str, str] | None = None) 
     is filled by steps is its own state. `key`: values of columns of the key, as text; only rows with these count.
     Raises RangeError for a table whose streaming query has no state, or has not run, and for other columns in `key`.
     """
-    if table.kind.is_upserted and is_stepped(session, table):
+    if table.kind.is_upserted and strategy(session, table) != "state":
         return _of_key(table, session.read(table).drop(KEY), table.keys, key)
-    checkpoint = (
-        stream_run(session, table).checkpoint if session.catalog.driving_input(table) else None
-    )
+    settings, checkpoint = session.settings, None
+    if session.catalog.driving_input(table):
+        generation = checkpoints.standing(settings, table).generation
+        checkpoint = checkpoint_files.folder_of(settings, table, generation)
     if not checkpoint or not checkpoint_files.keeps_state(checkpoint):
         raise RangeError(
             f"table={table.name}: its streaming query keeps no state, or has not run yet; sessions, windows of ten minutes or "

@@ -40,11 +40,6 @@ def strategy(session: Session, table: Table) -> Strategy:
     return "append" if kind.is_row_by_row else "state"
 
 
-def is_stepped(session: Session, table: Table) -> bool:
-    """Returns True if steps of our own fill the table, without a checkpoint of Spark's."""
-    return strategy(session, table) != "state"
-
-
 def closes_ranges(session: Session, step: Plan) -> bool:
     """Returns True if the stream computes each range as it closes, without Spark's operators and their state.
 

@@ -7,7 +7,6 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from batch_jobs import backfill
 from lakehouse import expect
 from lakehouse.cli import change_plan, query
 from lakehouse.declare.catalog import Catalog
@@ -15,7 +14,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.storage.position import declared_state
 from lakehouse.stream import queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from support import changing_tables
+from support import backfills, changing_tables, starts
 from support.changing_tables import START, at, changed
 
 
@@ -48,7 +47,7 @@ def begun(stage: Stage) -> Stage:
     stage.advance("clicks", at(70, value=0))
     stage.run("counted")
     # of what is fed no query begins
-    declared_state.begin(stage.session, stage.session.catalog.table("clicks"))
+    starts.begin(stage.session, stage.session.catalog.table("clicks"))
     return stage
 
 
@@ -66,7 +65,7 @@ def test_a_column_with_a_default_holds_for_the_rows_before_and_after(stage_of):
     stage.advance("clicks", at(200, value=0))
     stage.run("counted")
     assert countries(stage) == [None, None, "BE", "NL"], "rows before as they were"
-    list(backfill.run(stage.session, "counted", START, START + timedelta(hours=1)))
+    list(backfills.run(stage.session, "counted", START, START + timedelta(hours=1)))
     assert countries(stage) == ["NL", "NL", "BE", "NL"]
     assert_stream_equals_batch(stage, "counted")
 

@@ -34,6 +34,7 @@ from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.lag import lag
 from lakehouse.testing import Stage, assert_stream_equals_batch
+from support import backfills
 
 SENSORS = (sensors.__name__,)
 VALID, AVERAGES, TRENDS = "valid_readings", "sensor_averages", "sensor_trends"
@@ -95,7 +96,7 @@ def session(spark, filled, tmp_path) -> Session:
 def test_a_run_that_is_cut_short_goes_on_where_it_was(session):
     whole = digest(rows_of(session, AVERAGES))
     remove(session, AVERAGES, "sensor_id = 'sensor-1'")
-    commits = backfill.run(session, AVERAGES, at(0), at(3))
+    commits = backfills.run(session, AVERAGES, at(0), at(3))
     assert hours([next(commits)]) == ["00"]
     commits.close()
     assert digest(rows_of(session, AVERAGES).where("_partition > '2026-01-01-00'")).rows == 12, (
@@ -108,7 +109,7 @@ def test_a_run_that_is_cut_short_goes_on_where_it_was(session):
     assert backfill.plan(replace(session, catalog=tables), AVERAGES, at(0), at(3)).done == (), (
         "so is another declaration"
     )
-    assert hours(list(backfill.run(session, AVERAGES, at(0), at(3)))) == ["01", "02"]
+    assert hours(list(backfills.run(session, AVERAGES, at(0), at(3)))) == ["01", "02"]
     assert digest(rows_of(session, AVERAGES)) == whole
     assert backfill.plan(session, AVERAGES, at(0), at(3)).done == (), (
         "it ended: this would be another"
@@ -120,12 +121,12 @@ def test_a_run_that_is_cut_short_goes_on_where_it_was(session):
 @pytest.mark.parallel
 def test_what_was_done_is_done_again_if_its_input_was_rewritten_meanwhile(session):
     remove(session, AVERAGES, "sensor_id = 'sensor-1'")
-    commits = backfill.run(session, AVERAGES, at(0), at(3))
+    commits = backfills.run(session, AVERAGES, at(0), at(3))
     next(commits)
     next(commits)
     commits.close()
     remove(session, VALID, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
-    list(backfill.run(session, VALID, at(0), at(3)))
+    list(backfills.run(session, VALID, at(0), at(3)))
     assert backfill.plan(session, AVERAGES, at(0), at(3)).done == ("2026-01-01-00",)
 
 
@@ -139,9 +140,9 @@ def test_a_commit_that_a_crash_kept_from_the_commit_log_is_told_by_the_next_run(
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(OSError):
         patched.setattr(CommitLog, "append", killed)  # no line can be written
-        list(backfill.run(session, VALID, at(1), at(2)))
+        list(backfills.run(session, VALID, at(1), at(2)))
     assert outdated(session, AVERAGES) == [], "nobody knows"
-    assert {c.version for c in backfill.run(session, VALID, at(1), at(2))} == {NOTHING}, (
+    assert {c.version for c in backfills.run(session, VALID, at(1), at(2))} == {NOTHING}, (
         "the rows are there"
     )
     assert outdated(session, AVERAGES) == ["01"]
@@ -159,7 +160,7 @@ def test_what_reads_a_rewritten_partition_is_pending_until_it_follows(session):
     remove(session, VALID, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
     # as if it had never been there
     remove(session, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
-    assert rewritten(list(backfill.run(session, VALID, at(0), at(3)))) == [(VALID, "01")]
+    assert rewritten(list(backfills.run(session, VALID, at(0), at(3)))) == [(VALID, "01")]
     assert outdated(session, AVERAGES) == ["01"], "what did not change has nothing to be followed"
     assert reconciliation.reconcile(session, session.catalog.table(AVERAGES)).verdict == "PENDING"
 
@@ -186,7 +187,7 @@ def test_a_cascade_follows_through_windows_that_straddle(session, spark):
     last = "sensor_id = 'sensor-2' AND _partition = '2026-01-01-00'"
     remove(session, VALID, last)
     remove(session, TRENDS, "sensor_id = 'sensor-2' AND window.end < '2026-01-01T01:00:30'")
-    commits = list(backfill.run(session, VALID, at(0), at(1), cascade=True))
+    commits = list(backfills.run(session, VALID, at(0), at(1), cascade=True))
     assert [(c.table, f"{c.start:%H}") for c in commits] == [
         (VALID, "00"),
         (AVERAGES, "00"),
@@ -210,7 +211,7 @@ def test_a_session_that_straddles_follows_as_a_whole(spark, tmp_path):
     # it holds two sessions together
     remove(stage.session, "named_clicks", "at = '2026-01-01T00:59:50Z'")
     remove(stage.session, "sessions")
-    commits = list(backfill.run(stage.session, "named_clicks", at(0), at(1), cascade=True))
+    commits = list(backfills.run(stage.session, "named_clicks", at(0), at(1), cascade=True))
     assert digest(stage.rows("sessions")) == whole
     assert [c.table for c in commits if c.version != NOTHING] == ["named_clicks", "sessions"]
     assert outdated(stage.session, "sessions") == []
@@ -223,14 +224,14 @@ def click(second: float, user: str = "a") -> dict[str, str]:
 def test_what_the_input_does_not_hold_any_more_is_not_replaced_by_nothing(session):
     remove(session, "sensor_readings", "event_time < '2026-01-01T01:00:00Z'")
     before = delta_writer.version(session.path(session.catalog.table(VALID)))
-    for refuse in (backfill.plan, backfill.run):
+    for refuse in (backfill.plan, backfills.run):
         with pytest.raises(
             RangeError,
             match=r"partitions=2026-01-01-00 to 2026-01-01-00 \(1\).*begins at 2026-01-01T01",
         ):
             refuse(session, VALID, at(0), at(3))
     assert delta_writer.version(session.path(session.catalog.table(VALID))) == before
-    assert len(list(backfill.run(session, VALID, at(1), at(3)))) == 2
+    assert len(list(backfills.run(session, VALID, at(1), at(3)))) == 2
     remove(session, VALID, "event_time < '2026-01-01T01:00:00Z'")
     with pytest.raises(RangeError, match=r"table=sensor_averages, partitions=2026-01-01-00"):
         backfill.plan(session, AVERAGES, at(0), at(3))
@@ -243,7 +244,7 @@ def test_a_table_of_other_columns_on_disk_is_refused_before_anything_is_computed
     path = str(session.path(session.catalog.table(AVERAGES)))
     DeltaTable(path).alter.add_columns(Field("more", "long"))
     with pytest.raises(DeclarationError, match="columns=more: the table on disk has other columns"):
-        list(backfill.run(session, AVERAGES, at(0), at(1)))
+        list(backfills.run(session, AVERAGES, at(0), at(1)))
 
 
 @pytest.mark.slow
@@ -260,7 +261,7 @@ def test_a_stream_goes_on_across_a_rewrite_of_its_input_and_takes_nothing_for_ne
         remove(session, VALID, "sensor_id = 'sensor-0' AND _partition = '2026-01-01-00'")
         # to fill an empty partition looks like an append
         remove(session, VALID, "_partition = '2026-01-01-01'")
-        assert rewritten(list(backfill.run(session, VALID, at(0), at(2)))) == [
+        assert rewritten(list(backfills.run(session, VALID, at(0), at(2)))) == [
             (VALID, "00"),
             (VALID, "01"),
         ]

@@ -27,6 +27,7 @@ from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.log.certificates import certificates
 from lakehouse.storage.log.commits import NOTHING
 from lakehouse.storage.session import Session
+from support import backfills
 
 TABLES = ("lakehouse.examples.sensors.tables",)
 AVERAGES = "sensor_averages"
@@ -71,7 +72,7 @@ def test_a_backfill_rewrites_the_partitions_that_differ_and_leaves_the_others_to
 ):
     before = digest(stored(session))
     remove(session, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-1'")
-    first, second = backfill.run(session, AVERAGES, at(0), at(2))
+    first, second = backfills.run(session, AVERAGES, at(0), at(2))
     assert (first.role, first.start, first.end, first.version) == ("batch", at(0), at(1), NOTHING)
     version = delta_writer.version(session.path(session.catalog.table(AVERAGES)))
     assert (second.start, second.end, second.version) == (at(1), at(2), version)
@@ -88,7 +89,7 @@ def test_a_backfill_rewrites_the_partitions_that_differ_and_leaves_the_others_to
     )
     assert exit_code(certificate) == 0
     now = versions(session)
-    assert {c.version for c in backfill.run(session, AVERAGES, at(0), at(2))} == {
+    assert {c.version for c in backfills.run(session, AVERAGES, at(0), at(2))} == {
         NOTHING
     } and versions(session) == now
 
@@ -96,7 +97,7 @@ def test_a_backfill_rewrites_the_partitions_that_differ_and_leaves_the_others_to
 def test_all_or_nothing_is_one_commit(session):
     remove(session, AVERAGES, "sensor_id = 'sensor-1'")
     before = versions(session)
-    [commit] = backfill.run(session, AVERAGES, at(0), at(2), whole=True)
+    [commit] = backfills.run(session, AVERAGES, at(0), at(2), whole=True)
     assert (commit.start, commit.end, commit.written) == (at(0), at(2), 18)
     assert sum(versions(session)) == sum(before) + 1
     assert origins(session) == {("batch", "00"), ("batch", "01"), ("stream", "02")}
@@ -106,7 +107,7 @@ def test_what_the_quarantine_lost_is_put_back_and_the_rows_stay(session):
     aside = session.path(session.catalog.table("valid_readings"), "quarantine")
     whole = digest(session.read(session.catalog.table("valid_readings"), side="quarantine"))
     DeltaTable(str(aside)).delete()
-    commits = list(backfill.run(session, "valid_readings", at(0), at(3)))
+    commits = list(backfills.run(session, "valid_readings", at(0), at(3)))
     assert {c.version for c in commits} == {NOTHING} and sum(
         c.quarantined for c in commits
     ) == whole.rows > 0
@@ -145,7 +146,7 @@ def test_a_preview_counts_and_changes_nothing(session):
 )
 def test_what_a_backfill_refuses(session, table, start, end, said):
     before = versions(session)
-    for refuse in (backfill.plan, backfill.run):
+    for refuse in (backfill.plan, backfills.run):
         with pytest.raises(LakehouseError, match=said):
             refuse(session, table, start, end)
     assert versions(session) == before
@@ -154,7 +155,7 @@ def test_what_a_backfill_refuses(session, table, start, end, said):
 def test_one_publisher_at_a_time(session):
     table = session.catalog.table(AVERAGES)
     with publishing(session.settings, table), pytest.raises(JobError, match=f"pid={os.getpid()}"):
-        list(backfill.run(session, AVERAGES, at(0), at(1)))
+        list(backfills.run(session, AVERAGES, at(0), at(1)))
     with publishing(session.settings, table):
         assert (
             f"pid {os.getpid()} is rewriting"

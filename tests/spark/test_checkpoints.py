@@ -27,9 +27,10 @@ from lakehouse.errors import CommitError
 from lakehouse.storage.disk import layout
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.position import checkpoints
-from lakehouse.stream import generations, queries
+from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Aborted, Stage, assert_stream_equals_batch
+from support import starts
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -284,7 +285,7 @@ def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
         CommitError,
         match=f"table=seen, version={last - 1}: .*long, .*twice. Put back its version {last}",
     ):
-        generations.fit(stage.session, seen)
+        starts.fit(stage.session, seen)
     gone(paths["seen"])
     shutil.copytree(copied["seen"], paths["seen"])
     with pytest.raises(
@@ -307,7 +308,7 @@ def test_keyed_tables_begin_recreated_when_their_record_was_put_back(stage_of, c
     stage.feed("seen", again)
     stage.run(*names)
     DeltaTable(str(stage.session.path(seen))).restore(before)
-    generations.fit(stage.session, seen)
+    starts.fit(stage.session, seen)
     stage.feed("seen", again)
     capsys.readouterr()
     stage.run(*names)
@@ -319,7 +320,10 @@ def test_keyed_tables_begin_recreated_when_their_record_was_put_back(stage_of, c
     reconciled(stage, *names)
     for name in names:  # as often as one likes, and not again
         assert (
-            checkpoints.generation(stage.session.settings, stage.session.catalog.table(name)) == 2
+            checkpoints.standing(
+                stage.session.settings, stage.session.catalog.table(name)
+            ).generation
+            == 2
         )
 
 

@@ -16,11 +16,12 @@ from pyspark.sql import functions as F
 from lakehouse import ingest_table, kafka, row_table, tumbling, versioned_table, window_table
 from lakehouse.errors import CommitError
 from lakehouse.storage.position import checkpoints
-from lakehouse.stream import generations, positions, queries
+from lakehouse.stream import positions, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.positions import Position
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
+from support import starts
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -144,7 +145,10 @@ def test_an_input_that_is_gone_or_another_one_is_named_at_the_start(stage_of):
     assert stage.rows("positive").count() == 3
     stage.run("latest")  # reads all of its record in any case
     assert (
-        checkpoints.generation(stage.session.settings, stage.session.catalog.table("latest")) == 2
+        checkpoints.standing(
+            stage.session.settings, stage.session.catalog.table("latest")
+        ).generation
+        == 2
     )
     stage.advance("drops", drop(7200))
     stage.run("latest")
@@ -198,7 +202,7 @@ def test_a_table_that_is_removed_with_its_readers_is_filled_again_with_them(stag
         make_recreated(stage, name)
     make_recreated(stage, "drops")
     drops = stage.session.catalog.table("drops")
-    generations.fit(stage.session, drops)
+    starts.fit(stage.session, drops)
     assert next(stage.session.commit_log(drops).by_stream(), None) is None, (
         "its topic is read from the beginning"
     )

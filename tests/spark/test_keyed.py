@@ -8,7 +8,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from batch_jobs import backfill
 from lakehouse import kafka, keyed_table, tumbling, versioned_table, window_table
 from lakehouse.batch import reference_tables
 from lakehouse.declare.catalog import catalog_of
@@ -21,7 +20,7 @@ from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.state_reader import state
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Aborted, Stage, assert_stream_equals_batch
-from support import auctions, payments
+from support import auctions, backfills, payments
 from support.auctions import auction
 from support.payments import (
     advance,
@@ -212,7 +211,7 @@ def test_what_was_changed_by_hand_is_found_and_computed_recreated(stage_of):
         in found[0].examples[0]
     )
     for each in both:
-        assert list(backfill.run(stage.session, each.name)) == []
+        assert list(backfills.run(stage.session, each.name)) == []
         stage.run(each.name)
         assert_stream_equals_batch(stage, each.name)
     pay(stage, paid(2, "a", "b", "2.50"))
@@ -347,7 +346,7 @@ def test_rows_computed_with_what_a_reference_table_said_before_are_computed_agai
     stage.feed("auctions", [auction(1, 1, 1), auction(2, 1, 2)])
     stage.run("kept")
     stage.run("kept")  # nothing has changed: it goes on as it is
-    assert checkpoints.generation(session.settings, session.catalog.table("kept")) == 1
+    assert checkpoints.standing(session.settings, session.catalog.table("kept")).generation == 1
     file.write_text("category,name\n1,paintings\n2,coins\n")
     reference_tables.rebuild(session, session.catalog.table("category_names"))
     stage.feed("auctions", [auction(3, 1, 2, seconds=1)])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from batch_jobs import backfill, upgrade
+from batch_jobs import upgrade
 from lakehouse.cli import change_plan
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
@@ -17,7 +17,7 @@ from lakehouse.storage.versions import upgrades
 from lakehouse.stream import beside, queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
-from support import ROOT, changing_tables
+from support import ROOT, backfills, changing_tables, starts
 from support.changing_tables import START, at, click_topic
 from support.kinds_of_change import CHANGES_NO_ROW, KINDS, declared
 
@@ -56,7 +56,7 @@ def go_the_way(stage: Stage, name: str) -> None:
         case "accept":
             declared_state.accept(session, of)
         case "compute whole":
-            assert list(backfill.run(session, name)) == []
+            assert list(backfills.run(session, name)) == []
         case "upgrade":
             list(upgrade.fill(session, name, upgrade.plan(session, name)))
             assert upgrade.compare(session, name, None)[0].state == "filled"
@@ -119,7 +119,7 @@ def test_each_kind_of_change_goes_the_way_that_the_plan_names(spark, tmp_path, h
 def test_a_column_that_a_topic_gains_comes_through_the_tables_that_pass_it_on(stage_of):
     stage = stage_of(changing_tables)
     session = stage.session
-    declared_state.begin(session, session.catalog.table("clicks"))  # as its query does
+    starts.begin(session, session.catalog.table("clicks"))  # as its query does
     stage.feed("clicks", [at(1), at(2, value=2)])
     stage.run("counted", "sums")
     topic = replace(click_topic, schema=f"{click_topic.schema}, page STRING")

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from batch_jobs import backfill, bootstrap
+from batch_jobs import bootstrap
 from lakehouse import session, tumbling, window_table
 from lakehouse.cli import change_plan
 from lakehouse.errors import DeclarationError
@@ -23,7 +23,7 @@ from lakehouse.stream import handover as handovers
 from lakehouse.stream.state_reader import state
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
-from support import changing_tables
+from support import backfills, changing_tables, starts
 from support.changing_tables import START, at, changed, doubled, larger, more
 
 
@@ -103,7 +103,7 @@ def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_on
     for name in ("counted", "totals"):
         with pytest.raises(DeclarationError, match=f"table={name}, function: "):
             stage.run(name)
-    assert list(backfill.run(session, "totals")) == []
+    assert list(backfills.run(session, "totals")) == []
     declared_state.accept(Lakehouse(session.settings, other), other.table("counted"))
     stage.feed("clicks", [at(3, value=3), at(4, value=8)])
     stage.run("counted", "totals")
@@ -171,7 +171,7 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
         settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"}
     )
     assert declared_state.remarks(Lakehouse(overridden, known), list(known)) == []
-    assert list(backfill.run(stage.session, "totals")) == []
+    assert list(backfills.run(stage.session, "totals")) == []
     assert (
         len(
             declared_state.remarks(
@@ -221,7 +221,7 @@ def test_a_state_of_other_partitions_holds_the_same(stage_of, spark, monkeypatch
             assert not list(rescaling.due(other, known))
             assert not declared_state.remarks(other, list(known))
         assert {name: held(stage, name) for name in names} == rows, "the same before and after"
-        assert not generations.fit(stage.session, known.table("sums"))
+        assert not starts.fit(stage.session, known.table("sums"))
         stage.feed("clicks", spread[60:])
         stage.advance("clicks", at(400))
         stage.run(*names, abort_at="rows")
@@ -297,7 +297,7 @@ def test_a_window_that_is_changed_before_a_first_one_has_closed_is_refused(stage
     assert delta_log.latest(stage.session.path(known.table("ticks"))) == 0
     other = changed(known, "ticks", window=tumbling("20 seconds"))
     with pytest.raises(DeclarationError, match=r"table=ticks, window=.*20"):
-        declared_state.begin(Lakehouse(settings, other), other.table("ticks"))
+        starts.begin(Lakehouse(settings, other), other.table("ticks"))
     shutil.rmtree(stage.session.path(known.table("ticks")))
     creation.create(stage.session, known.table("ticks"))
-    declared_state.begin(Lakehouse(settings, other), other.table("ticks"))
+    starts.begin(Lakehouse(settings, other), other.table("ticks"))

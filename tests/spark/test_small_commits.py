@@ -67,7 +67,7 @@ def test_rows_behind_an_empty_piece_come_to_spark_too(spark):
 
 
 def test_rows_in_memory_are_those_of_their_files(spark, tables, tmp_path, monkeypatch):
-    path, schema = tables[1], delta_log.schema(tables[1])
+    path, schema = tables[1], delta_log.schema_of(delta_log.open_table(tables[1]))
     files = [path / unquote(file["path"]) for file in delta_log.files(path)]
     session = Session(Settings(root=tmp_path), catalog_of([]), spark)
     monkeypatch.setattr(Session, "path", lambda session, table: path)

@@ -56,6 +56,8 @@ secured_broker   a broker that asks for TLS, a password and rights
 tls_front        HTTPS with a user and a password, in front of a server
 own_server       a server of another program, in a folder of its own
 change_events    what Debezium sends, recorded
+backfills        a backfill as its command runs it
+starts           what the start of a stream does first, for tests that start none
 taken_orders     a row table of orders, as text that is declared with another filter
 changed_accounts  accounts of a database as tables that follow its log, and what they must be
 window_queries   random queries over windows, and what DuckDB makes of them

@@ -42,11 +42,11 @@ import sys
 sys.path.append({str(TESTS)!r})
 from lakehouse.settings import from_environment
 from lakehouse.storage.lakehouse import load
-from lakehouse.storage.position import declared_state
+from support import starts
 from support.lines import note_read
 lakehouse = load(from_environment())
 for table in lakehouse.catalog:
-    declared_state.begin(lakehouse, table)
+    starts.begin(lakehouse, table)
     (lakehouse.settings.root / "_checkpoints" / table.name / "1" / "offsets").mkdir(parents=True)
     note_read(lakehouse.settings, table, 1, table.inputs if table.kind.is_derived else ())
 """

@@ -29,6 +29,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import replace_file
+from lakehouse.storage.position import table_state
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
@@ -368,7 +369,9 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp
     log = BatchLog(BEGINNING, datetime(2030, 1, 1, tzinfo=UTC), {"sensor-readings": {"0": 1}})
     with lease.acquire(stage.session.settings, "sensors") as turn:
         asleep = stream_run(
-            stage.session, record, lambda point: turn.check() if point == "begin" else None
+            stage.session,
+            table_state.read(stage.session, record),
+            lambda point: turn.check() if point == "begin" else None,
         )
         # a file system that does not lock
         layout.job_file(stage.session.settings, "sensors", "lease").unlink()

@@ -345,7 +345,7 @@ def test_a_crash_before_a_topic_is_declared_recreated_declares_nothing(session, 
             main.app(), ["topic", "accept-new", name, "--yes"], env=environment
         )
         assert isinstance(failed.exception, ZeroDivisionError), failed.output
-    assert checkpoints.generation(settings, declared) == 2
+    assert checkpoints.standing(settings, declared).generation == 2
     with pytest.raises(TopicError, match="lakehouse topic accept-new taken_on"):
         offsets.check_ids(settings, declared, present(session, "lost"))
     assert (

@@ -37,7 +37,13 @@ from lakehouse.storage.log import (
 )
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit
-from lakehouse.storage.position import checkpoints, declared_state, handovers, schemas
+from lakehouse.storage.position import (
+    checkpoints,
+    declared_state,
+    handovers,
+    schemas,
+    table_state,
+)
 from lakehouse.storage.versions import fork_guard, interruptions, savepoints
 from lakehouse.stream import handover
 from lakehouse.stream.reading import offsets
@@ -162,14 +168,14 @@ def older_declaration(settings: Settings, path: Path) -> None:
     """The table has read, by another declaration than the one it had then."""
     begin_table(settings)
     then = declared_state.declaration(KNOWN, TABLE) | {"delay": "1:00:00"}
-    replace_file(path, asdict(declared_state.BegunWith(AT, then)))
+    replace_file(path, asdict(table_state.BegunWith(AT, then)))
 
 
 def older_handover(settings: Settings, path: Path) -> None:
     begin_table(settings)
     kept = asdict(handovers.Handover(NOON, "t", 2, 3, {}, "v", NOON))
     now = kept | {"frontier": AT, "at": AT}
-    declared = declared_state.BegunWith(AT, declared_state.declaration(KNOWN, TABLE), now)
+    declared = table_state.BegunWith(AT, declared_state.declaration(KNOWN, TABLE), now)
     replace_file(layout.note(settings, TABLE, "declared.json"), asdict(declared))
     replace_file(path, now | {"frontier": "2025-12-31T00:00:00+00:00"})
 
@@ -244,7 +250,9 @@ OLDER: dict[str, tuple[Older, Callable[[Settings], object] | None]] = {
     ),
     "_commit_log/<table>.handover.json": (
         older_handover,
-        lambda s: handover.check(Lakehouse(s, KNOWN), TABLE),
+        lambda s: handover.check(
+            Lakehouse(s, KNOWN), table_state.read(Lakehouse(s, KNOWN), TABLE)
+        ),
     ),
     "_commit_log/<table>.reconciliation.json": (
         older_note(asdict(invalidation.Looks({"t": 1}))),

@@ -18,7 +18,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.position import checkpoints, declared_state
-from support import changing_tables
+from support import changing_tables, starts
 from support.changing_tables import changed, doubled, larger, more
 from support.lines import note_read
 
@@ -31,7 +31,7 @@ def begun(tmp_path) -> tuple[Settings, catalog.Catalog]:
         catalog.catalog_of([changing_tables]),
     )
     for each in known:
-        declared_state.begin(Lakehouse(settings, known), each)
+        starts.begin(Lakehouse(settings, known), each)
         note_read(settings, each, 1, each.inputs if each.kind.is_derived else ())
     return settings, known
 
@@ -175,11 +175,13 @@ def test_a_stream_that_has_read_nothing_begins_as_it_is_declared_now(begun):
     (settings.root / "_checkpoints" / "sums" / "1" / "offsets").mkdir(parents=True)
     note_read(settings, sums, 0, sums.inputs)
     assert "input=counted" in refused(begun, "sums", inputs=("counted",)), "it has a position"
-    declared_state.begin(Lakehouse(settings, known), sums)
-    assert checkpoints.generation(settings, sums) == 1, "as it was"
+    starts.begin(Lakehouse(settings, known), sums)
+    assert checkpoints.standing(settings, sums).generation == 1, "as it was"
     for _ in range(2):  # the second is of a process that was killed before it read
-        declared_state.begin(Lakehouse(settings, other), other.table("sums"))
-        assert checkpoints.generation(settings, sums) == 2, "the checkpoint is of another plan"
+        starts.begin(Lakehouse(settings, other), other.table("sums"))
+        assert checkpoints.standing(settings, sums).generation == 2, (
+            "the checkpoint is of another plan"
+        )
     note_read(settings, sums, 1, sums.inputs)
     assert "window=" in refused(begun, "sums"), "what it began with is kept"
 
@@ -191,9 +193,9 @@ def test_a_declaration_that_cannot_be_read_is_named_and_the_way_out_works(begun)
     with pytest.raises(
         DeclarationError, match=r"file=.*sums\.declared\.json: .* restore it, or remove it"
     ):
-        declared_state.begin(Lakehouse(settings, known), known.table("sums"))
+        starts.begin(Lakehouse(settings, known), known.table("sums"))
     path.unlink()
-    declared_state.begin(Lakehouse(settings, known), known.table("sums"))
+    starts.begin(Lakehouse(settings, known), known.table("sums"))
     assert json.loads(path.read_text())["declaration"]["window"] == "tumbling, 1:00:00"
 
 
@@ -208,9 +210,9 @@ def test_of_a_lakehouse_that_kept_no_declaration_it_is_said_what_is_not_known(be
         path.unlink()
         written = Commit("sums", "stream", 1, 0, 1, datetime.now(UTC), code_version)
         CommitLog(settings, sums).append(written)
-        declared_state.begin(Lakehouse(settings, known), sums)
+        starts.begin(Lakehouse(settings, known), sums)
         told = capsys.readouterr().err
         assert said in told and bool(said) == bool(told)
         assert path.exists(), "from now on it is known"
-    declared_state.begin(Lakehouse(settings, known), sums)
+    starts.begin(Lakehouse(settings, known), sums)
     assert capsys.readouterr().err == "", "once"

@@ -15,6 +15,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import declared_state
 from lakehouse.stream import pauses
+from support import starts
 from support.lines import note_read
 
 SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL"
@@ -71,7 +72,7 @@ def test_it_fills_an_ingest_table_and_is_no_topic():
 )  # fmt: skip
 def test_another_folder_format_or_column_under_a_table_with_rows_is_refused(tmp_path, other, told):
     settings, found = Settings(root=tmp_path), catalog(incoming=INCOMING)
-    declared_state.begin(Lakehouse(settings, found), found.table("readings"))
+    starts.begin(Lakehouse(settings, found), found.table("readings"))
     note_read(settings, found.table("readings"), 1)
     changed = catalog(incoming=other)
     with pytest.raises(DeclarationError, match=told):
@@ -112,7 +113,7 @@ def test_the_doctor_names_a_folder_that_is_not_there(tmp_path, monkeypatch):
 def test_changes_of_a_table_are_read_otherwise_than_its_rows(tmp_path):
     """A table that has begun with the one cannot go on with the other."""
     settings, found = Settings(root=tmp_path), catalog(incoming=delta_table("/shop", schema=SCHEMA))
-    declared_state.begin(Lakehouse(settings, found), found.table("readings"))
+    starts.begin(Lakehouse(settings, found), found.table("readings"))
     note_read(settings, found.table("readings"), 1)
     changed = catalog(incoming=delta_table("/shop", schema=SCHEMA, changes=True))
     with pytest.raises(DeclarationError, match="would be read differently"):

@@ -24,7 +24,7 @@ from lakehouse.stream import pauses
 from lakehouse.stream.reading import offset_ranges
 from lakehouse.testing import assert_resettable
 from streaming_jobs.exporters.lineage import Lineage
-from support import own_sources
+from support import own_sources, starts
 from support.lines import note_read
 from support.own_sources import SCHEMA, Filled, Numbers, filled
 
@@ -113,7 +113,7 @@ def test_another_source_is_refused_under_a_table_with_rows_and_another_class_unt
     tmp_path,
 ):
     settings, found = Settings(root=tmp_path), catalog(source=filled("x"))
-    declared_state.begin(Lakehouse(settings, found), found.table("rates"))
+    starts.begin(Lakehouse(settings, found), found.table("rates"))
     note_read(settings, found.table("rates"), 1)
 
     def changed(source):

@@ -25,6 +25,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import declared_state
 from lakehouse.stream.reading import topic_starts
 from lakehouse.stream.reading.offsets import Broker, Gap
+from support import starts
 from support.lines import note_read
 
 SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL"
@@ -117,7 +118,7 @@ def test_both_are_sources_of_one_ingest_table_and_shown():
 def test_a_table_with_rows_keeps_its_history_or_none(tmp_path, then, now):
     settings, found = Settings(root=tmp_path), catalog(incoming=then)
     ingest = found.table("readings")
-    declared_state.begin(Lakehouse(settings, found), ingest)
+    starts.begin(Lakehouse(settings, found), ingest)
     note_read(settings, ingest, 1)
     changed = catalog(incoming=now)
     with pytest.raises(DeclarationError, match="declare it under another name"):

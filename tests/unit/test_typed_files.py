@@ -22,7 +22,7 @@ from lakehouse.storage.disk import layout
 from lakehouse.storage.keyed import lookup_answers, state_files
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import comparisons, published_position, reconcile_attempts, report_files
-from lakehouse.storage.position import checkpoints, declared_state, handovers, schemas
+from lakehouse.storage.position import checkpoints, declared_state, handovers, schemas, table_state
 from lakehouse.storage.versions import fork_guard, interruptions
 from lakehouse.stream.reading import offsets
 from streaming_jobs import progress
@@ -110,7 +110,7 @@ FILES: dict[str, tuple[Place, Reader, dict[str, Any], tuple[str, Any, str]]] = {
     "declared": (
         note("declared.json"),
         lambda s: declared_state.check(Lakehouse(s, KNOWN), [TABLE]),
-        asdict(declared_state.BegunWith(AT, {"layer": "gold"})),
+        asdict(table_state.BegunWith(AT, {"layer": "gold"})),
         ("declaration", {"layer": 1}, "is no object of text"),
     ),
     "reconciling": (

@@ -222,11 +222,11 @@ def missing(files: Iterable[Path]) -> list[Path]:
     return [file for file in files if not file.exists()]
 
 
-def schema(path: Path, version: int | None = None) -> "StructType":
-    """The columns of the table, as Spark has them."""
+def schema_of(table: "DeltaTable") -> "StructType":
+    """Returns the columns of a table that is open, as Spark has them."""
     from pyspark.sql.types import StructType
 
-    return StructType.fromJson(json.loads(open_table(path, version).schema().to_json()))
+    return StructType.fromJson(json.loads(table.schema().to_json()))
 
 
 def may_reach(file: dict, column: str, instant: datetime) -> bool:

@@ -148,7 +148,7 @@ def redeclare(path: Path, columns: StructType) -> None:
     # without what may be null within a nested column: a plan over tables on disk knows less of it
     stored, wanted = (
         [(field.name, field.dataType.simpleString()) for field in each]
-        for each in (delta_log.schema(path), columns)
+        for each in (delta_log.schema_of(open_table(path)), columns)
     )
     if stored == wanted:
         return

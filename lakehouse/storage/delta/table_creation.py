@@ -1,7 +1,8 @@
 """The creation of Delta tables with the properties that they need here, without a JVM."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from deltalake import DeltaTable, Schema, TableFeatures
@@ -31,6 +32,16 @@ PASSING = PLAIN | {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table on disk, as its log declares it."""
+
+    path: Path
+    columns: StructType
+    partitions: Sequence[str]
+    properties: Mapping[str, str | None]
+
+
 def found_by(keys: Sequence[str]) -> dict[str, str]:
     """Returns the properties of a table whose rows are found by these columns."""
     return KEYED | {FOUND_BY: json.dumps(list(keys))}
@@ -42,8 +53,11 @@ def create(
     partitioned: bool,
     searched: str,
     properties: dict[str, str] = PLAIN,
-) -> None:
-    """Makes the table unless it is there. `searched`: the columns whose least and greatest value each file records."""
+) -> StoredTable:
+    """Makes the table unless it is there, and returns what it is on disk.
+
+    `searched`: the columns whose least and greatest value each file records.
+    """
     # the plan checks NOT NULL, not the table
     nullable = StructType([StructField(f.name, f.dataType) for f in schema])
     # by delta-rs: an empty commit costs Spark half a second, and a pipeline has many tables
@@ -61,29 +75,40 @@ def create(
         table.protocol().writer_features or ()
     ):
         table.alter.add_feature(TableFeatures.Invariants, allow_protocol_versions_increase=True)
+    return _stored(path, table)
 
 
-def prepare_keyed(path: Path, keys: Sequence[str]) -> None:
+def prepare_keyed(stored: StoredTable, keys: Sequence[str]) -> StoredTable:
     """Notes by which columns rows of a keyed table are found, and adds to an older table what `keyed_files` needs.
 
     The next step of such an older table writes it whole.
     """
-    table = delta_log.open_table(path)
-    if KEY not in {field.name for field in table.schema().fields}:
+    named = {FOUND_BY: found_by(keys)[FOUND_BY]}
+    marking = {"delta.enableDeletionVectors": "true"}
+    if KEY in stored.columns.names and (named | marking).items() <= stored.properties.items():
+        return stored
+    table = delta_log.open_table(stored.path)
+    if KEY not in stored.columns.names:
         table.alter.add_columns(Field(KEY, PrimitiveType("binary")))
-    if table.metadata().configuration.get("delta.enableDeletionVectors") != "true":
+    if not marking.items() <= stored.properties.items():
         table.alter.add_feature(
             TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
         )
-        table.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
-    if table.metadata().configuration.get(FOUND_BY) != found_by(keys)[FOUND_BY]:
-        table.alter.set_table_properties({FOUND_BY: found_by(keys)[FOUND_BY]}, False)
+        table.alter.set_table_properties(marking)
+    if not named.items() <= stored.properties.items():
+        table.alter.set_table_properties(named, False)
+    return _stored(stored.path, table)
 
 
-def is_found_otherwise(path: Path, keys: Sequence[str]) -> bool:
+def is_found_otherwise(stored: StoredTable, keys: Sequence[str]) -> bool:
     """Returns True if the rows of a keyed table were written to be found by other columns than these."""
-    named = delta_log.open_table(path).metadata().configuration.get(FOUND_BY)
-    return named not in (None, found_by(keys)[FOUND_BY])
+    return stored.properties.get(FOUND_BY) not in (None, found_by(keys)[FOUND_BY])
+
+
+def _stored(path: Path, table: DeltaTable) -> StoredTable:
+    metadata = table.metadata()
+    columns = delta_log.schema_of(table)
+    return StoredTable(path, columns, metadata.partition_columns, metadata.configuration)
 
 
 def redeclared(log: LogState, columns: StructType, keys: Sequence[str]) -> list[dict]:

@@ -3,6 +3,7 @@
 reference_versions  the versions of refreshed reference tables that rows see, by their arrival
 handovers           the instant at which batch ends and the stream begins
 declared_changes    a change of a declaration, and its effect on the rows that are there
+table_state         a table's state, read once at a start and handed down
 declared_state      the declaration that a stream started with, and refusals of an incompatible one
 checkpoints         a table's position, and the check that a checkpoint fits it
 checkpoint_files    the files that Spark keeps in a checkpoint

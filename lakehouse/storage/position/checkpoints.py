@@ -8,7 +8,7 @@ table is restored. So a new generation has a number above all those in folders, 
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, past_beginning
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
@@ -79,6 +79,9 @@ class Standing:
     noted: Commit | None  # the last line of the commit log that agrees with the table
     # the last line of the commit log, if the table does not hold its rows any more
     taken_back: Commit | None
+    generation: int  # the newest, by folders, the note and the commit log; 1 before the first
+    begun: Beginning | None  # of that generation; a first one has no note
+    has_checkpoint: bool  # a query of Spark's has begun a micro-batch
 
     @property
     def pending(self) -> Written | None:
@@ -94,6 +97,22 @@ class Standing:
     @property
     def number(self) -> tuple[int, int] | None:
         return (self.last.generation, self.last.batch) if self.last else None
+
+    @property
+    def newest(self) -> Commit | None:
+        """Returns the stream's last line of the commit log."""
+        return self.taken_back or self.noted
+
+    @property
+    def began(self) -> bool:
+        """Returns True if the table's streaming query was ever started: then it continues from there."""
+        return self.has_checkpoint or self.newest is not None or self.written is not None
+
+    @property
+    def begins_whole(self) -> bool:
+        """Returns True if the next micro-batch computes all of a keyed or versioned table: it is the first of its generation."""
+        divided = self.begun is not None and self.begun.divided
+        return self.last is None or (self.last.generation < self.generation and not divided)
 
 
 def standing(settings: Settings, table: Table) -> Standing:
@@ -113,13 +132,27 @@ def standing(settings: Settings, table: Table) -> Standing:
     # version 0 has no rows: earlier lines are of another table of that name
     made = delta_log.made(path) if held == 0 else None
     since = made[1] if made else EPOCH
-    noted = next(
-        (c for c in CommitLog(settings, table).by_stream() if c.version <= held and c.at >= since),
-        None,
-    )
-    newest = next(CommitLog(settings, table).by_stream(), None)
-    gone = newest is not None and (newest.version > held or newest.at < since)
-    return Standing(holds, latest, written, noted, newest if gone else None)
+    lines = CommitLog(settings, table).by_stream()
+    newest = noted = next(lines, None)
+    while noted is not None and (noted.version > held or noted.at < since):
+        noted = next(lines, None)
+    taken_back = newest if newest is not noted else None
+    own, begun = _generation(settings, table, newest)
+    has_checkpoint = checkpoint_files.started(settings, table)
+    return Standing(holds, latest, written, noted, taken_back, own, begun, has_checkpoint)
+
+
+def _generation(
+    settings: Settings, table: Table, newest: Commit | None
+) -> tuple[int, Beginning | None]:
+    """Returns the newest generation, and its beginning if that is noted."""
+    noted = list(beginnings(settings, table).newest_first())
+    numbers = checkpoint_files.generations(settings, table)
+    last = noted[0] if noted else None
+    if last and last.divided and last.generation not in numbers:
+        last = None  # a crash came before its checkpoint was in place: the previous generation continues
+    own = max([1, *numbers, *(each.generation for each in (last, newest) if each)])
+    return own, next((begun for begun in noted if begun.generation == own), None)
 
 
 def first_after(path: Path, table: Table, number: tuple[int, int] | None) -> int | None:
@@ -217,17 +250,6 @@ def frontier_at(settings: Settings, table: Table, version: int) -> datetime | No
     return line.frontier
 
 
-def generation(settings: Settings, table: Table) -> int:
-    """Returns the newest generation by folders, the note and the commit log, without transactions; 1 before the first."""
-    begun, line = beginning(settings, table), next(CommitLog(settings, table).by_stream(), None)
-    numbers = checkpoint_files.generations(settings, table)
-    if begun and begun.divided and begun.generation not in numbers:
-        begun = None  # a crash came before its checkpoint was in place: the previous generation continues
-    return max(
-        [1, *numbers, *([begun.generation] if begun else []), *([line.generation] if line else [])]
-    )
-
-
 def begin(
     settings: Settings,
     table: Table,
@@ -237,7 +259,7 @@ def begin(
     **more: Any,
 ) -> Beginning:
     """Notes the beginning of a generation above all others, and makes its folder, or puts this checkpoint there."""
-    newest = max(generation(settings, table), after[0] if after else 0) + 1
+    newest = max(standing(settings, table).generation, after[0] if after else 0) + 1
     paths = [table_path(settings, table), table_path(settings, table, "quarantine")]
     existing = [path for path in paths if delta_log.exists(path)]
     while any(delta_log.committed(path, app(table, newest)) >= 0 for path in existing):
@@ -266,22 +288,15 @@ def beginnings(settings: Settings, table: Table) -> Notes[Beginning]:
     return Notes(layout.note(settings, table, "generations.jsonl"), partial(typed, Beginning))
 
 
-def misfit(
-    checkpoint: Path,
-    standing: Standing,
-    begun: Beginning | None,
-    inputs: Mapping | None,
-    *,
-    stateful: bool,
-) -> str:
+def misfit(checkpoint: Path, standing: Standing, inputs: Mapping | None, *, stateful: bool) -> str:
     """Returns why the query cannot continue from its checkpoint; empty if it can.
 
     `inputs`: the inputs that the table's last micro-batch had read.
     """
-    own, number = int(checkpoint.name), standing.number
+    own, begun, number = standing.generation, standing.begun, standing.number
     offsets, commits = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
     if not offsets and not commits:
-        whole = begun is not None and begun.generation == own and begun.after is None
+        whole = begun is not None and begun.after is None
         empty = number is None or (number[0] < own and (whole or not stateful))
         return "" if empty else "it is gone"
     if not offsets or not (checkpoint / "metadata").is_file():
@@ -292,7 +307,7 @@ def misfit(
     if number is None:
         return f"it is at micro-batch {done}, and the table holds none" if done >= 0 else ""
     of, batch = number
-    after = begun.after if begun and begun.generation == own else None
+    after = begun.after if begun else None
     if of > own:
         return f"it is of generation {own}, and the table of generation {of}"
     if of < own and done < 0 and after in (None, number):
@@ -310,53 +325,10 @@ def misfit(
     return checkpoint_files.state_gone(checkpoint, done) if stateful and done >= 0 else ""
 
 
-def forget(settings: Settings, table: Table) -> bool:
-    """Removes the checkpoint of a query that was Spark's and takes steps now: nobody would ever read
-    the versions that maintenance keeps for it."""
-    if not checkpoint_files.started(settings, table):
-        return False
-    checkpoint_files.remove(settings, table.name)
-    return True
-
-
 def renew(settings: Settings, table: Table, why: str = "it was asked for") -> None:
     """Begins the next generation, with all that its inputs have, of a table that is computed again, or has read nothing."""
-    newest, last = generation(settings, table), standing(settings, table).last
-    checkpoint = checkpoint_files.folder_of(settings, table, newest)
-    if (last and last.generation == newest) or (checkpoint / "offsets").exists():
-        begin(settings, table, None, why)
-
-
-def begins_whole(settings: Settings, table: Table) -> bool:
-    """Returns True if the next micro-batch computes all of a keyed or versioned table: it is the first of its generation."""
-    last, own = standing(settings, table).last, generation(settings, table)
-    begun = beginning(settings, table, own)
-    return last is None or (last.generation < own and not (begun and begun.divided))
-
-
-def has_read(settings: Settings, table: Table, folder: Path, followed: Collection[str]) -> bool:
-    """Returns True if the table in that folder ever held a row, or its stream has read one, as before a first window closes.
-
-    If False, nothing is lost or doubled when the stream begins again, and no reader has seen it advance. A position in
-    tables other than the `followed` ones gives True as well, because it means nothing in these.
-    """
-    sides = (folder, folder.with_name(f"{folder.name}__quarantine"))
-    if any(delta_log.oldest(side) or delta_log.rows_from(side) is not None for side in sides):
-        return True
     stands = standing(settings, table)
-    if stands.pending or stands.last is None:
-        return stands.pending is not None
-    if {*stands.last.inputs.get("tables", followed)} != {*followed}:
-        return True
-    lines = CommitLog(settings, table).by_stream()
-    return any(line.arrived or past_beginning(line.frontier) for line in lines)
-
-
-def began(settings: Settings, table: Table) -> bool:
-    """Returns True if the table's streaming query was ever started, by its checkpoint, commit log or
-    commits: then it continues from there."""
-    if checkpoint_files.started(settings, table) or next(
-        CommitLog(settings, table).by_stream(), None
-    ):
-        return True
-    return standing(settings, table).written is not None
+    last = stands.last
+    checkpoint = checkpoint_files.folder_of(settings, table, stands.generation)
+    if (last and last.generation == stands.generation) or (checkpoint / "offsets").exists():
+        begin(settings, table, None, why)

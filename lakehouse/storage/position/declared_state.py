@@ -11,10 +11,9 @@ for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `det
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from lakehouse.declare import code_version, rules
 from lakehouse.declare.catalog import Catalog
@@ -24,12 +23,16 @@ from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import read_json, replace_file
-from lakehouse.storage.disk.typed_values import typed
+from lakehouse.storage.disk.files import replace_file
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commit_log import CommitLog
-from lakehouse.storage.position import checkpoint_files, state_partitions
+from lakehouse.storage.position import (
+    checkpoint_files,
+    checkpoints,
+    state_partitions,
+    table_state,
+)
 from lakehouse.storage.position.declared_changes import Change, diffs
+from lakehouse.storage.position.table_state import BegunWith, TableState
 
 _log = logging.getLogger(__name__)
 
@@ -39,15 +42,6 @@ _AS_STORED = (
     "have its function return the columns that the table has; a field that was renamed where it is sent is declared by both "
     "names, and the function takes coalesce(new, former) for the former"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class BegunWith:
-    """The declaration that a table's streaming query began with, and its handover as JSON, if it has one."""
-
-    at: str
-    declaration: dict[str, str]
-    handover: Mapping[str, Any] | None = None
 
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
@@ -89,66 +83,62 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
     return {name: text for name, text in (parts | dict(code)).items() if text}
 
 
-def begin(lakehouse: Lakehouse, table: Table) -> None:
-    """Keeps the declaration that the table's streaming query begins with.
+def begin(lakehouse: Lakehouse, state: TableState) -> TableState:
+    """Keeps the declaration that the table's streaming query begins with, and returns the state with it.
 
     Raises DeclarationError if the query would continue under an incompatible one.
     """
-    check(lakehouse, [table])
-    kept = _kept(lakehouse, table)
-    if kept is not None:
-        now = declaration(lakehouse.catalog, table)
+    table, catalog, note = state.table, lakehouse.catalog, state.note
+    now = declaration(catalog, table)
+    if note and state.is_bound:
+        kept = note.declaration
+        if changed := _changed(kept, now):
+            raise DeclarationError(_refusal(catalog, table, changed))
         if any(
             code_version.is_digest(text) and kept.get(name) != text for name, text in now.items()
         ):
-            keep(lakehouse, table)
-        return
-    if _otherwise(lakehouse, table):
-        from lakehouse.storage.position import checkpoints
-
+            return replace(state, note=_keep(lakehouse, table, note.handover))
+        return state
+    if note and any(_differs(name, note.declaration, now) for name in note.declaration | now):
         # there is no row, but the position and checkpoint are of the former plan
         why = "it is declared otherwise, and had read no row"
         checkpoints.renew(lakehouse.settings, table, why)
         if all(line.role != "batch" for line in lakehouse.commit_log(table).rewriting()):
             layout.note(lakehouse.settings, table, "handover.json").unlink(missing_ok=True)
         _log.info(f"table={table.name}: {why}, so it begins with all that its inputs have")
-    last = (
-        None
-        if _path(lakehouse.settings, table).exists()
-        else next(CommitLog(lakehouse.settings, table).by_stream(), None)
-    )
+    last = state.standing.newest
     # the lakehouse is from before declarations were kept, or the file is gone
-    if last and last.code_version != table.code_version:
+    if note is None and last and last.code_version != table.code_version:
+        path = table_state.note_path(lakehouse.settings, table)
         message = (
             f"table={table.name}, code version={table.code_version}: its last rows were written under "
-            f"{last.code_version}, and what that was is not known, for there is no {_path(lakehouse.settings, table)}. The query "
+            f"{last.code_version}, and what that was is not known, for there is no {path}. The query "
             f"goes on, and later changes are noticed; `lakehouse reconcile run {table.name}` finds what differs"
         )
         _log.warning(message)
-    keep(lakehouse, table)
+    _keep(lakehouse, table, None)
+    return table_state.read(lakehouse, table)
 
 
 def keep(lakehouse: Lakehouse, table: Table) -> None:
     """Keeps the present declaration as the one that the table's streaming query begins or continues with."""
-    handover = noted_handover(lakehouse.settings, table) if _kept(lakehouse, table) else None
+    note = table_state.noted(lakehouse.settings, table)
+    bound = table_state.binding(lakehouse, table) is not None
+    _keep(lakehouse, table, note.handover if note and bound else None)
+
+
+def _keep(lakehouse: Lakehouse, table: Table, handover: Mapping[str, object] | None) -> BegunWith:
     now = datetime.now(UTC).isoformat()
     note = BegunWith(now, declaration(lakehouse.catalog, table), handover)
-    replace_file(_path(lakehouse.settings, table), asdict(note))
+    replace_file(table_state.note_path(lakehouse.settings, table), asdict(note))
+    return note
 
 
 def note_handover(settings: Settings, table: Table, handover: Mapping[str, object]) -> None:
     """Keeps the handover at which the table's streaming query begins, beside its declaration: `handover_of` as JSON."""
-    if note := _noted(settings, table):
-        replace_file(_path(settings, table), asdict(note) | {"handover": handover})
-
-
-def noted_handover(settings: Settings, table: Table) -> Mapping[str, object] | None:
-    """Returns the handover at which the table's streaming query began, as it was noted then.
-
-    Returns None if the query began with all that its input had.
-    """
-    note = _noted(settings, table)
-    return note.handover if note else None
+    if note := table_state.noted(settings, table):
+        path = table_state.note_path(settings, table)
+        replace_file(path, asdict(note) | {"handover": handover})
 
 
 def check(lakehouse: Lakehouse, tables: Iterable[Table]) -> None:
@@ -163,15 +153,16 @@ def refusals(lakehouse: Lakehouse, tables: Iterable[Table]) -> list[str]:
     return [_refusal(lakehouse.catalog, table, changed) for table, changed in by_table if changed]
 
 
-def changes(lakehouse: Lakehouse, table: Table) -> list[Change]:
-    """Returns the changes of a table's declaration since its streaming query began; none if it has not begun."""
-    kept = _kept(lakehouse, table)
-    if kept is None:
-        return []
-    now = declaration(lakehouse.catalog, table)
+def changes(lakehouse: Lakehouse, table: Table) -> list[Change] | None:
+    """Returns the changes of a table's declaration since its stream began; None if it has not, so that any is right."""
+    kept = table_state.binding(lakehouse, table)
+    return None if kept is None else _changed(kept, declaration(lakehouse.catalog, table))
+
+
+def _changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     changed = [
         Change(name, kept.get(name, ""), now.get(name, ""))
-        for name in kept | now
+        for name in {**kept, **now}
         if _differs(name, kept, now)
     ]
     # other topics have another schema, history, reader and framing, too
@@ -198,11 +189,6 @@ def accept(lakehouse: Lakehouse, table: Table) -> list[Change]:
         raise DeclarationError(_refusal(lakehouse.catalog, table, changed))
     keep(lakehouse, table)
     return changed
-
-
-def begins(lakehouse: Lakehouse, table: Table) -> bool:
-    """Returns True if the table's stream has not begun yet, so that any declaration is right."""
-    return _kept(lakehouse, table) is None
 
 
 def remarks(lakehouse: Lakehouse, tables: Sequence[Table]) -> list[str]:
@@ -278,7 +264,8 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
 
 def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
     """Returns the remedy for a table whose columns on disk cannot become the declared ones."""
-    if begins(lakehouse, table) and not delta_log.files(lakehouse.path(table)):
+    begins = table_state.binding(lakehouse, table) is None
+    if begins and not delta_log.files(lakehouse.path(table)):
         return f"it has no row, so `lakehouse stream restart {table.pipeline}` under this code has it begin with these"
     if table.kind.reads_sources:
         return f"{_AS_STORED}; or {_ANOTHER}"
@@ -288,49 +275,3 @@ def of_other_columns(lakehouse: Lakehouse, table: Table) -> str:
 
 def _upgrade(table: Table) -> str:
     return f"`lakehouse upgrade fill {table.name}` fills the changed table beside this one, to be compared and promoted"
-
-
-def _path(settings: Settings, table: Table) -> Path:
-    return layout.note(settings, table, "declared.json")
-
-
-def _noted(settings: Settings, table: Table) -> BegunWith | None:
-    """Returns the note in the file; None if there is none. Raises DeclarationError if it cannot be read."""
-    path = _path(settings, table)
-    try:
-        note = typed(BegunWith, read_json(path))
-        if "layer" not in note.declaration:
-            raise TypeError("declaration.layer is not there")
-        return note
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError) as err:
-        raise DeclarationError(
-            f"table={table.name}, file={path}: it says what the table's streaming query began with, and cannot be read "
-            f"({err!r}); restore it, or remove it, and the present declaration counts as that one"
-        ) from err
-
-
-def _kept(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
-    """Returns the declaration that the table's streaming query began with.
-
-    Returns None if it is not known, or if the query has read nothing, or nothing is left of it.
-    """
-    from lakehouse.storage.position import checkpoints
-
-    if (note := _noted(lakehouse.settings, table)) is None:
-        return None
-    declared = note.declaration
-    folder = layout.layer_path(lakehouse.settings, declared["layer"], table.name)
-
-    # a removed table that is to be filled again needs no fitting declaration either
-    followed = {each.name for each in lakehouse.catalog.followed_inputs(table)}
-    return declared if checkpoints.has_read(lakehouse.settings, table, folder, followed) else None
-
-
-def _otherwise(lakehouse: Lakehouse, table: Table) -> bool:
-    """Returns True if the note is of another declaration than the present one."""
-    if (note := _noted(lakehouse.settings, table)) is None:
-        return False
-    kept, now = note.declaration, declaration(lakehouse.catalog, table)
-    return any(_differs(name, kept, now) for name in kept.keys() | now.keys())

@@ -209,7 +209,7 @@ def _check_readers(lakehouse: Lakehouse, found: Savepoint) -> None:
                 f"savepoint={found.name}, table={table.name}, layer={table.layer}: in the savepoint its layer is {saved.layer}; "
                 "declare it there again, or give what is declared now a new name"
             )
-        if saved or not checkpoints.began(lakehouse.settings, table):
+        if saved or not checkpoints.standing(lakehouse.settings, table).began:
             continue
         read = [
             each.name for each in lakehouse.catalog.timed_inputs(table) if each.name in found.tables

@@ -125,11 +125,11 @@ def _was_cut_off(table: Table, command: str) -> str:
 
 
 def _check_kind(lakehouse: Lakehouse, table: Table) -> None:
-    if declared_state.begins(lakehouse, table):
+    changed = declared_state.changes(lakehouse, table)
+    if changed is None:
         raise JobError(
             f"table={table.name}, layer={table.layer}: it has not begun there, so there is nothing to upgrade; start its job"
         )
-    changed = declared_state.changes(lakehouse, table)
     if not declared_state.upgradable(lakehouse.catalog, table, changed):
         raise JobError(
             f"table={table.name}, kind={table.kind}: a row table or a window table without a lookup, in the "
@@ -203,7 +203,7 @@ def exchange(lakehouse: Lakehouse, table: Table, command: Command) -> Upgrade:
         savepoints.take_table(lakehouse, table, replace(lakehouse.settings, root=taken))
         now = upgrade(lakehouse.settings, table)
         assert now is not None
-        generation = checkpoints.generation(lakehouse.settings, table)
+        generation = checkpoints.standing(lakehouse.settings, table).generation
         note(lakehouse.settings, table, now.state, command=command, generation=generation)
     begun = upgrade(lakehouse.settings, table)
     assert begun is not None

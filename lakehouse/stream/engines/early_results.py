@@ -17,7 +17,7 @@ from lakehouse.ranges import BEGINNING, OPEN_END, Range, text
 from lakehouse.storage.delta import delta_stream, delta_writer
 from lakehouse.storage.disk import layout
 from lakehouse.storage.log.commit_log import frontier
-from lakehouse.storage.position import checkpoint_files
+from lakehouse.storage.position import checkpoint_files, table_state
 from lakehouse.storage.session import Session
 from lakehouse.stream.micro_batch import stream_run
 from lakehouse.transform.checks import judged_rows
@@ -53,7 +53,7 @@ def refresh(
 
 def settle(session: Session, table: Table) -> None:
     """Refreshes once after the stream has ended: else windows that it has finished since would still be shown as open."""
-    run = stream_run(session, table)
+    run = stream_run(session, table_state.read(session, table))
     refresh(session, run.plan, run.references())
 
 
@@ -62,7 +62,7 @@ def start(session: Session, table: Table) -> StreamingQuery:
 
     It keeps nothing: a new process begins with the input as it is.
     """
-    run = stream_run(session, table)
+    run = stream_run(session, table_state.read(session, table))
     step, references = run.plan, run.references()
     checkpoint = layout.query_checkpoints(session.settings, f"{table.name}__early")
     checkpoint_files.remove(session.settings, checkpoint.name)

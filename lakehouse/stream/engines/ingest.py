@@ -47,7 +47,8 @@ def finish(run: StreamRun, reader: Reader, written: Written) -> None:
     session, table = run.session, run.table
     begun = beginning(session.settings, table, written.generation)
     before = session.commit_log(table).before(*written.number)
-    of = replace(run, generation=written.generation, begun=begun, committed=written.batch)
+    standing = replace(run.state.standing, generation=written.generation, begun=begun)
+    of = replace(run, state=replace(run.state, standing=standing), committed=written.batch)
     starts = offsets.known(session.settings, table).starts
     begins = offsets.behind(session.settings, table, before, starts)
     names = {source.address: name for name, source in run.plan.sources.items()}

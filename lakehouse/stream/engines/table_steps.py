@@ -21,7 +21,6 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, text
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.log.commit_log import frontier
-from lakehouse.storage.position import checkpoints
 from lakehouse.storage.session import nullable
 from lakehouse.stream import news, positions
 from lakehouse.stream.advance import IDLE, LOOK, Source, StepInput, StepLoop, Take
@@ -150,7 +149,7 @@ class TableInput(StepInput[Pieces]):
         """
         self._watched = {name: positions.Input(path) for name, path in self._paths.items()}
         run = self.run
-        standing = checkpoints.standing(run.session.settings, run.table)
+        standing = run.state.standing
         last, noted, pending = standing.last, standing.noted, standing.pending
         if last is None or (run.table.kind.is_upserted and last.generation < run.generation):
             return self._first()
@@ -176,7 +175,7 @@ class TableInput(StepInput[Pieces]):
 
     def _begins(self) -> Positions:
         """Returns where a table begins: at its handover if it has one, else with the first commits that are kept."""
-        if handover := self.run.handover:
+        if handover := self.run.state.handover:
             return {handover.input: Position(handover.version)}
         return {name: positions.begins(path) for name, path in self._paths.items()}
 

@@ -21,7 +21,7 @@ from lakehouse.storage.disk.files import read_value, replace_file
 from lakehouse.storage.log.commits import Commit
 
 if TYPE_CHECKING:
-    from lakehouse.storage.position.checkpoints import Written
+    from lakehouse.storage.position.checkpoints import Standing, Written
 
 _log = logging.getLogger(__name__)
 
@@ -116,12 +116,19 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
             "that is deleted and created again is not noticed, unless it has fewer messages than were read",
         )
         present = {topic: identity for topic, identity in present.items() if identity}
-    if new := sorted(present.keys() - before.ids.keys()):
-        noted = before.starts or _starts_before(settings, table)
-        read = _read_before(settings, table, new)
-        before = replace(before, ids={**read, **before.ids}, starts=noted)
+    new = sorted(present.keys() - before.ids.keys())
     changed = {t: now for t, now in present.items() if before.ids.get(t, now) != now}
-    committed = _committed_ids(settings, table) if changed else {}
+    if not new and not changed:
+        return
+    from lakehouse.storage.position import checkpoints
+
+    standing = checkpoints.standing(settings, table)
+    committed = standing.written.topics if standing.written else {}
+    if new:
+        noted = before.starts or (standing.written.starts if standing.written else {})
+        read = _read_before(settings, table, new, standing)
+        before = replace(before, ids={**read, **before.ids}, starts=noted)
+        changed = {t: now for t, now in present.items() if before.ids.get(t, now) != now}
     for topic, identity in changed.items():
         if committed.get(topic) != identity:
             raise TopicError(
@@ -136,27 +143,17 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
             f"it has older ids of {', '.join(changed)} than the table's last commit, which counts"
         )
         _log.warning(f"table={table.name}, file={path}: {older}; gaps accepted since are forgotten")
-    if new or changed:
-        note(settings, table, replace(before, ids={**before.ids, **present}))
+    note(settings, table, replace(before, ids={**before.ids, **present}))
 
 
-def _committed_ids(settings: Settings, table: Table) -> Mapping[str, str]:
-    """Returns the ids of the topics that the table's last commit has read."""
-    from lakehouse.storage.position import checkpoints
-
-    written = checkpoints.standing(settings, table).written
-    return written.topics if written else {}
-
-
-def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dict[str, str]:
+def _read_before(
+    settings: Settings, table: Table, topics: Sequence[str], standing: "Standing"
+) -> dict[str, str]:
     """Returns the ids of topics by the table's last commit, for topics that the file of the ids does not know (any more)."""
-    from lakehouse.storage.position import checkpoints
-
-    last = checkpoints.standing(settings, table).last
-    read = [topic for topic in topics if last and topic in last.inputs]
+    read = [topic for topic in topics if standing.last and topic in standing.last.inputs]
     if not read:
         return {}
-    committed = _committed_ids(settings, table)
+    committed = standing.written.topics if standing.written else {}
     noted = {topic: committed[topic] for topic in read if topic in committed}
     path = layout.note(settings, table, "topics.json")
     lost = f"table={table.name}, file={path}: it is gone, or does not have the ids of {', '.join(read)}"
@@ -166,14 +163,6 @@ def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dic
         what = f"nor does the table's last commit, so {', '.join(unknown)} count as the ones that were read as they are now"
     warn_once(_log, f"{lost}; {what}; accepted gaps are forgotten, and must be accepted again")
     return noted
-
-
-def _starts_before(settings: Settings, table: Table) -> Offsets:
-    """Returns where topics with a history begin, by the table's last commit."""
-    from lakehouse.storage.position import checkpoints
-
-    written = checkpoints.standing(settings, table).written
-    return written.starts if written else {}
 
 
 def start(

@@ -10,7 +10,6 @@ from typing import Any
 
 from lakehouse.errors import AccessError, DeclarationError, LakehouseError
 from lakehouse.storage.log.commits import Commit
-from lakehouse.storage.position import checkpoints
 from lakehouse.storage.position.checkpoints import Written
 from lakehouse.stream.advance import IDLE, LOOK, Source, StepInput, StepLoop, Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
@@ -66,7 +65,7 @@ class SourceInput(StepInput[Records]):
     def _last(self) -> Written | Commit | None:
         """Returns the table's last commit. Raises DeclarationError if it is of other sources."""
         table = self.run.table
-        last = checkpoints.standing(self.run.session.settings, table).last
+        last = self.run.state.standing.last
         if last and set(last.inputs) != set(self._names):
             raise DeclarationError(
                 f"table={table.name}, reads={', '.join(self._names)}: it was filled from {', '.join(sorted(last.inputs))}, and "
@@ -93,7 +92,7 @@ class SourceInput(StepInput[Records]):
 
     def _finished(self) -> int:
         """Finishes the step that a crash left unfinished, and returns the number of the next one."""
-        standing = checkpoints.standing(self.run.session.settings, self.run.table)
+        standing = self.run.state.standing
         if pending := standing.pending:
             self.loop.in_flight = (
                 pending.batch,
