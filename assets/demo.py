@@ -226,12 +226,11 @@ class _Demo:
 
     def _produce(self, pipeline: str, history: str) -> None:
         from lakehouse.producers import registry
-        from lakehouse.producers.topics import ensure_topics
 
         producer = registry.find(self.settings, pipeline)
         if producer is None:
             return  # its topics are filled by others
-        new = ensure_topics(self.settings, producer, producer.workload.partitions)
+        new = registry.ensure_topics(self.settings, producer, producer.workload.partitions)
         past = ["--history", history] if new else []  # a second run continues from now
         rate = ["--rate", str(min(producer.workload.rate, _RATE))]
         command = [

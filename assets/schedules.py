@@ -62,12 +62,12 @@ def fill_history(
     config: NewTable, lakehouse: LakehouseResource
 ) -> Iterator[dg.AssetMaterialization | dg.Output]:
     """Sets the table's handover, if it has none, and computes the history before it."""
-    from batch_jobs import bootstrap as job
+    from batch_jobs import backfill as job
 
     with refusals():
         session = lakehouse.session_of(lakehouse.catalog.table(config.table))
-        planned = job.plan(session, config.table)
-        yield from _reported(lakehouse, job.run(session, planned) if planned else ())
+        planned = job.begin(session, config.table)
+        yield from _reported(lakehouse, job.run_planned(session, planned) if planned else ())
 
 
 @dg.job(

@@ -1,4 +1,4 @@
-"""The backfill: makes a closed range of one table hold its batch run.
+"""The backfill: makes a closed range of one table hold its batch run. A new table begins with that of its history.
 
 Several partitions are computed at a time and published one by one, each in one Delta commit with one
 line in the commit log. A killed run continues where it was when it is run again. Partitions that were
@@ -21,6 +21,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
+from lakehouse.stream import handover
 from lakehouse.stream.lag import lag
 from lakehouse.transform import creation
 
@@ -51,6 +52,24 @@ def run(
     return (
         _rebuilt(session, table) if planned is None else _run(session, table, planned, cascade, ask)
     )
+
+
+def begin(session: Session, table_name: str) -> Backfill | None:
+    """Sets the handover of a new table, if it has none, and returns the plan of its history up to there.
+
+    Returns None if there is no history before the handover. Raises UnknownTable, RangeError, JobError.
+    """
+    table = session.catalog.table(table_name)
+    session.catalog.check_streamed(table)
+    creation.create(session, table)
+    handover.begin(session, table)
+    span = handover.history(session, table)
+    return plan(session, table_name, span.start, span.end) if span else None
+
+
+def run_planned(session: Session, planned: Backfill) -> Iterator[Commit]:
+    """Computes the planned range, partition by partition. A run that was cut short continues where it was."""
+    return run(session, planned.table, planned.start, planned.end)
 
 
 def renew(lakehouse: Lakehouse, table_name: str) -> None:

@@ -102,7 +102,7 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     handover itself, and the command may run beside it. A killed command continues when it is run
     again. Exit code 0 when done, 2 when refused.
     """
-    from batch_jobs import bootstrap as job
+    from batch_jobs import backfill as job
     from lakehouse.storage.position.handovers import handover_of
 
     lakehouse = opening.lakehouse()
@@ -110,12 +110,12 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     commits = []
     with opening.session(lakehouse, f"handover {table}") as session:
         with console.working(f"looking where {table} is to begin"):
-            planned = job.plan(session, table)
+            planned = job.begin(session, table)
         if planned:
             with console.counting(
                 f"history of {table}", len(planned.partitions) - len(planned.done)
             ) as done:
-                for commit in job.run(session, planned):
+                for commit in job.run_planned(session, planned):
                     commits.append(commit)
                     done(commit.written)
     handover = handover_of(lakehouse.settings, lakehouse.catalog.table(table))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from batch_jobs import backfill, bootstrap, maintain
+from batch_jobs import backfill, maintain
 from batch_jobs.diff import by_partition
 from batch_jobs.planning import Backfill
 from batch_jobs.side import compared_columns, pairing
@@ -60,7 +60,7 @@ def plan(session: Session, table_name: str) -> Backfill | None:
         return None
     inputs = session.catalog.timed_inputs(table)
     if len(inputs) == 1:
-        return bootstrap.plan(beside_session, table_name)
+        return backfill.begin(beside_session, table_name)
     for each in inputs:  # there is no handover: the stream reads all of their logs
         if delta_log.oldest(session.path(each)) > 0:
             raise JobError(
@@ -80,7 +80,7 @@ def fill(session: Session, table_name: str, planned: Backfill | None) -> Iterato
     beside_session = replace(session, settings=upgrades.beside(session.settings, table))
     with read_holds.under_way(session.settings):
         if planned:
-            yield from bootstrap.run(beside_session, planned)
+            yield from backfill.run_planned(beside_session, planned)
         with publishing(beside_session.settings, table):
             beside.catch_up(session, table)
         if table.late == "update":

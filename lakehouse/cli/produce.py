@@ -73,8 +73,7 @@ def produce(
     The producer is `PRODUCER` of the module `producer` beside the pipeline's module `tables`.
     Ctrl-C ends the command cleanly.
     """
-    from lakehouse.producers.registry import producer
-    from lakehouse.producers.topics import ensure_topics
+    from lakehouse.producers.registry import ensure_topics, producer
 
     options: dict[str, Any] = {
         "seed": seed,
@@ -105,15 +104,14 @@ def produce(
 
 
 def _send_own(topic: str | None, file: list[str] | None, key: str | None, as_json: bool) -> None:
-    from lakehouse.producers import own
-    from lakehouse.producers.files import lines
+    from lakehouse.producers.files import lines, messages
     from lakehouse.runtime import kafka_topics
 
     if not (topic and file):
         raise SettingsError(
             f"topic={topic}, file={file}: your own events are the lines of a file for a topic; give both"
         )
-    settings, records = from_environment(), own.messages(lines(file), key)
+    settings, records = from_environment(), messages(lines(file), key)
     # raises BrokerError: a misspelt topic must not become a new one
     kafka_topics.ids(kafka_topics.admin(settings), [topic])
     _send(settings, records, topic, None, as_json)

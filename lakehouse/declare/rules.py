@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.declare import expectation_names, option_rules
 from lakehouse.declare.columns import INGESTION
-from lakehouse.declare.inputs import history
+from lakehouse.declare.inputs import source_checks
 from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.remarks import check_all
 from lakehouse.declare.table import Table
@@ -250,7 +250,7 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
             f"{where}, inputs={table.inputs}: changes of a database follow the order of its log, and other messages have no "
             "place in it; read them by an ingest table of their own"
         )
-    history.check(table, topics)
+    source_checks.check_history(table, topics)
     if len({source.isolation for source in topics.values()}) > 1:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: its topics are read by one consumer, so with one isolation; give all the same"

@@ -21,7 +21,7 @@ from lakehouse.declare.columns import INGESTION, PARTITION, quoted
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
 from lakehouse.maintenance import needs, propagate, retention
-from lakehouse.maintenance.quarantine import (
+from lakehouse.maintenance.replay_quarantine import (
     arrival_position,
     of_other_topics,
     quarantined_rows,

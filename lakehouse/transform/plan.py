@@ -37,13 +37,19 @@ from lakehouse.storage.delta import row_keys
 from lakehouse.storage.session import Session
 from lakehouse.transform import arrival_fields, lateness, lookups, observing, versions
 from lakehouse.transform.analysis import result_checks, shapes
-from lakehouse.transform.carried import carried
 from lakehouse.transform.checks import quality, years
 from lakehouse.transform.checks.judged_rows import good
 from lakehouse.transform.checks.quality import RowRule
 from lakehouse.transform.decoding import decode, record_columns
 from lakehouse.transform.decoding.schemas import NO_SCHEMAS, Schemas
-from lakehouse.transform.function_inputs import Inputs, TimedInput, are_of_one_topic, called, plain
+from lakehouse.transform.function_inputs import (
+    Inputs,
+    TimedInput,
+    are_of_one_topic,
+    called,
+    carried,
+    plain,
+)
 
 Origin = Literal["stream", "batch", "early"]
 T = TypeVar("T")
