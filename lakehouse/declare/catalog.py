@@ -154,10 +154,6 @@ class Catalog:
         ingests = self.ingest_tables_of(table)
         return [source for ingest in ingests for source in self.sources_of(ingest).values()]
 
-    def is_of_changes(self, table: Table) -> bool:
-        """Returns True if the table is computed from the changes of a database's table."""
-        return any(source.keys for source in self.origins_of(table))
-
     @property
     def keyed(self) -> list[Table]:
         """Keyed and versioned tables, which are computed from all rows of their inputs, without ranges."""

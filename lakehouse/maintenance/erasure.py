@@ -35,7 +35,7 @@ from lakehouse.storage.log import log_tables, report_files
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import early_results
-from lakehouse.transform.plan import plan_of
+from lakehouse.transform.plan import plan_of, without_expectations
 
 _HOUR = timedelta(hours=1)
 
@@ -141,7 +141,7 @@ def _touched(
 
 def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataFrame, int]:
     """Returns partition and position of the quarantined rows that meet the condition, and the number of undecodable rows."""
-    rows = quarantined_rows(session, plan_of(session, ingest).without_expectations())
+    rows = quarantined_rows(session, without_expectations(plan_of(session, ingest)))
     known = [
         F.col(quoted(c)).cast("string")
         for c in rows.columns
