@@ -44,22 +44,17 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     warning = validation.unended(session, table) if grows else ""
     if warning:
         _log.warning(warning)
+    path, upserted = session.path(table), table.kind.is_upserted
     partitioned = table.kind.has_partitions
     if partitioned:
         _say_if_gone(session, table)
     keys = keeping.key_columns(step)
-    properties = table_creation.found_by(keys) if table.kind.is_upserted else table_creation.PLAIN
-    table_creation.create(
-        session.path(table), declared, partitioned, _searched(session, table), properties
-    )
-    fresh = grows and _is_fresh(session, table, session.path(table))
+    properties = table_creation.found_by(keys) if upserted else table_creation.PLAIN
+    table_creation.create(path, declared, partitioned, _searched(session, table), properties)
+    fresh = grows and _is_fresh(session, table, path)
     if fresh:
-        _fit_kind(table, session.path(table), partitioned)
-    if (
-        table.kind.is_upserted
-        and grows
-        and table_creation.is_found_otherwise(session.path(table), keys)
-    ):
+        _fit_kind(table, path, partitioned)
+    if upserted and grows and table_creation.is_found_otherwise(path, keys):
         # written by another version of this library: the next row of a key would stand beside the present one
         why = f"its rows are to be found by {', '.join(keys)}"
         checkpoints.renew(session.settings, table, why)
@@ -67,17 +62,17 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
             f"table={table.name}: {why}, and were by other columns, so it is computed whole"
         )
     # otherwise it gets the declared columns and keys with its first rows
-    stays = not (table.kind.is_upserted and checkpoints.begins_whole(session.settings, table))
-    if table.kind.is_upserted and stays:
-        table_creation.prepare_keyed(session.path(table), keys)
+    stays = not (upserted and checkpoints.begins_whole(session.settings, table))
+    if upserted and stays:
+        table_creation.prepare_keyed(path, keys)
     if partitioned:
         _create_quarantine(session, step, grows)
     if table.lookup:
         _create_answers(session, step, table.lookup)
-    if fresh and not table.kind.is_upserted:
-        delta_writer.redeclare(session.path(table), declared)
+    if fresh and not upserted:
+        delta_writer.redeclare(path, declared)
     elif stays and not fresh:
-        _fit_columns(session, table, session.path(table), declared, grows)
+        _fit_columns(session, table, path, declared, grows)
     if table.early_results:
         early = session.path(table, "early")
         table_creation.create(early, declared, False, "", table_creation.PASSING)
@@ -172,11 +167,8 @@ def _say_if_gone(lakehouse: Lakehouse, table: Table) -> None:
     """Reports on standard error that a table has lost its quarantine, which is made again, empty."""
     path = lakehouse.path(table, "quarantine")
     if delta_log.latest(lakehouse.path(table)) > 0 and delta_log.latest(path) < 0:
-        remedy = (
-            "restore the folder"
-            if table.kind.reads_sources
-            else "a backfill quarantines them again"
-        )
+        again = "a backfill quarantines them again"
+        remedy = "restore the folder" if table.kind.reads_sources else again
         _log.warning(
             f"table={table.name}, quarantine={path}: the folder is gone, and the rows that it held with it; an empty "
             f"one is made; {remedy}"
@@ -185,9 +177,8 @@ def _say_if_gone(lakehouse: Lakehouse, table: Table) -> None:
 
 def _searched(lakehouse: Lakehouse, table: Table) -> str:
     """Returns the columns whose least and greatest value each file records. Each costs CPU for every row."""
-    kind = table.kind
     if not table.kind.has_partitions:
         return ""
     # the origin shows the writer of a partition; an ingest table has one writer only
     instant = WINDOW if table.window else lakehouse.catalog.event_time(table)
-    return instant if kind.reads_sources else f"{instant},{ORIGIN}"
+    return instant if table.kind.reads_sources else f"{instant},{ORIGIN}"

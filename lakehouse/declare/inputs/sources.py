@@ -144,6 +144,7 @@ class RecordSource(Source):
     """The fate of records that come while a job rests; empty where the broker has to say it."""
     place: ClassVar[str] = "_arrival['partition'] AS partition"
     """The expression that says, beside the offset, where a quarantined record stands."""
+    raw_columns = RAW
 
     @property
     def is_history(self) -> bool:
@@ -181,10 +182,6 @@ class RecordSource(Source):
         return f"{self.what} {self.address}"
 
     @property
-    def raw_columns(self) -> str:
-        return RAW
-
-    @property
     def read_as(self) -> str:
         """The way its records become rows, without NOT NULL, which is an expectation."""
         nulls = f", null as {', '.join(map(repr, self.nulls))}" if self.nulls != EMPTY else ""
@@ -197,9 +194,7 @@ class RecordSource(Source):
         how = f", key {key}" if key else ""
         if self.key_format:
             how += f" ({self.key_format})"
-        if self.metadata:
-            how += ", " + ", ".join(f"{name} from {what}" for name, what in self.metadata)
-        return how
+        return how + "".join(f", {name} from {what}" for name, what in self.metadata)
 
     @property
     def reader_note(self) -> str:

@@ -79,11 +79,8 @@ def row_rules(
             return [rule for rule in rules if rule]
         texts = [text and _with_dots(text, plain) for text in texts]
         cache.write(texts)
-    return [
-        RowRule(expectation, F.expr(text))
-        for expectation, text in zip(expectations, texts, strict=True)
-        if text is not None
-    ]
+    pairs = zip(expectations, texts, strict=True)
+    return [RowRule(expectation, F.expr(text)) for expectation, text in pairs if text is not None]
 
 
 def _plain_names(rows: DataFrame) -> dict[str, str]:
@@ -137,13 +134,13 @@ def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -
     Great Expectations would run a Spark job to count them: 1.5 of the 1.6 s that a job's first rule took
     to compile.
     """
-    metrics = {metric.metric_configuration.id: metric for metric in metric_fn_bundle}
-    row_counts = {
-        i: 0
-        for i, metric in metrics.items()
-        if metric.metric_configuration.metric_name == "table.row_count"
-    }
-    others = [metric for i, metric in metrics.items() if i not in row_counts]
+    row_counts: dict = {}
+    others = []
+    for metric in metric_fn_bundle:
+        if metric.metric_configuration.metric_name == "table.row_count":
+            row_counts[metric.metric_configuration.id] = 0
+        else:
+            others.append(metric)
     return row_counts | (ask(others) if others else {})
 
 
@@ -166,9 +163,8 @@ def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Suite
     rows = rows.withColumnsRenamed(plain)
     source = context.data_sources.add_spark("rows", persist=False)
     definition = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("rows")
-    suite = gx.ExpectationSuite(
-        "expectations", [_resolved(_with_names(e, plain)) for e in expectations]
-    )
+    resolved = [_resolved(_with_names(expectation, plain)) for expectation in expectations]
+    suite = gx.ExpectationSuite("expectations", resolved)
     result = definition.get_batch({"dataframe": rows}).validate(suite, result_format="SUMMARY")
     return [_summary(e, r) for e, r in zip(expectations, result.results, strict=True)]
 
@@ -177,12 +173,8 @@ def _summary(expectation: Expectation, result) -> SuiteResult:
     details = result.result or {}
     error = _messages(result.exception_info or {})
     seen = details.get("partial_unexpected_list") or details.get("observed_value", "")
-    return SuiteResult(
-        str(expectation),
-        bool(result.success),
-        int(details.get("unexpected_count") or 0),
-        f"{error or seen}",
-    )
+    unexpected = int(details.get("unexpected_count") or 0)
+    return SuiteResult(str(expectation), bool(result.success), unexpected, f"{error or seen}")
 
 
 def _messages(failure: Mapping) -> str:
@@ -254,9 +246,8 @@ def _condition(engine: Any, expectation: Expectation) -> Column | None:
     graph.build_metric_dependency_graph(metric_configuration=metric)
     resolved, aborted = graph.resolve(show_progress_bars=False)
     if aborted:
-        reasons = _messages(
-            {metric: failure["exception_info"] for metric, failure in aborted.items()}
-        )
+        failures = {metric: failure["exception_info"] for metric, failure in aborted.items()}
+        reasons = _messages(failures)
         raise DeclarationError(
             f"expectation={expectation}: it cannot be judged on this table: {reasons}"
         )

@@ -10,12 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from lakehouse.declare.columns import HEADERS, HEADERS_TYPE, PLACE, RECORD, helper, quoted
 from lakehouse.declare.inputs.changes import ADDED
@@ -60,7 +55,7 @@ def topic_rows(
     begins: Mapping[str, int] | None,
     ends: Mapping,
 ) -> DataFrame:
-    """The topic's raw records from the offsets of its partitions, or the earliest, up to those of `ends` (by topic)."""
+    """Returns a topic's raw records from the offsets of its partitions, or the earliest, up to those of `ends` (by topic)."""
     end = ends[source.address]
     first = {p: (begins or {}).get(p, -2) for p in end}  # earliest
     options = spark_options(isolated(settings, source.isolation))
@@ -268,14 +263,12 @@ def _no_row(schema: StructType, why: Column) -> Column:
 
 def _fields(struct: Column, columns: StructType, declared: StructType) -> list[Column]:
     types = {f.name: f.dataType for f in columns}
-    return [
-        (
-            _as_declared(struct[f.name], types[f.name], f.dataType)
-            if f.name in types
-            else F.lit(None).cast(f.dataType)
-        ).alias(f.name)
-        for f in declared
-    ]
+    fields = []
+    for f in declared:
+        is_there = f.name in types
+        value = _as_declared(struct[f.name], types[f.name], f.dataType) if is_there else F.lit(None)
+        fields.append(value.cast(f.dataType).alias(f.name))
+    return fields
 
 
 def _as_declared(value: Column, data_type: DataType, declared: DataType) -> Column:
@@ -305,11 +298,9 @@ def _problem(
     """
     value = raw["value"]
     has_value = value.isNotNull() if source.key else F.lit(True)
+    is_empty = (value.isNull() & F.lit(not source.key)) | (F.length(value) == 0)
     rules: list[tuple[Column, Column | str]] = [
-        (
-            (value.isNull() & F.lit(not source.key)) | (F.length(value) == 0),
-            "empty value (tombstone)",
-        ),
+        (is_empty, "empty value (tombstone)"),
         (F.length(value) > source.max_bytes, f"larger than max_bytes={source.max_bytes}"),
     ]
     if source.of_registry:
@@ -331,21 +322,12 @@ def _problem(
             for f in schema.fields
             if not f.nullable
         ]
-    problem = (
-        _undeclared(value, sent)
-        if source.unknown_fields == "quarantine" and not source.of_registry
-        else F.lit(None).cast("string")
-    )
+    problem = F.lit(None).cast("string")
+    if source.unknown_fields == "quarantine" and not source.of_registry:
+        names = F.json_object_keys(value.cast("string"))
+        others = F.array_sort(F.array_except(names, F.lit(sent.fieldNames())))
+        listed = F.concat(F.lit("fields not declared: "), F.array_join(others, ", "))
+        problem = F.when(F.size(others) > 0, listed)
     for broken, reason in reversed(rules):
         problem = F.when(broken, F.lit(reason)).otherwise(problem)
     return problem
-
-
-def _undeclared(value: Column, schema: StructType) -> Column:
-    """Returns the fields of the JSON object that the schema lacks, as text; null if there are none."""
-    fields = F.array_sort(
-        F.array_except(F.json_object_keys(value.cast("string")), F.lit(schema.fieldNames()))
-    )
-    return F.when(
-        F.size(fields) > 0, F.concat(F.lit("fields not declared: "), F.array_join(fields, ", "))
-    )

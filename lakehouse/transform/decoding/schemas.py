@@ -35,12 +35,8 @@ from lakehouse.transform.decoding import protobuf, values
 
 DECODED = helper("decoded")  # a field that every decoded record has
 _TYPES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}  # of a source's format
-_WHOLE: dict[T.DataType, int] = {
-    T.ByteType(): 3,
-    T.ShortType(): 5,
-    T.IntegerType(): 10,
-    T.LongType(): 19,
-}  # with their digits
+# with their digits
+_WHOLE = {T.ByteType(): 3, T.ShortType(): 5, T.IntegerType(): 10, T.LongType(): 19}
 _WIDER: dict[T.DataType, tuple[T.DataType, ...]] = {  # no value changes
     T.ByteType(): (T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
     T.ShortType(): (T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
@@ -143,12 +139,8 @@ def payload(value: Column) -> Column:
 def ids_of(records: DataFrame | pa.Table, column: str = "value") -> set[int]:
     """Returns the ids in the values, or keys, of raw records; one that does not begin with an id has none."""
     if isinstance(records, DataFrame):
-        heads = (
-            records.where(is_framed(F.col(column)))
-            .select(F.substring(column, 1, HEAD))
-            .distinct()
-            .collect()
-        )
+        framed = records.where(is_framed(F.col(column)))
+        heads = framed.select(F.substring(column, 1, HEAD)).distinct().collect()
         return {int.from_bytes(row[0]) for row in heads}
     heads = pc.unique(pc.binary_slice(records[column].combine_chunks(), 0, HEAD)).to_pylist()
     return {int.from_bytes(head) for head in heads if head and len(head) == HEAD and head[0] == 0}
@@ -201,11 +193,11 @@ def refusals(
     writer: WriterSchema, source: RecordSource, declared: T.StructType
 ) -> dict[Indexes, str]:
     """Returns the messages of a schema of Protobuf that are no rows of the source, each with the reason."""
-    problems = {
-        at: (name, _differing(columns, source, declared))
-        for at, (name, columns) in writer.messages.items()
-    }
-    return {at: f"message {name}: {problem}" for at, (name, problem) in problems.items() if problem}
+    refused = {}
+    for at, (name, columns) in writer.messages.items():
+        if problem := _differing(columns, source, declared):
+            refused[at] = f"message {name}: {problem}"
+    return refused
 
 
 def _differing(written: T.StructType, source: RecordSource, declared: T.StructType) -> str:
@@ -223,9 +215,9 @@ def apart(written: T.DataType, declared: T.DataType, name: str = "") -> str:
     """
     if isinstance(written, T.StructType) and isinstance(declared, T.StructType):
         types = {f.name: f.dataType for f in written}
-        pairs = [
-            (types[f.name], f.dataType, _within(name, f.name)) for f in declared if f.name in types
-        ]
+        before = f"{name}." if name else ""
+        both = [f for f in declared if f.name in types]
+        pairs = [(types[f.name], f.dataType, f"{before}{f.name}") for f in both]
     elif isinstance(written, T.ArrayType) and isinstance(declared, T.ArrayType):
         pairs = [(written.elementType, declared.elementType, f"{name}[]")]
     elif isinstance(written, T.MapType) and isinstance(declared, T.MapType):
@@ -250,10 +242,6 @@ def is_wider(declared: T.DataType, written: T.DataType) -> bool:
             return written.scale <= declared.scale and written.precision - written.scale <= before
         return _WHOLE.get(written, before + 1) <= before
     return declared in _WIDER.get(written, ())
-
-
-def _within(name: str, field: str) -> str:
-    return f"{name}.{field}" if name else field
 
 
 @cache
@@ -283,10 +271,8 @@ def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:
     decoded = {"name": DECODED, "type": "boolean", "default": True}
     reader = json.dumps({**parsed, "fields": [*parsed["fields"], decoded]})
     try:
-        none = F.lit(None).cast("binary")
-        rows = spark.range(0).select(
-            from_avro(none, schema.text, {"avroSchema": reader}).alias("value")
-        )
+        decoding = from_avro(F.lit(None).cast("binary"), schema.text, {"avroSchema": reader})
+        rows = spark.range(0).select(decoding.alias("value"))
     except (PySparkException, Py4JJavaError) as err:
         text = str(err.java_exception.getMessage() if isinstance(err, Py4JJavaError) else err)
         why = text.strip().splitlines()[0]

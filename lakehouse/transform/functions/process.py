@@ -122,10 +122,7 @@ def process(
 
 
 def main_output(rows: DataFrame) -> DataFrame:
-    """Returns the rows without a tag of a table whose process function has side outputs.
-
-    :param rows: of that table.
-    """
+    """Returns the rows without a tag of a table whose process function has side outputs."""
     return _of(rows, MAIN)
 
 
@@ -136,7 +133,6 @@ def side_output(rows: DataFrame, tag: OutputTag) -> DataFrame:
         def refused(checked_visits: DataFrame) -> DataFrame:
             return side_output(checked_visits, REFUSED)
 
-    :param rows: of that table.
     :param tag: one of the function's `side_outputs`.
     :raises DeclarationError: if the table has no such rows.
     """

@@ -37,11 +37,8 @@ class Timers:
 
     def due(self, until: datetime, before: datetime | None = None) -> datetime | None:
         """Removes and returns the earliest instant, if it is not later than `until`, and earlier than `before`; else None."""
-        if (
-            not self._instants
-            or self._instants[0] > until
-            or (before and self._instants[0] >= before)
-        ):
+        first = self._instants[0] if self._instants else None
+        if first is None or first > until or (before and first >= before):
             return None
         return heappop(self._instants)
 
@@ -265,9 +262,9 @@ class _Writer:
             if id(value) in self._numbers:
                 return _tagged("same", self._numbers[id(value)])
             self._numbers[id(value)] = len(self._numbers)
-            return self._list(value) if kind is list else self._dict(value)
+            return [self.plain(item) for item in value] if kind is list else self._dict(value)
         if kind is tuple:
-            return _tagged("tuple", self._list(value))
+            return _tagged("tuple", [self.plain(item) for item in value])
         if kind is datetime:
             return _tagged("datetime", _instant(value))
         if kind in _TEXTS:
@@ -276,9 +273,6 @@ class _Writer:
             f"state, value={value!r}: a lasting state holds None, bool, int, float, str, bytes, Decimal, date, datetime, "
             f"timedelta, and lists, tuples and dicts of these, not {kind.__name__}; keep it as one of them"
         )
-
-    def _list(self, values: Iterable[Any]) -> list[Any]:
-        return [self.plain(item) for item in values]
 
     def _dict(self, value: dict[Any, Any]) -> Any:
         if all(type(key) is str for key in value) and _KIND not in value:
