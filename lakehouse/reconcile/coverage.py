@@ -255,11 +255,9 @@ def chosen(lakehouse: Lakehouse, table: Table) -> Choice:
 
 def without_frontier(settings: Settings, table: Table) -> bool:
     """Returns True if a table has rows but no frontier, because its commit log is gone: then nothing is ever due."""
-    return (
-        not table.kind.is_upserted
-        and frontier(settings, table) is None
-        and bool(stored(settings, table)[1])
-    )
+    if table.kind.is_upserted or frontier(settings, table) is not None:
+        return False
+    return bool(stored(settings, table)[1])
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
