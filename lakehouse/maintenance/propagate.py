@@ -44,14 +44,9 @@ def alone(session: Session, ingest: Table) -> Iterator[None]:
 def derived(lakehouse: Lakehouse, ingest: Table) -> list[Table]:
     """Returns the tables that hold something computed from the ingest table, inputs first."""
     tables = (lakehouse.catalog.table(name) for name in lakehouse.catalog.downstream(ingest))
-    # rows count as well: a batch run up to a handover may have written them, or the commit log may be
-    # gone
-    filled = (t for t in tables if t.kind.is_derived)
-    return [
-        t
-        for t in filled
-        if next(lakehouse.commit_log(t).by_stream(), None) or delta_log.files(lakehouse.path(t))
-    ]
+    # rows count as well: a batch run up to a handover may have written them, or the log may be gone
+    logs = {t: lakehouse.commit_log(t) for t in tables if t.kind.is_derived}
+    return [t for t in logs if any(logs[t].by_stream()) or delta_log.files(lakehouse.path(t))]
 
 
 def spans(
@@ -73,13 +68,10 @@ def spans(
         )
         changed = [span for each in inputs for span in found.get(each.name, ())]
         closed = floor(ahead, PARTITION_LENGTHS[table.partition_by])
-        reached = [ranges_of.reached(table, span, closed) for span in changed] + [
-            w for w in waiting if w.end <= ahead
-        ]
-        touched = [
-            _extended(session, table, span)
-            for span in joined(sorted(reached, key=lambda span: span.start))
-        ]
+        reached = [ranges_of.reached(table, span, closed) for span in changed]
+        reached += [whole for whole in waiting if whole.end <= ahead]
+        whole_spans = joined(sorted(reached, key=lambda span: span.start))
+        touched = [_extended(session, table, span) for span in whole_spans]
         partitions = {p for span in touched for p in span.partitions(table.partition_by)}
         wholes = [partition_range(p, table.partition_by) for p in sorted(partitions)]
         if table.kind.is_report:  # open partitions of a report are not computed
@@ -107,13 +99,8 @@ def note(
     """
     for span in joined(Range(hour, hour + _HOUR) for hour in sorted(hours)):
         count = sum(n for hour, n in hours.items() if span.start <= hour < span.end)
-        commit = replace(
-            batch_commit(ingest, span),
-            version=version,
-            arrived=count,
-            written=count if written else 0,
-        )
-        lakehouse.commit_log(ingest).append(commit)
+        commit = replace(batch_commit(ingest, span), version=version, arrived=count)
+        lakehouse.commit_log(ingest).append(replace(commit, written=count if written else 0))
 
 
 def follow(session: Session, spans: Mapping[str, Iterable[Range]]) -> None:

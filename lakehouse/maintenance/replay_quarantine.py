@@ -101,56 +101,38 @@ def _taken(lakehouse: Lakehouse, ingest: Table) -> Column:
     It excludes rows of the arrival partition that is still open.
     """
     derived = [t for t in propagate.derived(lakehouse, ingest) if t.kind.is_streamed]
-    closed = min(
-        (frontier(lakehouse.settings, table) or BEGINNING for table in derived),
-        default=datetime.now(UTC),
-    )
+    frontiers = (frontier(lakehouse.settings, table) or BEGINNING for table in derived)
+    closed = min(frontiers, default=datetime.now(UTC))
     hour = Range(EPOCH, EPOCH + _HOUR)
-    reach = max(
-        (ranges_of.reached(table, hour).end - hour.end for table in derived), default=timedelta(0)
-    )
-    over = ranges.floor(
-        closed - reach,
-        timedelta(days=1) if any(t.partition_by == "day" for t in derived) else _HOUR,
-    )
+    reaches = (ranges_of.reached(table, hour).end - hour.end for table in derived)
+    length = timedelta(days=1) if any(t.partition_by == "day" for t in derived) else _HOUR
+    over = ranges.floor(closed - max(reaches, default=timedelta(0)), length)
     now = datetime.now(UTC).strftime(ranges.partition_format(ingest.partition_by))
-    return (
-        F.col(REASON).isNull()
-        & (F.col(lakehouse.catalog.event_time(ingest)) < F.lit(over))
-        & (F.col(PARTITION) < now)
-    )
+    is_over = F.col(lakehouse.catalog.event_time(ingest)) < F.lit(over)
+    return F.col(REASON).isNull() & is_over & (F.col(PARTITION) < now)
 
 
-def _planned(session: Session, ingest: Table, judged: DataFrame, taken: Column) -> Replay:
+def _planned(session: Session, ingest: Table, judged: DataFrame, is_taken: Column) -> Replay:
     hour = F.date_trunc("hour", session.catalog.event_time(ingest))
-    found = (
-        judged.groupBy(
-            F.when(taken, hour).alias("hour"),
-            F.when(taken, F.col(PARTITION)).alias("arrived"),
-            F.col(REASON).alias("reason"),
-        )
-        .count()
-        .collect()
+    grouped = judged.groupBy(
+        F.when(is_taken, hour).alias("hour"),
+        F.when(is_taken, F.col(PARTITION)).alias("arrived"),
+        F.col(REASON).alias("reason"),
     )
+    counts = grouped.count().collect()
     hours: Counter[datetime] = Counter()
     bad: Counter[str] = Counter()
-    for each in found:
-        if each["hour"]:
-            hours[each["hour"].astimezone(UTC)] += each["count"]
-        if each["reason"]:
-            bad[kind_of_reason(each["reason"])] += each["count"]
+    for row in counts:
+        if row["hour"]:
+            hours[row["hour"].astimezone(UTC)] += row["count"]
+        if row["reason"]:
+            bad[kind_of_reason(row["reason"])] += row["count"]
     for topic, rows in of_other_topics(session, ingest).items():
         bad[f"topic {topic} is no input of the table any more"] += rows
-    waiting = sum(each["count"] for each in found if not each["hour"] and not each["reason"])
-    arrivals = sorted({each["arrived"] for each in found if each["arrived"]})
-    return Replay(
-        ingest.name,
-        dict(hours),
-        waiting,
-        dict(bad),
-        tuple(arrivals),
-        propagate.spans(session, ingest, hours),
-    )
+    waiting = sum(row["count"] for row in counts if not row["hour"] and not row["reason"])
+    arrivals = tuple(sorted({row["arrived"] for row in counts if row["arrived"]}))
+    follow = propagate.spans(session, ingest, hours)
+    return Replay(ingest.name, dict(hours), waiting, dict(bad), arrivals, follow)
 
 
 def _put_in(session: Session, ingest: Table, rows: DataFrame, found: Replay) -> None:
@@ -202,25 +184,19 @@ def quarantined_rows(session: Session, step: Plan) -> DataFrame:
         arrived = own.select(
             *(c.alias(f"{RECORD}_{n}") for n, c in position.items()), ARRIVAL, PARTITION
         )
-        parts.append(
-            rows.join(arrived, [f"{RECORD}_{n}" for n in position]).drop(f"{RECORD}_timestamp")
-        )
-    found = reduce(DataFrame.unionByName, parts)
-    return found.withColumn(INGESTION, F.col(f"{ARRIVAL}.time")) if step.by_ingestion else found
+        placed = rows.join(arrived, [f"{RECORD}_{n}" for n in position])
+        parts.append(placed.drop(f"{RECORD}_timestamp"))
+    judged = reduce(DataFrame.unionByName, parts)
+    return judged.withColumn(INGESTION, F.col(f"{ARRIVAL}.time")) if step.by_ingestion else judged
 
 
 def of_other_topics(session: Session, ingest: Table) -> dict[str, int]:
     """Returns topic -> quarantined rows, for topics that the ingest table reads no more: no declaration can parse them."""
     read = [source.address for source in session.catalog.sources_of(ingest).values()]
     topic = F.col(f"{ARRIVAL}.topic")
-    found = (
-        _quarantine(session, ingest)
-        .where(~topic.isin(read))
-        .groupBy(topic.alias("topic"))
-        .count()
-        .collect()
-    )
-    return {row["topic"]: row["count"] for row in found}
+    others = _quarantine(session, ingest).where(~topic.isin(read))
+    counts = others.groupBy(topic.alias("topic")).count().collect()
+    return {row["topic"]: row["count"] for row in counts}
 
 
 def _quarantine(session: Session, ingest: Table) -> DataFrame:

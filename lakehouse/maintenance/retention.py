@@ -65,39 +65,23 @@ def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
 
     The streaming job itself maintains early results.
     """
-    kind = table.kind
-    # the partitions of an ingest table are hours of arrival
-    ahead = (
-        datetime.now(UTC)
-        if kind.reads_sources
-        else frontier(lakehouse.settings, table) or BEGINNING
-    )
+    settings, has_partitions = lakehouse.settings, table.kind.has_partitions
+    ahead = frontier(settings, table) or BEGINNING
+    if table.kind.reads_sources:  # its partitions are hours of arrival
+        ahead = datetime.now(UTC)
 
     def closed(partition: str) -> bool:
-        return (
-            table.kind.has_partitions
-            and partition_range(partition, table.partition_by).end <= ahead
-        )
+        return has_partitions and partition_range(partition, table.partition_by).end <= ahead
 
-    path = table_path(lakehouse.settings, table)
-    found = [
-        Place(
-            table.name, path, closed, needs.needed(lakehouse, table), needs.wished(lakehouse, table)
-        )
-    ]
-    if table.kind.has_partitions:
-        found.append(
-            Place(
-                f"{table.name}__quarantine",
-                table_path(lakehouse.settings, table, "quarantine"),
-                closed,
-                {},
-            )
-        )
+    needed, wished = needs.needed(lakehouse, table), needs.wished(lakehouse, table)
+    all_places = [Place(table.name, table_path(settings, table), closed, needed, wished)]
+    if has_partitions:
+        path = table_path(settings, table, "quarantine")
+        all_places.append(Place(f"{table.name}__quarantine", path, closed, {}))
     if table.lookup:
-        path = table_path(lakehouse.settings, table, "answers")
-        found.append(Place(f"{table.name}__answers", path, closed, {}))
-    return [place for place in found if delta_log.exists(place.path)]
+        path = table_path(settings, table, "answers")
+        all_places.append(Place(f"{table.name}__answers", path, closed, {}))
+    return [place for place in all_places if delta_log.exists(place.path)]
 
 
 def log_tables(settings: Settings) -> list[Place]:
@@ -154,9 +138,7 @@ def _remove_obsolete(settings: Settings, place: Place, oldest: int, *, dry_run: 
 
 
 def _oldest(settings: Settings, place: Place) -> tuple[int, str]:
-    """Returns the oldest version to keep, that of a checkpoint.
-
-    The second value is the reader that needs it, if it is older than the settings ask for.
+    """Returns the oldest version to keep, that of a checkpoint, and the reader that needs more than the settings ask for.
 
     A reader that needs a version that is gone already has lost it, and holds nothing.
     """
@@ -168,9 +150,8 @@ def _oldest(settings: Settings, place: Place) -> tuple[int, str]:
     enough = max(past, last + 1 - settings.versions)
     wished = {who: max(version, past) for who, version in place.wished.items()}
     needed = {**place.needed, **wished, **held}
-    wanted = {"": enough} | {
-        who: version for who, version in needed.items() if first <= version < enough
-    }
-    who = min(wanted, key=lambda each: wanted[each])
+    older = {who: version for who, version in needed.items() if first <= version < enough}
+    wanted = {"": enough} | older
+    who = min(wanted, key=wanted.__getitem__)
     checkpoints = delta_log.checkpoints(place.path)
     return max((v for v in checkpoints if first <= v <= wanted[who]), default=first), who
