@@ -49,9 +49,9 @@ def run(
     """
     table = session.catalog.table(table_name)
     planned = plan(session, table_name, start, end, whole=whole, ask=ask)
-    return (
-        _rebuilt(session, table) if planned is None else _run(session, table, planned, cascade, ask)
-    )
+    if planned is None:
+        return _rebuilt(session, table)
+    return _run(session, table, planned, cascade, ask)
 
 
 def begin(session: Session, table_name: str) -> Backfill | None:
@@ -83,8 +83,8 @@ def pending(lakehouse: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
     """Returns, by table, the partitions of the tables that read this one that wait for a batch run. Reads commit logs."""
     table, by_table = lakehouse.catalog.table(planned.table), {}
     for other, span in reading(lakehouse, table, planned.span):
-        waiting = late_merge.outdated(lakehouse, other)
-        by_table[other.name] = [p for p in waiting if p in set(span.partitions(other.partition_by))]
+        reached = set(span.partitions(other.partition_by))
+        by_table[other.name] = [p for p in late_merge.outdated(lakehouse, other) if p in reached]
     return {name: partitions for name, partitions in by_table.items() if partitions}
 
 
@@ -96,11 +96,8 @@ def _run(
         if not planned.run:
             yield compute.backfill(session, table, planned.span, ask)
         else:
-            units = [
-                partition_range(p, table.partition_by)
-                for p in planned.partitions
-                if p not in planned.done
-            ]
+            left = [key for key in planned.partitions if key not in planned.done]
+            units = [partition_range(key, table.partition_by) for key in left]
             yield from _published(session, table, units, planned.at_once, planned.run, ask)
     for other, span in reading(session, table, planned.span) if cascade else ():
         yield from followed(session, other, span, planned.at_once)
@@ -124,10 +121,8 @@ def followed(
         # a session may continue into any later partition: all partitions up to there in one
         if table.window and table.window.kind == "session":
             dirt = [Dirt(p, True) for unit in closed for p in unit.partitions(table.partition_by)]
-            yield from (
-                compute.backfill(session, table, each)
-                for each in late_merge.session_spans(session, table, dirt)
-            )
+            for sessions in late_merge.session_spans(session, table, dirt):
+                yield compute.backfill(session, table, sessions)
         else:
             yield from _published(session, table, closed, at_once)
 
@@ -161,14 +156,9 @@ def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
 
 
 def _give_way(lakehouse: Lakehouse) -> None:
-    """Waits while a streaming query lags too far.
-
-    The wait has a bound, because the query may lag for another reason.
-    """
-    most, deadline = (
-        duration(lakehouse.settings.stream_lag),
-        time.monotonic() + duration(lakehouse.settings.batch_within).total_seconds(),
-    )
+    """Waits while a streaming query lags too far. The wait has a bound: the query may lag for another reason."""
+    most, within = map(duration, (lakehouse.settings.stream_lag, lakehouse.settings.batch_within))
+    deadline = time.monotonic() + within.total_seconds()
     while lag(lakehouse, datetime.now(UTC)) > most and time.monotonic() < deadline:
         time.sleep(_LOOK)
 

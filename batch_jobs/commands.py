@@ -14,13 +14,8 @@ from lakehouse.cli.console import AsJson
 from lakehouse.errors import RangeError
 
 tables = console.group("Tables: what they hold, what was quarantined or late.")
-app = console.group(
-    groups={
-        "reconcile": reconcile_commands.group,
-        "table": tables,
-        "upgrade": upgrade_commands.group,
-    }
-)
+groups = {"reconcile": reconcile_commands.group, "table": tables, "upgrade": upgrade_commands.group}
+app = console.group(groups=groups)
 
 
 @app.command()
@@ -58,9 +53,8 @@ def backfill(
 
     lakehouse, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
-    planned = job.plan(
-        lakehouse, table, first, last, whole=all_or_nothing, ask=ask_again or "missing"
-    )
+    ask = ask_again or "missing"
+    planned = job.plan(lakehouse, table, first, last, whole=all_or_nothing, ask=ask)
     if lakehouse.catalog.table(table).kind.is_upserted:
         if not dry_run:
             job.renew(lakehouse, table)
@@ -69,28 +63,18 @@ def backfill(
     if dry_run:
         views.show_plan(table, planned, as_json)
         return
-    commits, total = (
-        [],
-        len(planned.partitions) - len(planned.done) if planned and not all_or_nothing else 1,
-    )
+    total = len(planned.partitions) - len(planned.done) if planned and not all_or_nothing else 1
+    commits = []
     with (
         opening.session(lakehouse, f"backfill {table}") as session,
         console.counting(f"backfill {table}", total) as done,
     ):
-        for commit in job.run(
-            session,
-            table,
-            first,
-            last,
-            whole=all_or_nothing,
-            cascade=cascade,
-            ask=ask_again or "missing",
-        ):
+        run = job.run(session, table, first, last, whole=all_or_nothing, cascade=cascade, ask=ask)
+        for commit in run:
             commits.append(commit)
             done(commit.written)
-    views.show_backfill(
-        table, planned, commits, job.pending(lakehouse, planned) if planned else {}, as_json
-    )
+    pending = job.pending(lakehouse, planned) if planned else {}
+    views.show_backfill(table, planned, commits, pending, as_json)
 
 
 @app.command()
@@ -112,9 +96,8 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
         with console.working(f"looking where {table} is to begin"):
             planned = job.begin(session, table)
         if planned:
-            with console.counting(
-                f"history of {table}", len(planned.partitions) - len(planned.done)
-            ) as done:
+            left = len(planned.partitions) - len(planned.done)
+            with console.counting(f"history of {table}", left) as done:
                 for commit in job.run_planned(session, planned):
                     commits.append(commit)
                     done(commit.written)
@@ -189,13 +172,10 @@ def erase(
         )
     with opening.session(lakehouse, f"erase {table}") as session:
         with console.working(f"looking for the rows in {table} and what was computed from them"):
-            erasure = (
-                job.erase(session, ingest, where)
-                if yes and not dry_run
-                else job.planned(session, ingest, where)
-            )
+            run = job.erase if yes and not dry_run else job.planned
+            erasure = run(session, ingest, where)
         views.show_erasure(erasure, as_json)
-        if names := [each.name for each in savepoints.savepoints(lakehouse.settings)]:
+        if names := [savepoint.name for savepoint in savepoints.savepoints(lakehouse.settings)]:
             console.print_note(
                 f"savepoints={', '.join(names)}: they hold the tables as they were, with these rows; "
                 "`lakehouse savepoint drop` removes one"
@@ -270,8 +250,8 @@ def maintain(
     done = []
     try:
         with console.working("maintaining tables") as now:
-            for each in job.run(lakehouse, table):
-                done.append(each)
-                now(f"maintained {each.table}")
+            for maintenance in job.run(lakehouse, table):
+                done.append(maintenance)
+                now(f"maintained {maintenance.table}")
     finally:  # also if a table is left out: the others are shown
         views.show_maintenance(done, as_json)

@@ -74,10 +74,9 @@ def run(
 
     `session` is called only if there is work, and returns the same session each time.
     """
-    works: list[_Work] = [
-        (_is_due, _reconciled),
-        *([(repair.allowed, _repaired)] if repairs else []),
-    ]
+    works: list[_Work] = [(_is_due, _reconciled)]
+    if repairs:
+        works.append((repair.allowed, _repaired))
     for is_wanted, work in works:
         for table in asked:
             try:
@@ -97,12 +96,8 @@ def run(
 def differing(lakehouse: Lakehouse, asked: Iterable[Table]) -> list[Known]:
     """Returns the ranges of these tables that are known to differ."""
     outcomes = Verdicts(lakehouse.settings).now()
-    return [
-        Known(table.name, Range(*span))
-        for table in asked
-        if table.name in outcomes
-        for span in sorted(outcomes[table.name].different)
-    ]
+    names = [table.name for table in asked if table.name in outcomes]
+    return [Known(n, Range(*span)) for n in names for span in sorted(outcomes[n].different)]
 
 
 def exit_code(outcomes: Iterable[Outcome], known: Sequence[Known]) -> int:

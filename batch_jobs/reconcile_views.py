@@ -45,9 +45,8 @@ def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
             )
         for lost in each.lost:
             console.print_text(
-                f"{each.table} {lost.partition}: data file {lost.file} ({lost.rows:,} rows) is missing; "
-                "`lakehouse reconcile repair "
-                f"{each.table}` computes the partition again"
+                f"{each.table} {lost.partition}: data file {lost.file} ({lost.rows:,} rows) is missing; `lakehouse reconcile "
+                f"repair {each.table}` computes the partition again"
             )
         for c in each.different:
             counts = f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed"
@@ -89,10 +88,8 @@ def show_differing(found: "list[Planned]", unreconciled: "Unreconciled", as_json
     if as_json:
         console.print_json(found)
     elif found:
-        console.print_rows(
-            ("partition", "rows that differ", "cause"),
-            ((p.partition, p.rows, p.cause) for p in found),
-        )
+        names = ("partition", "rows that differ", "cause")
+        console.print_rows(names, ((p.partition, p.rows, p.cause) for p in found))
     elif not unreconciled.verdictless:
         console.print_text("no partition is known to differ; `lakehouse reconcile run` looks again")
     for line in _unknown(unreconciled):
@@ -128,22 +125,19 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_json([certificate])
         return
     c = certificate
-    in_table, recomputed = (
-        digest.partition(":")[2] for digest in (c.checksum_in_table, c.checksum_recomputed)
-    )
-    console.print_facts(
-        {
-            "table": c.table,
-            "range": range_of(c),
-            "rows in table": c.rows_in_table,
-            "rows recomputed": c.rows_recomputed,
-            "checksum": in_table
-            if in_table == recomputed
-            else f"{in_table} in the table, {recomputed} recomputed",
-            "verdict": c.verdict,
-            "seconds": f"{c.seconds:.1f}",
-        }
-    )
+    digests = (c.checksum_in_table, c.checksum_recomputed)
+    in_table, recomputed = (digest.partition(":")[2] for digest in digests)
+    both = f"{in_table} in the table, {recomputed} recomputed"
+    facts = {
+        "table": c.table,
+        "range": range_of(c),
+        "rows in table": c.rows_in_table,
+        "rows recomputed": c.rows_recomputed,
+        "checksum": in_table if in_table == recomputed else both,
+        "verdict": c.verdict,
+        "seconds": f"{c.seconds:.1f}",
+    }
+    console.print_facts(facts)
     if c.examples:
         console.print_text(
             f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed; the first {len(c.examples)}:"
@@ -153,10 +147,8 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_text(
             f"{c.rows_by_batch_runs:,} rows were written by batch runs, so they say nothing about the stream"
         )
-    if c.cause:
-        console.print_text(c.cause)
-    if c.detail:
-        console.print_text(c.detail)
+    for why in filter(None, (c.cause, c.detail)):
+        console.print_text(why)
     if not c.rows_recomputed and not c.rows_in_table:
         console.print_text("no row was compared, so nothing is reconciled")
 
@@ -205,21 +197,11 @@ def show_due(done: "list[Outcome]", known: "list[Known]") -> None:
 
 def show_diff(found: "Diff", as_json: bool) -> None:
     if as_json:
-        console.print_json(
-            [
-                asdict(found)
-                | {"differs": found.differs, "partitions": [p.counts for p in found.partitions]}
-            ]
-        )
+        counts = [p.counts for p in found.partitions]
+        console.print_json([asdict(found) | {"differs": found.differs, "partitions": counts}])
         return
-    console.print_facts(
-        {
-            "table": found.table,
-            "range": range_of(found),
-            "before": "the present code",
-            "after": found.code,
-        }
-    )
+    facts = {"table": found.table, "range": range_of(found)}
+    console.print_facts(facts | {"before": "the present code", "after": found.code})
     changed = {"declaration": found.declaration, "column": found.columns}
     rows = [
         (f"{what} {name}", *pair) for what, pairs in changed.items() for name, pair in pairs.items()

@@ -24,18 +24,14 @@ def wanted(catalog: Catalog, name: str | None) -> list[Table]:
     table = catalog.table(name)
     if table.late != "update" or not table.kind.is_derived:
         raise RangeError(
-            f"table={name}, late={table.late!r}: late rows are not merged into this table, so there is nothing "
-            "to update; declare "
-            'late="update", or backfill a range'
+            f"table={name}, late={table.late!r}: late rows are not merged into this table, so there is nothing to update; "
+            'declare late="update", or backfill a range'
         )
     return [table]
 
 
 def waiting(lakehouse: Lakehouse, name: str | None = None) -> dict[str, list[Dirt]]:
-    """Returns, by table, the partitions that an update would look at.
-
-    Reads commit logs, without a session.
-    """
+    """Returns, by table, the partitions that an update would look at. Reads commit logs, without a session."""
     by_table = {t.name: late_merge.dirty(lakehouse, t) for t in wanted(lakehouse.catalog, name)}
     return {name: dirt for name, dirt in by_table.items() if dirt}
 
@@ -44,11 +40,9 @@ def withheld(lakehouse: Lakehouse, name: str | None = None) -> list[str]:
     """Returns a line for each table that an update cannot complete, because a table that it reads keeps late rows out."""
     from lakehouse.cli.table_status import late_counts
 
-    kept_out = [
-        (table, upstream)
-        for table in wanted(lakehouse.catalog, name)
-        if (upstream := withholding(lakehouse.catalog, table))
-    ]
+    catalog = lakehouse.catalog
+    nearest = [(table, withholding(catalog, table)) for table in wanted(catalog, name)]
+    kept_out = [(table, upstream) for table, upstream in nearest if upstream]
     late = late_counts(lakehouse) if kept_out else {}
     return [
         f"table={table.name}, late='update': late rows cannot reach it, because {upstream.name}, which it reads, keeps them out "

@@ -105,26 +105,23 @@ def compare(
     beside_session = replace(session, settings=upgrades.beside(session.settings, table))
     with read_holds.under_way(session.settings):
         compared = _compared(session, beside_session, table)
-    outside = [
-        each
-        for each in compared
-        if each.differs and may_differ and not _within(each.partition, table, may_differ)
-    ]
-    refused = (
-        f"rows differ in {outside[0].partition} (rows before {outside[0].rows_before}, after {outside[0].rows_after}) and "
-        f"{len(outside) - 1} more partitions outside of {may_differ}, in which alone they may"
-        if outside
-        else ""
-    )
+    differing = [partition for partition in compared if partition.differs]
+    outside = [p for p in differing if may_differ and not _within(p.partition, table, may_differ)]
+    refused = ""
+    for first in outside[:1]:
+        refused = (
+            f"rows differ in {first.partition} (rows before {first.rows_before}, after {first.rows_after}) and "
+            f"{len(outside) - 1} more partitions outside of {may_differ}, in which alone they may"
+        )
     summary = {
         "partitions": len(compared),
-        "differing": sum(each.differs for each in compared),
+        "differing": len(differing),
         "rows_before": sum(each.rows_before for each in compared),
         "rows_after": sum(each.rows_after for each in compared),
         "examples": [e for each in compared for e in each.examples][:_EXAMPLES],
     }
-    noted = upgrades.note_compared(session.settings, table, summary, may_differ, refused)
-    return noted, compared
+    upgrade = upgrades.note_compared(session.settings, table, summary, may_differ, refused)
+    return upgrade, compared
 
 
 def _within(partition: str, table: Table, span: Range) -> bool:
@@ -136,22 +133,18 @@ def _compared(session: Session, there: Session, table: Table) -> list[Compared]:
     """Returns all closed partitions with rows. Those whose files have changed since their last comparison are compared now."""
     closed = min(frontier(of.settings, table) or BEGINNING for of in (session, there))
     ahead = ranges.floor(closed, PARTITION_LENGTHS[table.partition_by])
-    found = {
-        key: each
-        for key, each in comparisons.noted(session.settings, table).items()
-        if partition_range(key, table.partition_by).start < ahead
-    }
+    all_noted = comparisons.noted(session.settings, table)
+    behind = [k for k in all_noted if partition_range(k, table.partition_by).start < ahead]
+    known = {key: all_noted[key] for key in behind}
     # before rows are read: what is rewritten meanwhile is compared once more
-    files = dict.fromkeys(found, "") | comparisons.files_of((session, there), table, ahead)
-    due = sorted(key for key in files if key not in found or found[key].files != files[key])
+    files = dict.fromkeys(known, "") | comparisons.files_of((session, there), table, ahead)
+    due = sorted(key for key in files if key not in known or known[key].files != files[key])
     if due:
-        compared = [
-            replace(each, files=files[each.partition])
-            for each in _of_rows(session, there, table, due)
-        ]
+        rows = _of_rows(session, there, table, due)
+        compared = [replace(each, files=files[each.partition]) for each in rows]
         comparisons.note(session.settings, table, compared)
-        found |= {each.partition: each for each in compared}
-    return [found[key] for key in sorted(found) if found[key].rows_before or found[key].rows_after]
+        known |= {each.partition: each for each in compared}
+    return [known[key] for key in sorted(known) if known[key].rows_before or known[key].rows_after]
 
 
 def _of_rows(
@@ -159,11 +152,8 @@ def _of_rows(
 ) -> list[Compared]:
     """Compares these partitions of both versions by checksum, and row by row where the checksums differ."""
     sides = [_rows(of, table, partitions) for of in (session, there)]
-    common = [
-        field.name
-        for field in sides[0].schema
-        if any(field.name == o.name and field.dataType == o.dataType for o in sides[1].schema)
-    ]
+    types = {field.name: field.dataType for field in sides[1].schema}
+    common = [field.name for field in sides[0].schema if types.get(field.name) == field.dataType]
     before, after = (rows.select(*common) for rows in sides)
     compared = by_partition(before, after, pairing(table), table.tolerance, _OF_A_PARTITION)
     return [compared.get(key, Compared(key)) for key in partitions]

@@ -74,11 +74,8 @@ def show_backfill(
         console.print_json([] if commits or done else [{"outcome": "unchanged", "table": table}])
         return
     if planned is None:
-        console.print_text(
-            f"{table} was rebuilt"
-            if commits
-            else f"{table} has these rows already; nothing was written"
-        )
+        outcome_of = "was rebuilt" if commits else "has these rows already; nothing was written"
+        console.print_text(f"{table} {outcome_of}")
         return
     rows = []
     for name in dict.fromkeys([table, *(c.table for c in commits)]):
