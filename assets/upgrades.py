@@ -140,14 +140,14 @@ def compare(
     from lakehouse.storage.versions import upgrades
 
     with refusals():
-        reading, held = beside(lakehouse.declared)
+        reading, hindrances = beside(lakehouse.declared)
         tables = [lakehouse.catalog.table(name) for name in config.tables or reading]
     if not tables:
-        raise dg.Failure("\n".join(held) or _NONE, allow_retries=False)
+        raise dg.Failure("\n".join(hindrances) or _NONE, allow_retries=False)
     differing, refused = 0, []
     for table in tables:
-        noted = upgrades.upgrade(lakehouse.settings, table)
-        upgrade, _, _ = _compared(lakehouse, table, noted.within if noted else None)
+        present = upgrades.upgrade(lakehouse.settings, table)
+        upgrade, _, _ = _compared(lakehouse, table, present.within if present else None)
         yield dg.AssetCheckEvaluation(dg.AssetKey(table.name), VERSIONS_AGREE, **_outcome(upgrade))
         differing += upgrade.compared["differing"]
         refused += [f"{table.name}: {upgrade.refused}"] if upgrade.refused else []
@@ -189,9 +189,9 @@ def follow_versions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
         "it is switched on.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        reading, held = beside(Lakehouse(settings, catalog))
+        reading, hindrances = beside(Lakehouse(settings, catalog))
         if not reading:
-            return dg.SkipReason("; ".join(held) or _NONE)
+            return dg.SkipReason("; ".join(hindrances) or _NONE)
         config = dg.RunConfig(ops={"compare": Beside(tables=reading)})
         tags = {"tables": ", ".join(reading)[:200]}
         return dg.RunRequest(run_key=run_key(context), run_config=config, tags=tags)

@@ -55,8 +55,8 @@ def plan(session: Session, table_name: str) -> Backfill | None:
     table = session.catalog.table(table_name)
     other = upgrades.begin(session, table)
     beside_session = replace(session, settings=other)
-    noted = upgrades.upgrade(session.settings, table)
-    if noted and noted.state != "filling":
+    upgrade = upgrades.upgrade(session.settings, table)
+    if upgrade and upgrade.state != "filling":
         return None
     inputs = session.catalog.timed_inputs(table)
     if len(inputs) == 1:
@@ -129,18 +129,18 @@ def _within(partition: str, table: Table, span: Range) -> bool:
     return span.start <= whole.start and whole.end <= span.end
 
 
-def _compared(session: Session, there: Session, table: Table) -> list[Compared]:
+def _compared(session: Session, other: Session, table: Table) -> list[Compared]:
     """Returns all closed partitions with rows. Those whose files have changed since their last comparison are compared now."""
-    closed = min(frontier(of.settings, table) or BEGINNING for of in (session, there))
+    closed = min(frontier(of.settings, table) or BEGINNING for of in (session, other))
     ahead = ranges.floor(closed, PARTITION_LENGTHS[table.partition_by])
     all_noted = comparisons.noted(session.settings, table)
     behind = [k for k in all_noted if partition_range(k, table.partition_by).start < ahead]
     known = {key: all_noted[key] for key in behind}
     # before rows are read: what is rewritten meanwhile is compared once more
-    files = dict.fromkeys(known, "") | comparisons.files_of((session, there), table, ahead)
+    files = dict.fromkeys(known, "") | comparisons.files_of((session, other), table, ahead)
     due = sorted(key for key in files if key not in known or known[key].files != files[key])
     if due:
-        rows = _of_rows(session, there, table, due)
+        rows = _of_rows(session, other, table, due)
         compared = [replace(each, files=files[each.partition]) for each in rows]
         comparisons.note(session.settings, table, compared)
         known |= {each.partition: each for each in compared}
@@ -148,10 +148,10 @@ def _compared(session: Session, there: Session, table: Table) -> list[Compared]:
 
 
 def _of_rows(
-    session: Session, there: Session, table: Table, partitions: Sequence[str]
+    session: Session, other: Session, table: Table, partitions: Sequence[str]
 ) -> list[Compared]:
     """Compares these partitions of both versions by checksum, and row by row where the checksums differ."""
-    sides = [_rows(of, table, partitions) for of in (session, there)]
+    sides = [_rows(of, table, partitions) for of in (session, other)]
     types = {field.name: field.dataType for field in sides[1].schema}
     common = [field.name for field in sides[0].schema if types.get(field.name) == field.dataType]
     before, after = (rows.select(*common) for rows in sides)

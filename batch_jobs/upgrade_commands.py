@@ -88,8 +88,8 @@ def follow(
     chosen = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     with ExitStack() as opened:
         opened.enter_context(job.alone(lakehouse, chosen))
-        noted = upgrades.upgrade(lakehouse.settings, chosen)
-        may_differ = optional_range(first, last) or (noted.within if noted else None)
+        present = upgrades.upgrade(lakehouse.settings, chosen)
+        may_differ = optional_range(first, last) or (present.within if present else None)
         compared = comparisons.noted(lakehouse.settings, chosen)
         shown = {key: each for key, each in compared.items() if not each.differs}
         session = opened.enter_context(opening.session(lakehouse, f"upgrade {table}", lasting=True))

@@ -68,21 +68,21 @@ def needed(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
 
 def _beside(lakehouse: Lakehouse, table: Table, identity: str) -> dict[str, int]:
     """Returns the versions that versions beside need: after an exchange, each reads on from where it was filled."""
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     for reader in lakehouse.catalog:
         if table.name not in reader.inputs or upgrades.upgrade(lakehouse.settings, reader) is None:
             continue
         other = upgrades.beside(lakehouse.settings, reader)
-        last, begun = checkpoints.standing(other, reader).last, handover_of(other, reader)
+        last, handover = checkpoints.standing(other, reader).last, handover_of(other, reader)
         checkpoint = checkpoint_files.newest(other, reader)
         version = _read_up_to(checkpoint, identity) if checkpoint else None
         if version is None and last and table.name in (read := last.inputs.get("tables", {})):
             version = read[table.name]["reservoirVersion"]
-        elif version is None and begun and begun.input == table.name:
-            version = begun.version
+        elif version is None and handover and handover.input == table.name:
+            version = handover.version
         if version is not None:
-            found[f"the version beside {reader.name}"] = version
-    return found
+            versions[f"the version beside {reader.name}"] = version
+    return versions
 
 
 def _followers(settings: Settings, table: Table, identity: str) -> dict[str, int]:
@@ -136,10 +136,10 @@ def _read_up_to(checkpoint: Path, identity: str) -> int | None:
     Spark then has its sources prepare the last committed batch once more, from the end of the batch
     before it.
     """
-    begun, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
-    readable = (_offsets(checkpoint, batch) for batch in reversed(begun))
+    batches, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
+    readable = (_offsets(checkpoint, batch) for batch in reversed(batches))
     last = next((offsets for offsets in readable if offsets is not None), [])
-    before = _offsets(checkpoint, done[-1] - 1) if done and done[-1] - 1 in begun else None
+    before = _offsets(checkpoint, done[-1] - 1) if done and done[-1] - 1 in batches else None
     return None if _position(last, identity) is None else _position(before or [], identity) or 0
 
 

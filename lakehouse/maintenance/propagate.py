@@ -35,9 +35,9 @@ _HOUR = timedelta(hours=1)
 @contextmanager
 def alone(session: Session, ingest: Table) -> Iterator[None]:
     """Takes the locks of the ingest table and of all tables that hold something computed from it. Raises JobError."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for table in (ingest, *derived(session, ingest)):
-            held.enter_context(publishing(session.settings, table))
+            locks.enter_context(publishing(session.settings, table))
         yield
 
 
@@ -56,7 +56,7 @@ def spans(
 
     Raises RangeError if a stream still writes there, or if it is not known where the rows are.
     """
-    found: dict[str, list[Range]] = {
+    by_table: dict[str, list[Range]] = {
         ingest.name: [Range(hour, hour + _HOUR) for hour in sorted(hours)]
     }
     for table in derived(session, ingest):
@@ -66,7 +66,7 @@ def spans(
         waiting = (
             partition_range(p, table.partition_by) for p in late_merge.outdated(session, table)
         )
-        changed = [span for each in inputs for span in found.get(each.name, ())]
+        changed = [span for each in inputs for span in by_table.get(each.name, ())]
         closed = floor(ahead, PARTITION_LENGTHS[table.partition_by])
         reached = [ranges_of.reached(table, span, closed) for span in changed]
         reached += [whole for whole in waiting if whole.end <= ahead]
@@ -76,13 +76,13 @@ def spans(
         wholes = [partition_range(p, table.partition_by) for p in sorted(partitions)]
         if table.kind.is_report:  # open partitions of a report are not computed
             wholes = [whole for whole in wholes if whole.end <= ahead]
-        again = found[table.name] = joined(wholes)
+        again = by_table[table.name] = joined(wholes)
         if again and again[-1].end > ahead:
             raise RangeError(
                 f"table={ingest.name}: {table.name} has something of these rows in what closes at {text(again[-1].end)}, and "
                 f"its frontier is {text(ahead)}; try again when it is past that, or with older rows only"
             )
-    return {name: tuple(again) for name, again in found.items() if again and name != ingest.name}
+    return {name: tuple(again) for name, again in by_table.items() if again and name != ingest.name}
 
 
 def note(

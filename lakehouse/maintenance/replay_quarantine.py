@@ -76,15 +76,15 @@ def replay(session: Session, ingest: Table) -> Replay:
     """
     with propagate.alone(session, ingest):
         creation.create(session, ingest)  # refuses other columns than those on disk
-        judged, taken = _judged(session, ingest).persist(), _taken(session, ingest)
+        judged, is_taken = _judged(session, ingest).persist(), _taken(session, ingest)
         try:
-            found = _planned(session, ingest, judged, taken)
-            if found.rows:
-                _put_in(session, ingest, judged.where(taken), found)
+            done = _planned(session, ingest, judged, is_taken)
+            if done.rows:
+                _put_in(session, ingest, judged.where(is_taken), done)
         finally:
             judged.unpersist()
-        propagate.follow(session, found.follow)
-    return found
+        propagate.follow(session, done.follow)
+    return done
 
 
 def _judged(session: Session, ingest: Table) -> DataFrame:
@@ -135,18 +135,20 @@ def _planned(session: Session, ingest: Table, judged: DataFrame, is_taken: Colum
     return Replay(ingest.name, dict(hours), waiting, dict(bad), arrivals, follow)
 
 
-def _put_in(session: Session, ingest: Table, rows: DataFrame, found: Replay) -> None:
+def _put_in(session: Session, ingest: Table, rows: DataFrame, replay: Replay) -> None:
     """Writes the rows, then the commit log's lines, and then removes the rows from the quarantine.
     After a crash the next run does the rest."""
-    arrivals, run = list(found.arrivals), uuid.uuid4().hex
-    metadata = {"run": run, "code_version": ingest.code_version, "replayed": found.rows}
-    there = session.read(ingest).where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "batch"))
-    there = there.select(arrival_position(there))
-    missing = without(judged_rows.good(rows), there)
+    arrivals, run = list(replay.arrivals), uuid.uuid4().hex
+    metadata = {"run": run, "code_version": ingest.code_version, "replayed": replay.rows}
+    present = session.read(ingest).where(
+        F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "batch")
+    )
+    present = present.select(arrival_position(present))
+    missing = without(judged_rows.good(rows), present)
     version = delta_writer.append(missing, session.path(ingest), f"batch:{run}", 0, metadata)
-    propagate.note(session, ingest, version, found.hours, written=True)
-    aside = session.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
-    kept = without(aside, rows.select(arrival_position(rows)))
+    propagate.note(session, ingest, version, replay.hours, written=True)
+    quarantined = session.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
+    kept = without(quarantined, rows.select(arrival_position(rows)))
     delta_writer.replace(kept, session.path(ingest, "quarantine"), arrivals, metadata)
 
 
@@ -172,7 +174,7 @@ def quarantined_rows(session: Session, step: Plan) -> DataFrame:
     of = {"partition": "partition", "offset": "offset", "timestamp": "time"}
     if PLACE in step.further:
         of[PLACE] = PLACE
-    position = {name: F.col(f"{ARRIVAL}.{there}") for name, there in of.items()}
+    position = {name: F.col(f"{ARRIVAL}.{stored_name}") for name, stored_name in of.items()}
     sent = ["key", "value", *(name for name in (HEADERS,) if name in step.further)]
     parts = []
     for name, source in step.sources.items():

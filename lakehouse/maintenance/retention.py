@@ -105,13 +105,13 @@ def maintain(settings: Settings, place: Place) -> Maintenance:
     Raises CommitError if another run rewrote the same partitions meanwhile; the table is as that
     run left it.
     """
-    found = plan(settings, place)
-    if found.partitions:
-        housekeeping.compact(place.path, found.partitions)
-    if found.obsolete:
-        _remove_obsolete(settings, place, found.oldest, dry_run=False)
-    housekeeping.cut(place.path, found.oldest)
-    return found
+    planned = plan(settings, place)
+    if planned.partitions:
+        housekeeping.compact(place.path, planned.partitions)
+    if planned.obsolete:
+        _remove_obsolete(settings, place, planned.oldest, dry_run=False)
+    housekeeping.cut(place.path, planned.oldest)
+    return planned
 
 
 def forget(place: Place) -> None:
@@ -128,8 +128,8 @@ def _scattered(place: Place) -> tuple[tuple[str, ...], int]:
         if file["size_bytes"] < _SMALL:
             partition = file.get(f"partition.{PARTITION}", "")
             counts[partition] = counts.get(partition, 0) + 1
-    found = sorted(p for p, n in counts.items() if n > 1 and place.closed(p))
-    return tuple(found), sum(counts[p] for p in found)
+    scattered = sorted(p for p, n in counts.items() if n > 1 and place.closed(p))
+    return tuple(scattered), sum(counts[p] for p in scattered)
 
 
 def _remove_obsolete(settings: Settings, place: Place, oldest: int, *, dry_run: bool) -> list[str]:

@@ -247,10 +247,10 @@ def chosen(lakehouse: Lakehouse, table: Table) -> Choice:
     A keyed or versioned table has no ranges: it is reconciled whole, each time.
     """
     if table.kind.is_upserted:
-        begun = table.deterministic and frontier(lakehouse.settings, table) is not None
-        return Choice((None,) if begun else ())
-    found = due(lakehouse, table)
-    return Choice(tuple(ranges(found, table)), tuple(found))
+        has_begun = table.deterministic and frontier(lakehouse.settings, table) is not None
+        return Choice((None,) if has_begun else ())
+    due_now = due(lakehouse, table)
+    return Choice(tuple(ranges(due_now, table)), tuple(due_now))
 
 
 def without_frontier(settings: Settings, table: Table) -> bool:
@@ -391,6 +391,6 @@ def _closed_and_changed(
     return keys(emptied(lakehouse.settings, table)), marks
 
 
-def ranges(found: Iterable[Due], table: Table) -> list[Range]:
+def ranges(partitions: Iterable[Due], table: Table) -> list[Range]:
     """Returns the partitions as ranges; neighbours make one range."""
-    return joined(partition_range(each.partition, table.partition_by) for each in found)
+    return joined(partition_range(each.partition, table.partition_by) for each in partitions)

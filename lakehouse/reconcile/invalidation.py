@@ -165,18 +165,18 @@ def _present(
 
 
 def _marked(
-    found: list[Change] | None, changed: Table, table: Table, candidates: Set[str], now: int
+    changes: list[Change] | None, changed: Table, table: Table, candidates: Set[str], now: int
 ) -> dict[str, Mark]:
     own = changed.name == table.name
 
     def mark(version: int, why: str) -> Mark:
         return Mark(version, {}, why) if own else Mark(-1, {changed.name: version}, why)
 
-    if found is None:
+    if changes is None:
         why = f"the log of {changed.name} was cut before it was looked at: all may have changed"
         return dict.fromkeys(candidates, mark(now, why))
     marks: dict[str, Mark] = {}
-    for change in found:
+    for change in changes:
         if own:
             by_hand = change.removes and not change.ours
             touched = change.partitions if by_hand else change.partitions & candidates

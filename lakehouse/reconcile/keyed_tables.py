@@ -70,6 +70,6 @@ def reconciled(session: Session, table: Table, span: Range | None, started: floa
     return replace(certificate, verdict="DIFFERENT", detail=why, cause=cause, **counted(difference))
 
 
-def counted(found: Difference) -> dict[str, Any]:
+def counted(difference: Difference) -> dict[str, Any]:
     """Returns the fields of a certificate that say how many rows differ, and which."""
-    return {name: getattr(found, name) for name in ("missing", "extra", "changed", "examples")}
+    return {name: getattr(difference, name) for name in ("missing", "extra", "changed", "examples")}

@@ -125,24 +125,24 @@ def _reconciled(session: Session, table: Table, span: Range | None) -> list[Cert
     return [replace(c, seconds=share * (1 + c.rows_in_table + c.rows_recomputed)) for c in parts]
 
 
-def summed(found: Sequence[Certificate]) -> Certificate:
+def summed(certificates: Sequence[Certificate]) -> Certificate:
     """Returns one certificate for neighbouring ranges: counts and digests are those of all rows together."""
-    verdict = min((c.verdict for c in found), key=GRAVEST.index)
-    gravest = [c for c in found if c.verdict == verdict]
+    verdict = min((c.verdict for c in certificates), key=GRAVEST.index)
+    gravest = [c for c in certificates if c.verdict == verdict]
     digests = ("checksum_in_table", "checksum_recomputed")
     sums: dict[str, Any] = {
-        name: sum(getattr(c, name) for c in found) for name in (*COUNTS, "seconds")
+        name: sum(getattr(c, name) for c in certificates) for name in (*COUNTS, "seconds")
     }
     for name in digests:
-        parsed = (Digest.parsed(getattr(c, name)) for c in found)
+        parsed = (Digest.parsed(getattr(c, name)) for c in certificates)
         sums[name] = str(reduce(Digest.__add__, parsed))
     return replace(
-        found[-1],
-        start=found[0].start,
+        certificates[-1],
+        start=certificates[0].start,
         verdict=verdict,
         inputs=gravest[0].inputs,
         **sums,
-        examples=tuple(e for c in found for e in c.examples)[:20],
+        examples=tuple(e for c in certificates for e in c.examples)[:20],
         detail="; ".join(dict.fromkeys(c.detail for c in gravest if c.detail)),
         cause="; ".join(dict.fromkeys(c.cause for c in gravest if c.cause)),
     )
@@ -190,12 +190,12 @@ def _unverifiable(blank: Certificate, span: Range, detail: str) -> Certificate:
 
 
 def _pieces(
-    table: Table, sides: _Sides, found: Mapping[str, Certificate], blank: Certificate
+    table: Table, sides: _Sides, by_key: Mapping[str, Certificate], blank: Certificate
 ) -> Iterator[Certificate]:
     """Yields a certificate for each partition with rows, and one for neighbours without a row."""
     reached, without_row = sides.span.start, replace(blank, inputs=sides.inputs)
     for key in sides.keys:
-        piece = found.get(key) or _certificate(sides, table, key, blank)
+        piece = by_key.get(key) or _certificate(sides, table, key, blank)
         if reached < piece.start:
             yield replace(without_row, start=reached, end=piece.start)
         yield piece
@@ -308,10 +308,10 @@ def _differences(table: Table, expected: DataFrame, actual: DataFrame) -> dict[s
 
 
 def _pending(
-    session: Session, table: Table, sides: _Sides, found: dict[str, Difference]
+    session: Session, table: Table, sides: _Sides, differing: dict[str, Difference]
 ) -> tuple[dict[str, tuple[Difference, str]], dict[str, Difference]]:
     """Returns the differences that wait for a batch run, each with a text of that run, and then the other differences."""
-    if not found:
+    if not differing:
         return {}, {}
     if table.late != "update":
         inputs = " or ".join(each.name for each in session.catalog.timed_inputs(table))
@@ -320,9 +320,11 @@ def _pending(
         why = dict.fromkeys(late_merge.outdated(session, table), follow)
         if table.kind.is_report:
             done = report_files.computed(session.settings, table)
-            why |= {key: diagnosis.NOT_COMPUTED for key in found if key not in done}
-        waiting = {key: (found[key], why[key]) for key in found if key in why}
-        return waiting, {key: difference for key, difference in found.items() if key not in waiting}
+            why |= {key: diagnosis.NOT_COMPUTED for key in differing if key not in done}
+        waiting = {key: (differing[key], why[key]) for key in differing if key in why}
+        return waiting, {
+            key: difference for key, difference in differing.items() if key not in waiting
+        }
     dirty = late_merge.dirty(session, table)
     wholes = [partition_range(d.partition, table.partition_by) for d in dirty]
     dirt = [d for d, whole in zip(dirty, wholes, strict=True) if whole.overlaps(sides.span)]
@@ -330,8 +332,8 @@ def _pending(
     detail += " rewrites a partition once it has closed" if any(not d.closed for d in dirt) else ""
     settled = late_merge.settled(session, table, sides.span, dirt)
     others = _differences(table, settled(sides.expected), settled(sides.actual))
-    waiting = {key: (found[key], detail) for key in found if key not in others}
-    return waiting, {key: others[key] for key in others if key in found}
+    waiting = {key: (differing[key], detail) for key in differing if key not in others}
+    return waiting, {key: others[key] for key in others if key in differing}
 
 
 def _piece(key: str, table: Table, span: Range) -> Range:
