@@ -25,8 +25,8 @@ def on_closed() -> dg.AutomationCondition:
     # Since the request, not since the run: a partition that is replaced during the run is read again.
     # Neither side is composed of other conditions: Dagster would not know their times then, and would
     # forget what came within the tick of a request.
-    updated = _When.any_deps_match(_When.newly_updated()).allow(partitioned)
-    updated = updated.since(_When.newly_requested())
+    newly = _When.any_deps_match(_When.newly_updated()).allow(partitioned)
+    updated = newly.since(_When.newly_requested())
     busy = _When.any_deps_in_progress() | _When.in_progress()
     return (updated & ~missing & ~busy & ~check_fails()).with_label("on_closed")
 

@@ -283,9 +283,10 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
 def _different(catalog: Catalog, verdicts: Verdicts) -> Iterator[Notice]:
     by_table = verdicts.now()
     for table in [table for table in catalog if table.name in by_table]:
-        for span, difference in by_table[table.name].different.items():
-            where, what = (table.name, *span), (difference.rows, difference.at)
-            yield Notice("verdict_different", table.pipeline, *what, *where)
+        for (start, end), found in by_table[table.name].different.items():
+            yield Notice(
+                "verdict_different", table.pipeline, found.rows, found.at, table.name, start, end
+            )
 
 
 def _reported(context: dg.SensorEvaluationContext, name: str, kind: Any) -> Any:

@@ -63,8 +63,8 @@ def _source(source: Source) -> dg.AssetSpec:
 
 def _written_by_stream(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetSpec:
     """Returns a table that its streaming job alone writes: nothing to materialise, nothing to backfill."""
-    inputs = map(dg.AssetDep, table.inputs if table.kind.is_upserted else ())
-    deps = [job_key(table.pipeline), *inputs]
+    inputs = table.inputs if table.kind.is_upserted else ()
+    deps = [dg.AssetDep(job_key(table.pipeline)), *map(dg.AssetDep, inputs)]
     return dg.AssetSpec(table.name, deps=deps, **_shown(settings, catalog, table))
 
 

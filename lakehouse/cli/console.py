@@ -190,9 +190,9 @@ def print_text(text: "str | Text") -> None:
 
 def print_json(values: Iterable[object]) -> None:
     for value in values:
-        is_record = is_dataclass(value) and not isinstance(value, type)
-        plain_value = asdict(value) if is_record else value
-        typer.echo(json.dumps(plain_value, default=plain, ensure_ascii=False))
+        if is_dataclass(value) and not isinstance(value, type):
+            value = asdict(value)
+        typer.echo(json.dumps(value, default=plain, ensure_ascii=False))
 
 
 def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: str = "") -> None:

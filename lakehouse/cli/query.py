@@ -66,8 +66,9 @@ def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
         for side in (side for side, is_there in sides.items() if is_there):
             paths[f"{table.name}__{side}"] = table_path(lakehouse.settings, table, side)
     for name in layout.upgraded(lakehouse.settings):
-        if table := lakehouse.catalog.tables.get(name):
-            paths[f"{name}{_BESIDE}"] = layout.beside_path(lakehouse.settings, table)
+        if name in lakehouse.catalog.tables:
+            upgraded = lakehouse.catalog.table(name)
+            paths[f"{name}{_BESIDE}"] = layout.beside_path(lakehouse.settings, upgraded)
     logs = {n: layout.log_table(lakehouse.settings, n) for n in get_args(layout.LogTable)}
     return paths | logs
 

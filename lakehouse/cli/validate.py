@@ -43,8 +43,8 @@ def validate(
     if as_json:
         for table in tables:
             facts = {"table": table.name, "pipeline": table.pipeline}
-            facts |= {"refused": refused[table.name], "unchecked": unchecked.get(table.name, "")}
-            console.print_json([facts])
+            of_check = {"refused": refused[table.name], "unchecked": unchecked.get(table.name, "")}
+            console.print_json([facts | of_check])
     else:
         _show(refused)
     if unchecked:

@@ -44,7 +44,8 @@ def signatures() -> Mapping[str, Signature]:
     """Returns the expectations that can be judged, by name."""
     by_name: dict[str, Signature] = {}
     for name, given in _written()["expectations"].items():
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+        values: dict[str, Any] = dict(given)
+        values |= {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
         by_name[name] = Signature(**values)
     return by_name
 

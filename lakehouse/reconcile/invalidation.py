@@ -181,7 +181,7 @@ def _marked(
             by_hand = change.removes and not change.ours
             touched = change.partitions if by_hand else change.partitions & candidates
         elif change.removes or not (change.ours and change.by_stream):
-            touched = {key for key in candidates if reaches(change, changed, table, key)}
+            touched = frozenset(k for k in candidates if reaches(change, changed, table, k))
         else:
             continue  # rows that a stream appends are ahead of the frontier of each table that reads its table, or late
         why = f"{changed.name} was changed by {change}"

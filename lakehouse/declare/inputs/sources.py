@@ -157,11 +157,6 @@ class RecordSource(Source):
         return self.format in OF_REGISTRY
 
     @property
-    def has_keys_of_registry(self) -> bool:
-        """True if keys are read by schemas of the registry."""
-        return self.reads_keys and self.key_format in ("avro", "protobuf")
-
-    @property
     def reads_keys(self) -> bool:
         """True if a column is made of the record's key."""
         return bool(self.key) or "key" in dict(self.metadata).values()

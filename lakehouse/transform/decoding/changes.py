@@ -100,8 +100,7 @@ def stages(schema: T.StructType, keys: tuple[str, ...]) -> list[list[Column]]:
         facts[f"text_{number}"] = text
         facts[f"token_{number}"] = F.coalesce(kind, F.lit(""))
         if isinstance(field.dataType, _OF_KIND):
-            named = F.filter(types, lambda each, name=field.name: each["field"] == name)
-            facts[f"kind_{number}"] = F.get(named, F.lit(0))
+            facts[f"kind_{number}"] = F.get(F.filter(types, _named(field.name)), F.lit(0))
     read = {}
     for number, field in enumerate(schema):
         parts = (_fact(f"{name}_{number}") for name in ("text", "kind", "token"))
@@ -200,6 +199,10 @@ def _generated(facts: dict[str, Column]) -> Column:
     return F.inline(F.array(F.struct(*made)))
 
 
+def _named(name: str) -> Callable[[Column], Column]:
+    return lambda entry: entry["field"] == name
+
+
 def _rules_of_message(source: RecordSource, key: Column) -> Rules:
     op = _fact("op")
     text = F.try_validate_utf8(key.cast("string"))
@@ -235,8 +238,10 @@ def _unclear(source: RecordSource, name: str, declared: T.DataType, number: int)
     """Returns why a value's type is not enough to read it; null if it is. Raises DeclarationError for a type that is not read."""
     text, kind, token = (_fact(f"{part}_{number}") for part in ("text", "kind", "token"))
     is_number = token == "number"
-    is_list = isinstance(declared, T.ArrayType)
-    read = isinstance(declared.elementType, _PLAIN) if is_list else isinstance(declared, _READ)
+    if isinstance(declared, T.ArrayType):
+        read = isinstance(declared.elementType, _PLAIN)
+    else:
+        read = isinstance(declared, _READ)
     if not read:
         raise DeclarationError(
             f"topic={source.address}, column={name}, type={declared.simpleString()}: values of that type are not read from "

@@ -27,6 +27,7 @@ from lakehouse.transform.decoding.schemas import (
     NO_SCHEMAS,
     Schemas,
     WriterSchema,
+    has_schemas_of_keys,
     is_framed,
     payload,
     refusals,
@@ -114,7 +115,7 @@ def decoded(
     """
     besides = beyond_raw([source]) if besides is None else besides
     present = tuple(name for name in besides if name in records.columns)
-    by_registry = source.of_registry or source.has_keys_of_registry
+    by_registry = source.of_registry or has_schemas_of_keys(source)
     writers = tuple(schemas.known.values()) if by_registry else ()
     parsed, *further = _decoding(source, writers, besides, present)
     rows = records.select(*parsed)

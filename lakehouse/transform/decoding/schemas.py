@@ -36,7 +36,12 @@ from lakehouse.transform.decoding import protobuf, values
 DECODED = helper("decoded")  # a field that every decoded record has
 _TYPES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}  # of a source's format
 # with their digits
-_WHOLE = {T.ByteType(): 3, T.ShortType(): 5, T.IntegerType(): 10, T.LongType(): 19}
+_WHOLE: dict[T.DataType, int] = {
+    T.ByteType(): 3,
+    T.ShortType(): 5,
+    T.IntegerType(): 10,
+    T.LongType(): 19,
+}
 _WIDER: dict[T.DataType, tuple[T.DataType, ...]] = {  # no value changes
     T.ByteType(): (T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
     T.ShortType(): (T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
@@ -88,7 +93,7 @@ def of_records(
     ids = {
         number
         for name, source in topics.items()
-        for column, named in (("value", source.of_registry), ("key", source.has_keys_of_registry))
+        for column, named in (("value", source.of_registry), ("key", has_schemas_of_keys(source)))
         if named and name in records
         for number in ids_of(records[name], column)
     }
@@ -109,6 +114,11 @@ def of_records(
         {n: _read(session.spark, schema) for n, schema in by_id.items() if n not in unknown_ids},
         sorted(ids & unknown_ids),
     )
+
+
+def has_schemas_of_keys(source: RecordSource) -> bool:
+    """Returns True if keys are read by schemas of the registry."""
+    return source.reads_keys and source.key_format in ("avro", "protobuf")
 
 
 def check_registry(settings: Settings, table: Table, stored: Mapping[int, Schema]) -> None:
