@@ -8,6 +8,7 @@ import typer
 from lakehouse.cli import opening
 
 if TYPE_CHECKING:
+    from lakehouse.ranges import Range
     from lakehouse.storage.lakehouse import Lakehouse
 
 Name = Annotated[
@@ -34,3 +35,11 @@ def asked(
     first = parse_instant(start, "start") if start else None
     last = parse_instant(end, "end") if end else None
     return opening.lakehouse(), first, last
+
+
+def asked_range(start: str | None, end: str | None) -> "tuple[Lakehouse, Range | None]":
+    """Returns the lakehouse of the environment, and the range between two ends; None without ends. Raises RangeError."""
+    from lakehouse.ranges import optional_range
+
+    lakehouse, first, last = asked(start, end)
+    return lakehouse, optional_range(first, last)
