@@ -106,10 +106,7 @@ def reconciled(lakehouse: LakehouseResource, table: Table, *spans: Range | None)
 
 
 def verdict(settings: Settings, certificate: Certificate) -> dict[str, Any]:
-    """Returns the outcome of a check for a certificate.
-
-    The check fails if no row was compared, or if another range of the table is known to differ.
-    """
+    """Returns the outcome of a check. It fails if no row was compared, or another range of the table is known to differ."""
     different = Verdicts(settings).now()[certificate.table].different
     result, rows = certificate.verdict, certificate.rows_recomputed
     summary = f"{result}: {certificate.rows_in_table} rows in the table, {rows} in batch"

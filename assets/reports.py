@@ -48,10 +48,7 @@ def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefin
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
-    """Returns the ranges of a report to compute now, from the first row of its inputs on, not before `settings.since`.
-
-    Reads logs alone, without a session.
-    """
+    """Returns the ranges of a report to compute now, not before `settings.since`, by logs alone."""
     from lakehouse.batch import late_merge  # the batch run, which the definitions load without
 
     ahead = frontier(lakehouse.settings, table)

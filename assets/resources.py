@@ -87,10 +87,7 @@ class LakehouseResource(dg.ConfigurableResource):
         return Lakehouse(self.settings, self.catalog)
 
     def master_of(self, pipeline: str) -> str:
-        """Returns the Spark master of the batch runs of a pipeline's tables.
-
-        "" stands for a pipeline without resources of its own.
-        """
+        """Returns the Spark master of batch runs of a pipeline's tables; "" is a pipeline without resources of its own."""
         theirs = self.settings.for_pipeline(pipeline).spark_master
         return self.master or ("local[1]" if theirs.startswith("local") else theirs)
 
@@ -130,10 +127,7 @@ class LakehouseResource(dg.ConfigurableResource):
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turns an error of the library into the step's failure, with the library's own message.
-
-    The failure allows no retries, since another attempt would not help.
-    """
+    """Turns an error of the library into the step's failure, without retries: another attempt would not help."""
     try:
         yield
     except LakehouseError as err:

@@ -101,10 +101,7 @@ def replay() -> None:
 
 
 def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Returns the schedule that requests a run every ten minutes, if a closed partition waits for late rows.
-
-    The commit logs show that, without Spark.
-    """
+    """Returns the schedule of a run every ten minutes, if commit logs show a closed partition that waits for late rows."""
 
     @schedule(
         name="merge_late_rows",

@@ -50,10 +50,7 @@ def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
 
 
 def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """Reports a partition as materialised once the frontier has passed its end.
-
-    Cursor: the last partition reported, by table.
-    """
+    """Reports a partition once the frontier has passed its end. Cursor: the last partition reported, by table."""
 
     @sensor(
         name="closed_partitions",
@@ -234,10 +231,7 @@ def _signature(settings: Settings, status: JobStatus) -> str:
 
 
 def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """Brings the streaming jobs to their desired state.
-
-    No cursor: all that the sensor needs is in the jobs' folders.
-    """
+    """Brings the streaming jobs to their desired state. No cursor: all it needs is in the jobs' folders."""
 
     @sensor(
         name="supervise_streaming_jobs",

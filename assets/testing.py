@@ -22,10 +22,7 @@ def materialize(
     *,
     instance: dg.DagsterInstance | None = None,
 ) -> dg.ExecuteInProcessResult:
-    """Materialises a table, or the partitions `first` to `last` of a derived one, in a single run, as the UI would.
-
-    A failure is returned, not raised.
-    """
+    """Materialises a table, or the partitions `first` to `last`, in one run, as the UI would. A failure is returned."""
     selection = dg.AssetSelection.assets(table).without_checks()
     return _run(settings, selection, first, last or first, instance)
 

@@ -26,10 +26,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 def asked(
     start: str | None, end: str | None
 ) -> "tuple[Lakehouse, datetime | None, datetime | None]":
-    """Returns the lakehouse of the environment, and the two ends of a range.
-
-    Raises RangeError if an end is not an instant.
-    """
+    """Returns the lakehouse of the environment, and the two ends of a range. Raises RangeError for no instant."""
     from lakehouse.ranges import parse_instant
 
     first = parse_instant(start, "start") if start else None

@@ -106,10 +106,7 @@ def _run(
 def followed(
     session: Session, table: Table, span: Range = _EVER, at_once: int = 1
 ) -> Iterator[Commit]:
-    """Makes the closed part of `span` show what was rewritten in the table's inputs.
-
-    Partitions that are open wait until they close.
-    """
+    """Makes the closed part of `span` show what was rewritten in the table's inputs. Open partitions wait."""
     with publishing(session.settings, table):
         end = min(span.end, frontier(session.settings, table) or BEGINNING)
         units = (

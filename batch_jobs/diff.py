@@ -28,10 +28,7 @@ _EXAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """The differences that the other code makes in a table's past.
-
-    The first value of each pair is the present code's.
-    """
+    """The differences that the other code makes in a table's past; the first of each pair is the present code's."""
 
     table: str
     code: str

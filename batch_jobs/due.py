@@ -41,10 +41,7 @@ class Known:
 
 
 def tables(lakehouse: Lakehouse, name: str | None) -> list[Table]:
-    """Returns the named table, or all that can be reconciled.
-
-    Raises UnknownTable, and RangeError for a table without a batch run.
-    """
+    """Returns the named table, or all that can be reconciled. Raises UnknownTable, and RangeError without a batch run."""
     if name is None:
         return coverage.reconcilable(lakehouse.catalog)
     table = lakehouse.catalog.table(name)

@@ -89,10 +89,7 @@ def _root(module: str) -> Path:
 
 
 def _repository(folder: Path) -> Path | None:
-    """Returns the top of the git repository that `folder` is in.
-
-    Returns None for an installed package, wherever the environment lies.
-    """
+    """Returns the top of the git repository that `folder` is in; None for an installed package, wherever it lies."""
     if folder.is_relative_to(Path(sys.prefix).resolve()):
         return None
     top = _git(folder, "rev-parse", "--show-toplevel")

@@ -15,10 +15,7 @@ from lakehouse.storage.session import Session
 
 
 def wanted(catalog: Catalog, name: str | None) -> list[Table]:
-    """Returns the named table, or all that are updated, inputs first.
-
-    Raises RangeError for a table of another policy, UnknownTable.
-    """
+    """Returns the named table, or all that are updated, inputs first. Raises RangeError for another policy."""
     if name is None:
         return [t for t in catalog.derived if t.late == "update"]
     table = catalog.table(name)
@@ -52,10 +49,7 @@ def withheld(lakehouse: Lakehouse, name: str | None = None) -> list[str]:
 
 
 def run(session: Session, name: str | None = None) -> Iterator[Commit]:
-    """Rewrites the closed partitions that late rows made dirty, table after table, and yields the commits.
-
-    Also raises JobError.
-    """
+    """Rewrites the closed partitions that late rows made dirty, and yields the commits. Raises RangeError, JobError."""
     for table in wanted(session.catalog, name):
         with publishing(session.settings, table):
             yield from late_merge.update(session, table)

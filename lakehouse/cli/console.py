@@ -118,10 +118,7 @@ def _have_defaults(command, ctx) -> None:
 
 
 def group(text: str = "", groups: Mapping[str, typer.Typer] | None = None) -> typer.Typer:
-    """Returns an app whose commands fail in one line, explained by `text`.
-
-    `groups`: the groups below it, by name.
-    """
+    """Returns an app whose commands fail in one line, explained by `text`, with the `groups` below it by name."""
     made = typer.Typer(cls=Commands, no_args_is_help=True, help=text or None)
     for name, below in (groups or {}).items():
         made.add_typer(below, name=name)
@@ -264,10 +261,7 @@ def shown(value: object) -> str:
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows a spinner with the time elapsed on stderr, if that is a terminal.
-
-    Yields a function that changes the text.
-    """
+    """Shows a spinner with the time elapsed on stderr, if that is a terminal; yields a function that changes the text."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = _err()

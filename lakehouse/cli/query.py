@@ -222,10 +222,7 @@ def answer(rows: "DataFrame", limit: int | None = None, tables: Iterable[str] = 
 
 
 def _of_users(sql: str, answer: Answer) -> Answer:
-    """Returns the answer without the library's own columns that only a `*` has brought.
-
-    In a side table, whose name has `__`, these columns are what one looks for, so they stay.
-    """
+    """Returns the answer without the columns of the library that only a `*` has brought, except for a side table (`__`)."""
     if "*" not in sql or "__" in sql:
         return answer
     names = tuple(n for n in answer.columns if not n.startswith("_") or named(sql, [n]))

@@ -58,10 +58,7 @@ class Erasure:
 
 
 def planned(session: Session, ingest: Table, where: str) -> Erasure:
-    """Returns the plan of `erase`, and refuses what that would refuse. Changes nothing.
-
-    Raises RangeError, JobError.
-    """
+    """Returns the plan of `erase`, and refuses what that would refuse. Raises RangeError, JobError."""
     kind = ingest.kind
     if not kind.reads_sources:
         raise RangeError(
@@ -198,10 +195,7 @@ def _check_read(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
 
 
 def _rewrite(session: Session, ingest: Table, where: str, erasure: Erasure) -> None:
-    """Rewrites the ingest table and its quarantine without the rows.
-
-    Neither commit nor commit log names the condition, because it may name a person.
-    """
+    """Rewrites the ingest table and its quarantine. Nothing names the condition, because it may name a person."""
     arrivals = list(erasure.arrivals)
     metadata: dict[str, str | int] = {"run": uuid.uuid4().hex, "code_version": ingest.code_version}
     metadata["erased"] = erasure.rows

@@ -93,10 +93,7 @@ def note(
     *,
     written: bool,
 ) -> None:
-    """Records in the commit log that rows of these hours of event time came or went.
-
-    By that, the tables that read the ingest table are outdated in these hours.
-    """
+    """Records that rows of these hours of event time came or went: tables that read them are outdated in these hours."""
     for span in joined(Range(hour, hour + _HOUR) for hour in sorted(hours)):
         count = sum(n for hour, n in hours.items() if span.start <= hour < span.end)
         commit = replace(batch_commit(ingest, span), version=version, arrived=count)

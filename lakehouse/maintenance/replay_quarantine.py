@@ -70,10 +70,7 @@ def planned(session: Session, ingest: Table) -> Replay:
 
 
 def replay(session: Session, ingest: Table) -> Replay:
-    """Writes the rows that are good now to the table.
-
-    Another run, after a crash for example, does the rest: no row is written twice.
-    """
+    """Writes the rows that are good now to the table. Another run, after a crash, does the rest: no row is written twice."""
     with propagate.alone(session, ingest):
         creation.create(session, ingest)  # refuses other columns than those on disk
         judged, is_taken = _judged(session, ingest).persist(), _taken(session, ingest)
@@ -96,10 +93,7 @@ def _judged(session: Session, ingest: Table) -> DataFrame:
 
 
 def _taken(lakehouse: Lakehouse, ingest: Table) -> Column:
-    """Returns a condition: the row is good, and all that streams compute from its hour has closed.
-
-    It excludes rows of the arrival partition that is still open.
-    """
+    """Returns a condition: the row is good, and its hour of arrival and all that streams compute from it are closed."""
     derived = [t for t in propagate.derived(lakehouse, ingest) if t.kind.is_streamed]
     frontiers = (frontier(lakehouse.settings, table) or BEGINNING for table in derived)
     closed = min(frontiers, default=datetime.now(UTC))

@@ -61,10 +61,7 @@ class Maintenance:
 
 
 def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
-    """Returns a table, its quarantine and the answers to its lookup, as far as they are on disk.
-
-    The streaming job itself maintains early results.
-    """
+    """Returns a table, its quarantine and answers, as far as they are on disk. The job itself maintains early results."""
     settings, has_partitions = lakehouse.settings, table.kind.has_partitions
     ahead = frontier(settings, table) or BEGINNING
     if table.kind.reads_sources:  # its partitions are hours of arrival

@@ -376,10 +376,7 @@ def _closed_and_changed(
     known: Mapping[str, Certificate],
     first: datetime,
 ) -> tuple[list[str], dict[str, Mark]]:
-    """Returns the closed partitions in order, also those that somebody has emptied.
-
-    The second value has the reconciled ones that were changed since.
-    """
+    """Returns the closed partitions in order, also emptied ones, and the reconciled ones that were changed since."""
 
     partitions = held.partitions
 

@@ -80,10 +80,7 @@ def written_by(
 
 
 def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
-    """Returns the recorded writers, each with the time of its first commit.
-
-    Instants are ISO text in UTC, which sorts in the order of time.
-    """
+    """Returns the recorded writers, each with the time of its first commit: ISO text in UTC, sorted as the time is."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -33,10 +33,7 @@ from lakehouse.transform.checks import judged_rows
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """A table's rows of a range behind its frontier, and those that the batch run gives.
-
-    Digests are by partition.
-    """
+    """A table's rows of a range behind its frontier, and those of the batch run. Digests are by partition."""
 
     span: Range
     actual: DataFrame
@@ -60,10 +57,7 @@ class _Sides:
 
 
 def reconcile(session: Session, table: Table, span: Range | None = None) -> Certificate:
-    """Reconciles `span` and returns one certificate over the whole range, with the gravest of the verdicts.
-
-    Only the certificates of its parts are recorded.
-    """
+    """Reconciles `span`, records the parts, and returns one certificate over all, with the gravest of the verdicts."""
     return summed(reconcile_parts(session, table, span))
 
 

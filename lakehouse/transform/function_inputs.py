@@ -21,10 +21,7 @@ from lakehouse.transform.lookups import Answers
 
 @dataclass(frozen=True, slots=True)
 class VersionsSeen:
-    """Refreshed reference tables at the versions that rows arriving `since` then saw.
-
-    `rows` is the condition on these rows, None if they are all rows of a run.
-    """
+    """Refreshed reference tables as rows arriving `since` saw them. `rows` is the condition on these rows, None for all."""
 
     versions: Mapping[str, int]
     references: Mapping[str, DataFrame]
@@ -55,10 +52,7 @@ class TimedInput:
     of_windows: bool  # True if its rows are the results of windows
 
     def placed(self, rows: DataFrame) -> DataFrame:
-        """Returns its rows with event time and arrival, which results of windows get here.
-
-        A window table is given windows of its own in place of theirs.
-        """
+        """Returns rows with event time and arrival, which results of windows get here, less windows if the reader has own."""
         if not self.of_windows or WINDOW_TIME in rows.columns:
             return rows
         timed = lateness.of_windows(rows)
@@ -108,10 +102,7 @@ def called(
 
 
 def carried(rows: DataFrame, source: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Returns `rows` with the missing columns of `names`, from the rows of the source that they are made of.
-
-    Returns them unchanged unless each is made of one row of the source.
-    """
+    """Returns `rows` with missing columns of `names`, if each is made of one row of the source; else unchanged."""
     missing = [name for name in names if name not in rows.columns]
     if not missing or set(names) - set(source.columns):
         return rows

@@ -166,10 +166,7 @@ def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
 # made once for each table: a call of Spark for each column costs more than a short step's rows
 @lru_cache(maxsize=256)
 def _flags(table: Table, event_time: str, has_watermark: bool) -> tuple[dict[str, Column], ...]:
-    """Returns the columns that `flagged` adds, one set after the other.
-
-    `has_watermark` is True if the watermark is already a column of its own.
-    """
+    """Returns the columns that `flagged` adds, set after set; `has_watermark` if the watermark is already a column."""
     window = table.window
     moment = F.col(event_time)
     watermark = F.col(_WATERMARK) if has_watermark else F.col(f"{ARRIVAL}.watermark")
@@ -211,10 +208,7 @@ def _assigned(window: Window, event_time: str) -> Column:
 
 
 def _assigned_by_zone(window: Window, event_time: str) -> Column:
-    """Returns the column `window`, by the arithmetic of UTC on the time that the zone's clock shows.
-
-    Sliding windows multiply rows, one for each window.
-    """
+    """Returns the column `window`, by arithmetic on the time that the zone's clock shows. Sliding windows multiply rows."""
     size, slide, offset = (
         F.lit(span // _INSTANT) for span in (window.size, window.slide, window.offset)
     )

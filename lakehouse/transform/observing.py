@@ -50,10 +50,7 @@ def maxima(step: "Plan", partitions: Mapping[str, tuple[str, int]]) -> list[Colu
 
 
 def readings(step: "Plan") -> list[Column]:
-    """Returns the first and last reading of the database's table in each topic of change events, to be observed.
-
-    Their names are those of `reading_names`.
-    """
+    """Returns the first and last reading of a database's table in each topic, to be observed under `reading_names`."""
 
     def made() -> list[Column]:
         columns = []

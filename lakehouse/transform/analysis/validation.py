@@ -15,10 +15,7 @@ from lakehouse.transform.checks import quality
 
 
 def check(session: Session, table: Table) -> None:
-    """Raises DeclarationError if stream and batch may differ by the function or the expectations (`determinism`).
-
-    It compiles the expectations (`Plan.rules`), and raises its errors.
-    """
+    """Raises DeclarationError if stream and batch may differ by the function or the expectations, which are compiled."""
     step = plan.plan_of(session, table)
     rows = step.on_no_rows()
     kind = table.kind

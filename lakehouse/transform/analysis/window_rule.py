@@ -29,10 +29,7 @@ _OWN_TABLE = "do it in a row table before, or in a table that reads this one"
 
 
 def across_windows(rows: DataFrame, *, one_end: bool) -> Iterator[tuple[str, str]]:
-    """Yields operators in a window table's plan that combine rows of several windows, each with the remedy.
-
-    With `one_end`, declared windows that start together are one.
-    """
+    """Yields operators that combine rows of several windows, with the remedy. With `one_end`, a start identifies a window."""
     result = Walk(one_end=one_end, named=WINDOW).rows(analyzed(rows))
     if not result.uses:
         yield (

@@ -293,10 +293,7 @@ def _problem(
     columns: Mapping[str, Column],
     further: changes.Rules,
 ) -> Column:
-    """Returns the first reason why a record is not a row of the source; null if it is one.
-
-    `sent` has the declared columns of `schema`, and the others in each value.
-    """
+    """Returns why a record is no row of the source, else null. `sent` has the declared columns, and others of a value."""
     value = raw["value"]
     has_value = value.isNotNull() if source.key else F.lit(True)
     is_empty = (value.isNull() & F.lit(not source.key)) | (F.length(value) == 0)

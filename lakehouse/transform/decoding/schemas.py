@@ -219,10 +219,7 @@ def _differing(written: T.StructType, source: RecordSource, declared: T.StructTy
 
 
 def apart(written: T.DataType, declared: T.DataType, name: str = "") -> str:
-    """Returns why values of one type cannot be read as another without a change; empty if they can.
-
-    Fields of structs are found by name. A missing one is null.
-    """
+    """Returns why values of a type cannot be read as another, fields by name; empty if they can. A missing field is null."""
     if isinstance(written, T.StructType) and isinstance(declared, T.StructType):
         types = {f.name: f.dataType for f in written}
         before = f"{name}." if name else ""

@@ -60,10 +60,7 @@ class Automaton:
     def after(
         self, partials: Sequence[Partial], row: Row, number: int, outcomes: dict[Condition, bool]
     ) -> tuple[list[Partial], list[Partial]]:
-        """Returns the partial matches that go on after the next row, and those that are matches.
-
-        `outcomes` has the row's conditions that are the same for all partial matches.
-        """
+        """Returns partial matches that go on after a row, and matches. `outcomes` has conditions that are the same for all."""
         going: list[Partial] = []
         complete: list[Partial] = []
         for partial in partials:

@@ -162,10 +162,7 @@ def outputs(
 def lived(
     rules: Rules, life: Life, rows: Iterable[Row], before: datetime | None = None
 ) -> Iterator[Row]:
-    """Yields the output of the next rows of a key, and of its timers (only those `before` an instant, if given).
-
-    The row of a timer has the arrival of the row before it, so it is never late.
-    """
+    """Yields the output of the next rows of a key, and of its timers (`before` an instant), as of the arrival before."""
     at = rules.at
     for row in rows:
         yield from _fired(rules, life, row[at])
