@@ -205,11 +205,7 @@ class RecordSource(Source):
         yield name, self
 
     def dataset(self, broker: Callable[[], str]) -> tuple[str, str]:
-        return self.namespace(broker), self.address
-
-    def namespace(self, broker: Callable[[], str]) -> str:
-        """The namespace of its address in OpenLineage."""
-        return "file"
+        return "file", self.address
 
 
 @dataclass(frozen=True, slots=True)
