@@ -45,8 +45,12 @@ def derived(lakehouse: Lakehouse, ingest: Table) -> list[Table]:
     """Returns the tables that hold something computed from the ingest table, inputs first."""
     tables = (lakehouse.catalog.table(name) for name in lakehouse.catalog.downstream(ingest))
     # rows count as well: a batch run up to a handover may have written them, or the log may be gone
-    logs = {t: lakehouse.commit_log(t) for t in tables if t.kind.is_derived}
-    return [t for t in logs if any(logs[t].by_stream()) or delta_log.files(lakehouse.path(t))]
+    filled = []
+    for table in (table for table in tables if table.kind.is_derived):
+        by_stream = lakehouse.commit_log(table).by_stream()
+        if next(by_stream, None) or delta_log.files(lakehouse.path(table)):
+            filled.append(table)
+    return filled
 
 
 def spans(
