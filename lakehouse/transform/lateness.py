@@ -286,8 +286,8 @@ def counted(rows: DataFrame, table: Table, event_time: str, end: datetime) -> Da
     # the first window that the end of the partition cuts short has rows that no full one has
     cut = (newest > (F.col("_number") - 1) * every) & (closes <= F.lit(end))
     reached = F.max(event_time).over(of_window) + F.expr("interval 1 microsecond")
-    end = F.when(full, reached).otherwise(closes)
-    bounds = {"_start": F.min(event_time).over(of_window), "_end": end}
+    window_end = F.when(full, reached).otherwise(closes)
+    bounds = {"_start": F.min(event_time).over(of_window), "_end": window_end}
     placed = numbered.withColumn("_number", number).withColumns(bounds | {"_complete": full | cut})
     # windows with the same bounds would be one: of those with one end each starts before the next
     of_end = Sql.partitionBy(*map(quoted, keys), closes, "_end").orderBy(F.desc("_number"))
